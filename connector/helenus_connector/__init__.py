@@ -1,0 +1,1 @@
+"""The Spark pipeline: events in, one clean record per changed row out."""

@@ -1,0 +1,95 @@
+"""Schemas in a Confluent-compatible registry, with the ids kept on the host.
+
+A worker process that Spark ends forgets its ids; a file beside the cache keeps them, so that a registry that is away
+stops only the writing of schemas it has not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tenacity
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+
+from helenus_connector.config import ConnectorSettings
+from helenus_schemas.errors import HelenusError, Kind
+
+_REFUSED = {401, 403, 409, 422}
+
+
+class Registry:
+    """Registers schemas under a subject; ids are remembered in `memory`, a file."""
+
+    def __init__(self, settings: ConnectorSettings, memory: Path) -> None:
+        self._url = settings.value_converter_schema_registry_url
+        config: dict[str, Any] = {"url": self._url, "timeout": 5, "max.retries": 0}
+        if settings.value_converter_schema_registry_basic_auth_user_info:
+            config["basic.auth.user.info"] = (
+                settings.value_converter_schema_registry_basic_auth_user_info.get_secret_value()
+            )
+        self._client = SchemaRegistryClient(config)
+        self._retry_s = settings.schema_registry_retry_ms / 1000
+        self._memory = memory
+
+    def check(self) -> None:
+        """Raise HelenusError if the registry does not answer."""
+        self._ask(self._client.get_subjects)
+
+    def register(self, subject: str, schema: str) -> int:
+        """The id of a schema in a subject, registered if it is new; the subject is set to BACKWARD first.
+
+        Retries for `schema.registry.retry.ms`, then raises HelenusError REGISTRY_UNREACHABLE; REGISTRY_REFUSED at once.
+        """
+        name = f"{self._url} {subject} {hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+        known = self._remembered()
+        if name in known:
+            return known[name]
+        for attempt in tenacity.Retrying(
+            stop=tenacity.stop_after_delay(self._retry_s),
+            wait=tenacity.wait_random_exponential(0.2, max=5),
+            retry=tenacity.retry_if_exception(_is_outage),
+            reraise=True,
+        ):
+            with attempt:
+                number = self._register(subject, schema)
+        self._remember({**self._remembered(), name: number})
+        return number
+
+    def _register(self, subject: str, schema: str) -> int:
+        self._ask(lambda: self._client.set_compatibility(subject, "BACKWARD"), subject)
+        return int(self._ask(lambda: self._client.register_schema(subject, Schema(schema, "AVRO")), subject))
+
+    def _ask(self, call: Callable[[], Any], subject: str = "") -> Any:
+        try:
+            return call()
+        # The client lets the errors of its HTTP library through, and which library that is changes with its version.
+        except Exception as error:
+            raise self._error(error, subject) from None
+
+    def _error(self, error: Exception, subject: str) -> HelenusError:
+        where = f"{self._url}, subject {subject}" if subject else self._url
+        if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
+            return HelenusError(Kind.REGISTRY_REFUSED, f"the registry refuses the schema: {error.error_message}", where)
+        return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
+
+    def _remembered(self) -> dict[str, int]:
+        try:
+            return dict(json.loads(self._memory.read_text()))
+        except FileNotFoundError:
+            return {}
+
+    def _remember(self, ids: dict[str, int]) -> None:
+        file, path = tempfile.mkstemp(dir=self._memory.parent)
+        with os.fdopen(file, "w") as out:
+            json.dump(ids, out)
+        Path(path).replace(self._memory)
+
+
+def _is_outage(error: BaseException) -> bool:
+    return isinstance(error, HelenusError) and error.kind is Kind.REGISTRY_UNREACHABLE

@@ -1,0 +1,244 @@
+"""The resolver `reread`: the current rows of many keys, in few statements.
+
+Keys are grouped where CQL allows it: `IN` over a single-column partition key per replica set, `IN` over the clustering
+columns within one partition. Groups that time out are split, down to single keys.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tenacity
+from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, RequestExecutionException
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionException
+from cassandra.query import BoundStatement
+
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.rows import RawRow, collection, tuple_value
+from helenus_schemas.cql import quote
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import Key
+from helenus_schemas.table import Column, Table
+
+_TOO_MUCH = (ReadTimeout, OperationTimedOut, ReadFailure)
+_SINGLE_ATTEMPTS = 3
+
+
+class SchemaChanged(Exception):
+    """The server refused a statement because the table is not what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
+
+    `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none.
+    """
+
+    values: tuple[bytes | None, ...]
+    write_time: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as a read found it: the image of its static columns, None if it is gone, and its live rows."""
+
+    statics: Image | None
+    rows: list[tuple[Key, Image]]
+
+
+@dataclass(slots=True)
+class _Query:
+    statement: Any
+    values: list[bytes]
+    keys: list[Key]
+    routing_key: bytes | None = None
+
+
+class Reader:
+    """Reads one version of a table. `statements` counts what was sent."""
+
+    def __init__(self, session: Any, table: Table, settings: ConnectorSettings) -> None:
+        self.session = session
+        self.table = table
+        self.concurrency = settings.query_concurrency
+        self.group_size = settings.query_group_size
+        self.statements = 0
+        self._key_width = len(table.primary_key)
+        self._pk_width = len(table.partition_key)
+        self._prepared: dict[str, Any] = {}
+        self._timed = self._columns_with_write_time()
+
+    def rows(self, keys: Iterable[Key], consistency: int) -> dict[Key, Image]:
+        """The live rows among these keys; a key without a row is missing in the answer.
+
+        Raises HelenusError CASSANDRA_READ after retries, and SchemaChanged.
+        """
+        found: dict[Key, Image] = {}
+        for row in self._run(self._queries(keys), consistency):
+            found[tuple(row[: self._key_width])] = self._image(row)
+        return found
+
+    def partition(self, key: Key, consistency: int) -> Partition:
+        """The whole partition of a key, its statics first. Raises as `rows`."""
+        pk = [value or b"" for value in key[: self._pk_width]]
+        statics = None
+        for row in self._run([_Query(self._statics_statement(), pk, [key])], consistency):
+            values = dict(zip([c.name for c in self.table.statics], row[self._pk_width :], strict=False))
+            times = row[self._pk_width + len(self.table.statics) :]
+            # A table of key columns only has those as its value, and no clustering key here.
+            image = [values.get(c.name) for c in self.table.values] or [*pk, *[None] * len(self.table.clustering)]
+            statics = Image(tuple(image), _newest(times))
+        statement = self._select(" AND ".join(f"{quote(c.name)} = ?" for c in self.table.partition_key))
+        rows = []
+        for row in self._run([_Query(statement, pk, [key])], consistency):
+            clustering = row[self._pk_width : self._key_width]
+            # A partition with static columns alone answers with one row that has no clustering key.
+            if None not in clustering:
+                rows.append((tuple(row[: self._key_width]), self._image(row)))
+        return Partition(statics, rows)
+
+    def _queries(self, keys: Iterable[Key]) -> Iterator[_Query]:
+        if not self.table.clustering and self._pk_width == 1:
+            yield from self._by_replicas(keys)
+            return
+        partitions: dict[Key, list[Key]] = {}
+        for key in keys:
+            partitions.setdefault(key[: self._pk_width], []).append(key)
+        for members in partitions.values():
+            for start in range(0, len(members), self.group_size):
+                yield self._group(members[start : start + self.group_size])
+
+    def _by_replicas(self, keys: Iterable[Key]) -> Iterator[_Query]:
+        groups: dict[Any, list[Key]] = {}
+        metadata = self.session.cluster.metadata
+        alone = len(metadata.all_hosts()) == 1
+        for key in keys:
+            replicas = None if alone else tuple(h.host_id for h in metadata.get_replicas(self.table.keyspace, key[0]))
+            group = groups.setdefault(replicas, [])
+            group.append(key)
+            if len(group) == self.group_size:
+                yield self._group(groups.pop(replicas))
+        yield from map(self._group, groups.values())
+
+    def _group(self, keys: list[Key]) -> _Query:
+        """One statement for keys that may share one: of one partition, or of a single-column partition key."""
+        if len(keys) == 1:
+            where = " AND ".join(f"{quote(c.name)} = ?" for c in self.table.primary_key)
+            return _Query(self._select(where), [v or b"" for v in keys[0]], keys)
+        clustering = self.table.clustering
+        if not clustering:
+            statement = self._select(f"{quote(self.table.partition_key[0].name)} IN ?")
+            values = [k[0] or b"" for k in keys]
+            return _Query(statement, [collection(values)], keys, routing_key=values[0])
+        names = ", ".join(quote(c.name) for c in clustering)
+        where = " AND ".join(f"{quote(c.name)} = ?" for c in self.table.partition_key)
+        target = names if len(clustering) == 1 else f"({names})"
+        statement = self._select(f"{where} AND {target} IN ?")
+        rest = [tuple(v or b"" for v in k[self._pk_width :]) for k in keys]
+        listed = collection([r[0] if len(clustering) == 1 else tuple_value(r) for r in rest])
+        return _Query(statement, [*(v or b"" for v in keys[0][: self._pk_width]), listed], keys)
+
+    def _run(self, queries: Iterable[_Query], consistency: int) -> Iterator[RawRow]:
+        """Send the queries, a bounded number at a time, and yield their rows. Splits a group that is too much."""
+        waiting = deque[tuple[_Query, Any]]()
+        queue = iter(queries)
+        split: list[_Query] = []
+        while True:
+            while len(waiting) < self.concurrency:
+                query = split.pop() if split else next(queue, None)
+                if query is None:
+                    break
+                waiting.append((query, self._send(query, consistency)))
+            if not waiting:
+                return
+            query, future = waiting.popleft()
+            try:
+                yield from list(future.result())
+            except _TOO_MUCH as error:
+                if len(query.keys) > 1:
+                    half = len(query.keys) // 2
+                    split += [self._group(query.keys[:half]), self._group(query.keys[half:])]
+                else:
+                    yield from self._insist(query, consistency, error)
+            except InvalidRequest as error:
+                raise SchemaChanged(str(error)) from None
+            except (NoHostAvailable, RequestExecutionException, ConnectionException) as error:
+                raise self._failed(error) from None
+
+    def _insist(self, query: _Query, consistency: int, error: Exception) -> list[RawRow]:
+        """A single key that timed out: some more attempts, then the error."""
+        try:
+            for attempt in tenacity.Retrying(
+                stop=tenacity.stop_after_attempt(_SINGLE_ATTEMPTS),
+                wait=tenacity.wait_random_exponential(0.1, max=2),
+                retry=tenacity.retry_if_exception_type(_TOO_MUCH),
+                reraise=True,
+            ):
+                with attempt:
+                    return list(self._send(query, consistency).result())
+        except (NoHostAvailable, RequestExecutionException, ConnectionException, OperationTimedOut) as failure:
+            error = failure
+        raise self._failed(error)
+
+    def _failed(self, error: Exception) -> HelenusError:
+        return HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", self.table.full_name)
+
+    def _send(self, query: _Query, consistency: int) -> Any:
+        bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
+        bound.values = query.values
+        bound.consistency_level = consistency
+        bound.is_idempotent = True
+        self.statements += 1
+        return self.session.execute_async(bound)
+
+    def _select(self, where: str) -> Any:
+        columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
+        columns += [expression for _, expression in self._timed]
+        return self._prepare(f"SELECT {', '.join(columns)} FROM {self._name()} WHERE {where}")
+
+    def _statics_statement(self) -> Any:
+        columns = [quote(c.name) for c in self.table.partition_key + self.table.statics]
+        where = " AND ".join(f"{quote(c.name)} = ?" for c in self.table.partition_key)
+        times = [f"WRITETIME({quote(c.name)})" for c in self.table.statics if not c.type.multicell]
+        return self._prepare(f"SELECT DISTINCT {', '.join(columns + times)} FROM {self._name()} WHERE {where}")
+
+    def _columns_with_write_time(self) -> list[tuple[Column, str]]:
+        """The columns whose write time CQL tells. Before Cassandra 5.0 it tells none of a column of many cells."""
+        if any(c.type.name == "counter" for c in self.table.regulars):
+            return []
+        simple = [(c, f"WRITETIME({quote(c.name)})") for c in self.table.regulars if not c.type.multicell]
+        many = [(c, f"MAXWRITETIME({quote(c.name)})") for c in self.table.regulars if c.type.multicell]
+        if not many:
+            return simple
+        try:
+            self._prepare(f"SELECT {many[0][1]} FROM {self._name()}")
+        except SchemaChanged:
+            return simple
+        return simple + many
+
+    def _prepare(self, cql: str) -> Any:
+        if cql not in self._prepared:
+            try:
+                self._prepared[cql] = self.session.prepare(cql)
+            except InvalidRequest as error:
+                raise SchemaChanged(str(error)) from None
+            except (NoHostAvailable, OperationTimedOut, ConnectionException) as error:
+                raise self._failed(error) from None
+        return self._prepared[cql]
+
+    def _name(self) -> str:
+        return f"{quote(self.table.keyspace)}.{quote(self.table.name)}"
+
+    def _image(self, row: RawRow) -> Image:
+        end = self._key_width + len(self.table.values)
+        values = row[self._key_width : end] or row[: self._key_width]
+        return Image(tuple(values), _newest(row[end:]))
+
+
+def _newest(times: Sequence[bytes | None]) -> int | None:
+    return max((int.from_bytes(t, "big", signed=True) for t in times if t), default=None)

@@ -1,0 +1,74 @@
+"""Rows as the server sends them: every value its CQL bytes, undecoded.
+
+What is read from Cassandra is written to Avro. To build Python values on the way costs most of the time of a read, and
+some values (a timestamp after the year 9999, say) have no Python form at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from cassandra.protocol import ResultMessage, _ProtocolHandler, read_int
+from cassandra.query import named_tuple_factory
+
+_SIZE = struct.Struct(">i")
+
+RawRow = list["bytes | None"]
+
+
+class _RawResult(ResultMessage):
+    def recv_results_rows(
+        self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, column_encryption_policy: Any
+    ) -> None:
+        start = f.tell()
+        self.recv_results_metadata(f, user_type_map)
+        columns = self.column_metadata or result_metadata
+        if columns[0][0].startswith("system"):
+            # Schema and topology are read as values, through the same session.
+            f.seek(start)
+            super().recv_results_rows(f, protocol_version, user_type_map, result_metadata, column_encryption_policy)
+            return
+        self.column_names = [c[2] for c in columns]
+        self.column_types = [c[3] for c in columns]
+        self.parsed_rows = parse(read_int(f), len(columns), f.read())
+
+
+class RawProtocolHandler(_ProtocolHandler):
+    """A driver protocol handler whose rows of user tables are lists of CQL bytes, None for null."""
+
+    message_types_by_opcode = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}
+
+
+def row_factory(names: list[str], rows: list[Any]) -> list[Any]:
+    """Raw rows as they are, those of system tables by name."""
+    return rows if rows and type(rows[0]) is list else list(named_tuple_factory(names, rows))
+
+
+def parse(count: int, columns: int, data: bytes) -> list[RawRow]:
+    """Split the body of a Rows result. Source: native protocol v4 section 4.2.5.2."""
+    rows = []
+    at = 0
+    unpack = _SIZE.unpack_from
+    for _ in range(count):
+        row: RawRow = []
+        for _ in range(columns):
+            (size,) = unpack(data, at)
+            at += 4
+            if size < 0:
+                row.append(None)
+            else:
+                row.append(data[at : at + size])
+                at += size
+        rows.append(row)
+    return rows
+
+
+def collection(values: list[bytes]) -> bytes:
+    """The CQL bytes of a list of values: what an IN marker is bound to."""
+    return _SIZE.pack(len(values)) + b"".join(_SIZE.pack(len(v)) + v for v in values)
+
+
+def tuple_value(values: tuple[bytes, ...]) -> bytes:
+    """The CQL bytes of a tuple: an element of a multi-column IN."""
+    return b"".join(_SIZE.pack(len(v)) + v for v in values)

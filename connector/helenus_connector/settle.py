@@ -1,0 +1,128 @@
+"""The gate `ONE`: a Change goes on at once; it is settled when the read behind its record is proven.
+
+The commit log is written before the memtable, and a read may miss the one replica that has the write. So an image is
+*proven* only if enough current replicas had reported the Change before the read began that every read of that level
+must meet one of them, and the row shows the write or the read began long enough after the report. Until then the key
+is pending: it is read again after a while, and published again if its image changed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cassandra import ConsistencyLevel
+
+MAX_BACKOFF_S = 60.0
+
+
+def block_for(consistency: int, rf: int) -> int:
+    """How many replicas a read of this level waits for, of the `rf` in its data centre."""
+    if consistency in (ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_QUORUM):
+        return rf // 2 + 1
+    return rf if consistency == ConsistencyLevel.ALL else 1
+
+
+def level(consistency: int, nodes: int, rf: int) -> int:
+    """The lowest level, not below `consistency`, at which a read is proven once `nodes` replicas reported."""
+    return consistency if nodes + block_for(consistency, rf) > rf else ConsistencyLevel.ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a read must show for a Change: nodes that reported it, write time in µs, when it was first seen, s."""
+
+    nodes: int
+    write_time: int | None
+    seen: float
+
+
+def proven(report: Report, consistency: int, rf: int, read_at: float, shown: int | None, min_age_s: float) -> bool:
+    """Whether a read that began at `read_at` and shows the write time `shown` proves the image for this Change."""
+    if report.nodes + block_for(consistency, rf) <= rf:
+        return False
+    if shown is not None and report.write_time is not None and shown >= report.write_time:
+        return True
+    return read_at - report.seen >= min_age_s
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A Change whose read is not proven: its id in the cache, write time in µs, when it was first seen, s."""
+
+    change: bytes
+    write_time: int | None
+    seen: float
+    node: str | None
+
+
+@dataclass(slots=True)
+class Pending:
+    """A key to read again. `image` is the MD5 of the last published value, None if that is not known.
+
+    `copies` counts events that wait for the outcome: neither published nor dropped yet.
+    """
+
+    topic: str
+    partition: int
+    key: bytes
+    scope: int
+    awaited: dict[bytes, Awaited] = field(default_factory=dict)
+    image: bytes | None = None
+    copies: int = 0
+    attempts: int = 0
+    due: float = 0.0
+
+    @property
+    def name(self) -> tuple[str, bytes]:
+        return self.topic, self.key
+
+
+class PendingKeys:
+    """The keys of all connectors that wait for a proven read. Lives in the driver; a restart steps back instead."""
+
+    def __init__(self, timeout_s: Mapping[str, float]) -> None:
+        self._timeout = timeout_s
+        self._keys: dict[tuple[str, bytes], Pending] = {}
+        self._queue: list[tuple[float, tuple[str, bytes]]] = []
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def counts(self, topic: str) -> tuple[int, int]:
+        """Of one events topic: keys that wait, and events whose outcome is open."""
+        held = [p.copies for p in self._keys.values() if p.topic == topic]
+        return len(held), sum(held)
+
+    def next_due(self) -> float | None:
+        """When the next key is to be read again, s since the epoch."""
+        while self._queue:
+            due, name = self._queue[0]
+            held = self._keys.get(name)
+            if held is not None and held.due == due:
+                return due
+            heapq.heappop(self._queue)
+        return None
+
+    def due(self, now: float) -> list[Pending]:
+        """The keys to read again by now. They stay until `apply` hears of them."""
+        return [p for p in self._keys.values() if p.due <= now]
+
+    def apply(self, resolved: Iterable[Pending], found: Iterable[Pending], now: float) -> None:
+        """Take over what a batch says: due keys that are resolved, and keys that wait, anew or again."""
+        for pending in resolved:
+            self._keys.pop(pending.name, None)
+        for pending in found:
+            held = self._keys.get(pending.name)
+            if held is not None and held is not pending and pending.attempts == 0:
+                # A later Change or copy of a key that waits already: one re-read serves both, at its time.
+                held.awaited.update(pending.awaited)
+                held.copies += pending.copies
+                held.image = pending.image or held.image
+                held.scope = max(held.scope, pending.scope)
+                continue
+            wait = self._timeout[pending.topic] * 2**pending.attempts
+            pending.due = now + min(wait, MAX_BACKOFF_S)
+            self._keys[pending.name] = pending
+            heapq.heappush(self._queue, (pending.due, pending.name))

@@ -1,0 +1,101 @@
+"""A driver session from settings, with the driver's errors told as ours."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from typing import Any
+
+from cassandra import AuthenticationFailed, ConsistencyLevel
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.policies import (
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    LoadBalancingPolicy,
+    RoundRobinPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import named_tuple_factory
+
+from helenus_schemas.config import CassandraSettings
+from helenus_schemas.errors import HelenusError, Kind
+
+
+def connect(
+    settings: CassandraSettings,
+    policy: LoadBalancingPolicy | None = None,
+    protocol_handler: Any = None,
+    row_factory: Any = named_tuple_factory,
+    metadata: bool = False,
+) -> Any:
+    """A connected session; the caller ends it with `session.cluster.shutdown()`.
+
+    `policy` overrides the token-aware one of the local data centre. `protocol_handler` and `row_factory` decode
+    results. `metadata` has the driver keep the schema. Raises HelenusError: unreachable, or refused for
+    the user or the certificate.
+    """
+    # The driver logs each failed attempt with a trace; the one error below says it all.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
+    where = f"{','.join(settings.cassandra_contact_points)} port {settings.cassandra_port}"
+    if policy is None:
+        dc = settings.cassandra_local_dc
+        policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(dc) if dc else RoundRobinPolicy())
+    profile = ExecutionProfile(
+        load_balancing_policy=policy,
+        consistency_level=ConsistencyLevel.LOCAL_ONE,
+        row_factory=row_factory,
+        request_timeout=settings.cassandra_request_timeout_ms / 1000,
+    )
+    timeout = settings.cassandra_connect_timeout_ms / 1000
+    password = settings.cassandra_password
+    cluster = Cluster(
+        list(settings.cassandra_contact_points),
+        port=settings.cassandra_port,
+        auth_provider=PlainTextAuthProvider(settings.cassandra_username, password.get_secret_value())
+        if settings.cassandra_username and password
+        else None,
+        ssl_context=_tls(settings),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        connect_timeout=timeout,
+        control_connection_timeout=timeout,
+        schema_metadata_enabled=metadata,
+        schema_event_refresh_window=0,
+        # The driver's own waits up to ten minutes before it tries a node again.
+        reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0),
+    )
+    try:
+        session = cluster.connect()
+    except NoHostAvailable as error:
+        cluster.shutdown()
+        causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
+        refused = next((c for c in causes if isinstance(c, AuthenticationFailed)), None)
+        if refused is not None:
+            raise HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refused the login: {_reason(refused)}", where) from None
+        if any(isinstance(c, ssl.SSLError) for c in causes):
+            raise HelenusError(Kind.CASSANDRA_AUTH, f"no TLS connection to Cassandra: {causes[0]}", where) from None
+        told = f": {_reason(causes[0])}" if causes else ""
+        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{told}", where) from None
+    if protocol_handler is not None:
+        session.client_protocol_handler = protocol_handler
+    return session
+
+
+def _reason(error: Exception) -> str:
+    """The server's own words, without the driver's wrapping."""
+    text = str(error)
+    _, mark, after = text.rpartition('message="')
+    return after.rstrip('"') if mark else text
+
+
+def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
+    if not settings.cassandra_ssl_enabled:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.cassandra_ssl_cafile)
+        context.check_hostname = settings.cassandra_ssl_check_hostname
+        if settings.cassandra_ssl_certfile:
+            context.load_cert_chain(settings.cassandra_ssl_certfile, settings.cassandra_ssl_keyfile)
+    except (OSError, ssl.SSLError) as error:
+        raise HelenusError(Kind.CONFIG, f"cannot use the certificates of cassandra.ssl.*: {error}") from None
+    return context

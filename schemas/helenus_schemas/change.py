@@ -1,0 +1,220 @@
+"""A Change, one decoded effect from one node's log, and its wire form: the value of an event.
+
+The value is an Avro record without a header. Its first three fields are DataStax's `MutationValue`, in the order its
+Kafka agents write; the others are ours and follow, so a reader that knows three fields stops before them. DataStax's
+Pulsar agents write the three sorted by name: `columns` is always null there, so the first byte tells the two apart.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from helenus_schemas.transcode import long_bytes, read_long
+
+
+class Scope(enum.IntEnum):
+    """What a Change touches."""
+
+    ROW = 0
+    STATIC = 1
+    PARTITION = 2
+    RANGE = 3
+    TABLE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a range: a prefix of the clustering key as CQL bytes, compared as a tuple."""
+
+    inclusive: bool
+    values: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One decoded effect. `digest` is the MD5 of the mutation's raw bytes in the log, 32 hexadecimal characters.
+
+    `part` of `parts`: its place among the Changes of one mutation. `segment` and `position`: the log segment's id and
+    the mutation's logical end in it. `write_time`: µs since the epoch, the newest in the Change, None if it has none.
+    `expires_at`: s since the epoch, when its first cell expires. A Change from another agent may lack all but `node`.
+    """
+
+    digest: str | None
+    node: str | None
+    scope: Scope = Scope.ROW
+    part: int = 0
+    parts: int = 1
+    segment: int = -1
+    position: int = -1
+    write_time: int | None = None
+    expires_at: int | None = None
+    start: Bound | None = None
+    end: Bound | None = None
+
+
+_BOUND = {
+    "type": "record",
+    "name": "Bound",
+    "namespace": "helenus",
+    "fields": [
+        {"name": "inclusive", "type": "boolean"},
+        {"name": "values", "type": {"type": "array", "items": "bytes"}},
+    ],
+}
+SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "MutationValue",
+    "namespace": "com.datastax.oss.cdc",
+    "fields": [
+        {"name": "md5Digest", "type": ["null", "string"], "default": None},
+        {"name": "nodeId", "type": ["null", "string"], "default": None},
+        {"name": "columns", "type": ["null", {"type": "array", "items": "string"}], "default": None},
+        {
+            "name": "scope",
+            "type": {
+                "type": "enum",
+                "name": "Scope",
+                "namespace": "helenus",
+                "symbols": [s.name for s in Scope],
+                "default": "ROW",
+            },
+            "default": "ROW",
+        },
+        {"name": "part", "type": "int", "default": 0},
+        {"name": "parts", "type": "int", "default": 1},
+        {"name": "segment", "type": "long", "default": -1},
+        {"name": "position", "type": "long", "default": -1},
+        {"name": "writeTime", "type": ["null", "long"], "default": None},
+        {"name": "expiresAt", "type": ["null", "long"], "default": None},
+        {"name": "start", "type": ["null", _BOUND], "default": None},
+        {"name": "end", "type": ["null", "helenus.Bound"], "default": None},
+    ],
+}
+"""The value's Avro schema. Its first three fields alone are DataStax's."""
+
+
+def encode(change: Change) -> bytes:
+    """The wire form of a Change: what the bytes of the decoder's templates must equal."""
+    return b"".join(
+        (
+            _text(change.digest),
+            _text(change.node),
+            b"\0",
+            long_bytes(change.scope),
+            long_bytes(change.part),
+            long_bytes(change.parts),
+            long_bytes(change.segment),
+            long_bytes(change.position),
+            _optional(change.write_time),
+            _optional(change.expires_at),
+            _bound(change.start),
+            _bound(change.end),
+        )
+    )
+
+
+def decode(data: bytes) -> Change:
+    """Read a Change: ours, or DataStax's three fields in either order. Raises ValueError if it is none."""
+    try:
+        # Null columns first, then a digest. A node id in this place is our order's null digest: 36 characters, not 32.
+        if data[:2] == b"\0\2" and data[2] != 72:
+            _, at = read_long(data, 0)
+            digest, at = _read_text(data, at)
+            node, at = _read_text(data, at)
+        else:
+            digest, at = _read_text(data, 0)
+            node, at = _read_text(data, at)
+            at = _skip_columns(data, at)
+        if at == len(data):
+            return Change(digest, node)
+        scope, at = read_long(data, at)
+        part, at = read_long(data, at)
+        parts, at = read_long(data, at)
+        segment, at = read_long(data, at)
+        position, at = read_long(data, at)
+        write_time, at = _read_optional(data, at)
+        expires_at, at = _read_optional(data, at)
+        start, at = _read_bound(data, at)
+        end, at = _read_bound(data, at)
+        return Change(digest, node, Scope(scope), part, parts, segment, position, write_time, expires_at, start, end)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"not an event's value: {error}") from None
+
+
+def _text(value: str | None) -> bytes:
+    if value is None:
+        return b"\0"
+    data = value.encode()
+    return b"\2" + long_bytes(len(data)) + data
+
+
+def _optional(value: int | None) -> bytes:
+    return b"\0" if value is None else b"\2" + long_bytes(value)
+
+
+def _bound(bound: Bound | None) -> bytes:
+    if bound is None:
+        return b"\0"
+    values = b"".join(long_bytes(len(v)) + v for v in bound.values)
+    block = long_bytes(len(bound.values)) + values if bound.values else b""
+    return b"\2" + (b"\1" if bound.inclusive else b"\0") + block + b"\0"
+
+
+def _branch(data: bytes, at: int) -> tuple[bool, int]:
+    branch, at = read_long(data, at)
+    if branch not in (0, 1):
+        raise ValueError(f"not an event's value: union branch {branch}")
+    return branch == 1, at
+
+
+def _take(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = read_long(data, at)
+    if not 0 <= size <= len(data) - at:
+        raise ValueError(f"not an event's value: a length of {size}")
+    return data[at : at + size], at + size
+
+
+def _read_text(data: bytes, at: int) -> tuple[str | None, int]:
+    there, at = _branch(data, at)
+    if not there:
+        return None, at
+    text, at = _take(data, at)
+    return text.decode(), at
+
+
+def _read_optional(data: bytes, at: int) -> tuple[int | None, int]:
+    there, at = _branch(data, at)
+    return read_long(data, at) if there else (None, at)
+
+
+def _read_bound(data: bytes, at: int) -> tuple[Bound | None, int]:
+    there, at = _branch(data, at)
+    if not there:
+        return None, at
+    inclusive = data[at] == 1
+    values = []
+    count, at = read_long(data, at + 1)
+    while count:
+        if not 0 < count <= len(data) - at:
+            raise ValueError(f"not an event's value: a block of {count}")
+        for _ in range(count):
+            value, at = _take(data, at)
+            values.append(value)
+        count, at = read_long(data, at)
+    return Bound(inclusive, tuple(values)), at
+
+
+def _skip_columns(data: bytes, at: int) -> int:
+    there, at = _branch(data, at)
+    if not there:
+        return at
+    count, at = read_long(data, at)
+    while count:
+        if not 0 < count <= len(data) - at:
+            raise ValueError(f"not an event's value: a block of {count}")
+        for _ in range(count):
+            _, at = _take(data, at)
+        count, at = read_long(data, at)
+    return at

@@ -1,0 +1,119 @@
+"""CQL types as `system_schema` spells them: `frozen<map<text, int>>`, `vector<float, 3>`, a UDT's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+SCALARS = frozenset(
+    "ascii bigint blob boolean counter date decimal double duration float inet int smallint text time timestamp "
+    "timeuuid tinyint uuid varint".split()
+)
+_WIDTHS = {
+    "boolean": 1,
+    "int": 4,
+    "float": 4,
+    "bigint": 8,
+    "timestamp": 8,
+    "double": 8,
+    "uuid": 16,
+    "timeuuid": 16,
+}
+_TOKEN = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|'([^']*)'|([A-Za-z0-9_.]+)|([<>,]))")
+
+
+@dataclass(frozen=True, slots=True)
+class CqlType:
+    """A CQL type. `name` is a scalar's name or `list`, `set`, `map`, `tuple`, `vector`, `udt`, `custom`.
+
+    `args` are element types (a UDT's field types), `fields` a UDT's field names, `label` a UDT's or custom type's name.
+    """
+
+    name: str
+    args: tuple[CqlType, ...] = ()
+    frozen: bool = False
+    label: str = ""
+    fields: tuple[str, ...] = ()
+    dimension: int = 0
+
+    @property
+    def multicell(self) -> bool:
+        """True if Cassandra stores the column as many cells: an unfrozen collection or UDT."""
+        return not self.frozen and self.name in ("list", "set", "map", "udt")
+
+    @property
+    def width(self) -> int:
+        """Bytes of a value in a commit-log cell if fixed, else 0: then a vint length goes before it.
+
+        Source: `AbstractType.valueLengthIfFixed`. tinyint, smallint, date, time and counter are not fixed there.
+        """
+        if self.name == "vector":
+            return self.dimension * self.args[0].width
+        return _WIDTHS.get(self.name, 0)
+
+    def __str__(self) -> str:
+        if self.name == "udt":
+            text = quote(self.label)
+        elif self.name == "custom":
+            return f"'{self.label}'"
+        elif self.name == "vector":
+            return f"vector<{self.args[0]}, {self.dimension}>"
+        elif self.args:
+            text = f"{self.name}<{', '.join(map(str, self.args))}>"
+        else:
+            return self.name
+        return f"frozen<{text}>" if self.frozen and self.name != "tuple" else text
+
+
+def quote(name: str) -> str:
+    """A CQL identifier, quoted where it must be."""
+    return name if re.fullmatch(r"[a-z][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
+
+
+def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
+    """Parse a type as `system_schema` prints it; `udts` maps a UDT's name to its (unfrozen) type.
+
+    Raises ValueError for text that is no type, and for a UDT that is not in `udts`.
+    """
+    tokens = [(m[1] if m[1] is not None else m[3] or m[4], m[1], m[2]) for m in _TOKEN.finditer(text)]
+    found, end = _parse(tokens, 0, udts or {}, text)
+    if end != len(tokens):
+        raise ValueError(f"not a CQL type: {text!r}")
+    return found
+
+
+def _parse(
+    tokens: list[tuple[str, str | None, str | None]], at: int, udts: Mapping[str, CqlType], text: str
+) -> tuple[CqlType, int]:
+    if at >= len(tokens):
+        raise ValueError(f"not a CQL type: {text!r}")
+    name, quoted, custom = tokens[at]
+    at += 1
+    if custom is not None:
+        return CqlType("custom", label=custom), at
+    if at < len(tokens) and tokens[at][0] == "<" and quoted is None:
+        args: list[CqlType] = []
+        dimension = 0
+        while tokens[at][0] != ">":
+            at += 1
+            if name == "vector" and args:
+                dimension = int(tokens[at][0])
+                at += 1
+            else:
+                arg, at = _parse(tokens, at, udts, text)
+                args.append(arg)
+            if at >= len(tokens) or tokens[at][0] not in (",", ">"):
+                raise ValueError(f"not a CQL type: {text!r}")
+        at += 1
+        if name == "frozen":
+            return replace(args[0], frozen=True), at
+        # An element of a collection is stored whole, whether or not its type is written as frozen.
+        return CqlType(name, tuple(args), frozen=name in ("tuple", "vector"), dimension=dimension), at
+    if quoted is None and name in SCALARS:
+        return CqlType(name), at
+    if quoted is None and name == "varchar":
+        return CqlType("text"), at
+    if name not in udts:
+        raise ValueError(f"unknown CQL type {name!r} in {text!r}")
+    return udts[name], at

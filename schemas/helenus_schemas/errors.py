@@ -1,0 +1,119 @@
+"""Every error an operator can meet, and what happens on it: one table, read by the agent and the connector.
+
+A `HelenusError` says what went wrong and where; its `Kind` decides whether the work is retried, dead-lettered or
+stopped, and which advice is printed. Errors survive pickling, because Spark carries them from worker to driver.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Action(enum.Enum):
+    """What the program does when an error of a kind appears."""
+
+    RETRY = "retry"
+    DEAD_LETTER = "dead-letter"
+    STOP = "stop"
+
+
+class Kind(enum.Enum):
+    """What went wrong."""
+
+    CONFIG = "config"
+    CASSANDRA_UNREACHABLE = "cassandra-unreachable"
+    CASSANDRA_AUTH = "cassandra-auth"
+    CASSANDRA_READ = "cassandra-read"
+    CDC_DISABLED = "cdc-disabled"
+    CDC_DIRECTORY = "cdc-directory"
+    TABLE_MISSING = "table-missing"
+    TABLE_UNSUPPORTED = "table-unsupported"
+    BROKER_UNREACHABLE = "broker-unreachable"
+    BROKER_REFUSED = "broker-refused"
+    APPEND_FAILED = "append-failed"
+    PARTITIONS_CHANGED = "partitions-changed"
+    OFFSETS_LOST = "offsets-lost"
+    REGISTRY_UNREACHABLE = "registry-unreachable"
+    REGISTRY_REFUSED = "registry-refused"
+    POISON_EVENT = "poison-event"
+    BATCH_FAILED = "batch-failed"
+    STATE = "state"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The action for a kind of error, and the advice printed with it."""
+
+    action: Action
+    advice: str
+
+
+POLICIES: dict[Kind, Policy] = {
+    Kind.CONFIG: Policy(Action.STOP, "correct the properties file and start again"),
+    Kind.CASSANDRA_UNREACHABLE: Policy(
+        Action.RETRY, "check cassandra.contact.points, cassandra.port and that the node is up"
+    ),
+    Kind.CASSANDRA_AUTH: Policy(Action.STOP, "check cassandra.username, cassandra.password and cassandra.ssl.*"),
+    Kind.CASSANDRA_READ: Policy(Action.RETRY, "check that enough replicas are up for query.consistency"),
+    Kind.CDC_DISABLED: Policy(
+        Action.STOP, "set cdc_enabled: true in cassandra.yaml and restart the node, or ALTER TABLE ... WITH cdc = true"
+    ),
+    Kind.CDC_DIRECTORY: Policy(
+        Action.STOP, "run the agent as a user that may read and delete in cdc_raw, or correct cdc.raw.dir"
+    ),
+    Kind.TABLE_MISSING: Policy(Action.STOP, "create the table, or correct keyspace and table"),
+    Kind.TABLE_UNSUPPORTED: Policy(Action.STOP, "leave the column out with columns, or choose another table"),
+    Kind.BROKER_UNREACHABLE: Policy(Action.RETRY, "check the bootstrap servers and that the broker is up"),
+    Kind.BROKER_REFUSED: Policy(
+        Action.STOP, "check the broker's ACLs, the security.* and sasl.* settings and the topic's name"
+    ),
+    Kind.APPEND_FAILED: Policy(
+        Action.RETRY, "check the broker's log; nothing is marked as done until it is acknowledged"
+    ),
+    Kind.PARTITIONS_CHANGED: Policy(
+        Action.STOP,
+        "stop writers, drain the topic, then start with a new checkpoint.dir; order per key spans one partition count",
+    ),
+    Kind.OFFSETS_LOST: Policy(
+        Action.STOP, "raise the events topic's retention; or set errors.data.loss=continue to go on and count it"
+    ),
+    Kind.REGISTRY_UNREACHABLE: Policy(
+        Action.RETRY, "check value.converter.schema.registry.url and that the registry is up"
+    ),
+    Kind.REGISTRY_REFUSED: Policy(
+        Action.STOP, "compare the table with the subject's latest version; delete it or choose another data.topic"
+    ),
+    Kind.POISON_EVENT: Policy(
+        Action.DEAD_LETTER, "read the event at its position; errors.tolerance=all dead-letters such events"
+    ),
+    Kind.BATCH_FAILED: Policy(Action.RETRY, "read the error above it; the same events are done again"),
+    Kind.STATE: Policy(Action.STOP, "check the disk and the permissions of the state or checkpoint directory"),
+}
+
+
+class HelenusError(Exception):
+    """An error with its kind, what happened, and where (a key, path, address or position)."""
+
+    def __init__(self, kind: Kind, what: str, where: str = "") -> None:
+        super().__init__(what, where)
+        self.kind = kind
+        self.what = what
+        self.where = where
+
+    @property
+    def action(self) -> Action:
+        """What the program does on this error."""
+        return POLICIES[self.kind].action
+
+    @property
+    def advice(self) -> str:
+        """What an operator should do."""
+        return POLICIES[self.kind].advice
+
+    def __reduce__(self) -> tuple[type[HelenusError], tuple[Kind, str, str]]:
+        return (type(self), (self.kind, self.what, self.where))
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.what}{place}: {self.advice}"

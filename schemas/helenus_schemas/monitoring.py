@@ -1,0 +1,49 @@
+"""A small HTTP listener for Prometheus and health checks: `/metrics`, `/health/live`, `/health/ready`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CONTENT_TYPE_LATEST, disable_created_metrics, generate_latest
+
+from helenus_schemas.errors import HelenusError, Kind
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+Ready = Callable[[], "str | None"]
+"""Returns None when ready, else a sentence that says why not."""
+
+
+def serve(host: str, port: int, ready: Ready) -> ThreadingHTTPServer:
+    """Listen in a daemon thread; `port` 0 takes a free one (see `server_port`). Raises HelenusError if it is taken."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
+            elif self.path == "/health/live":
+                self._answer(200, b"live\n")
+            elif self.path == "/health/ready":
+                reason = ready()
+                self._answer(200 if reason is None else 503, f"{reason or 'ready'}\n".encode())
+            else:
+                self._answer(404, b"not found\n")
+
+        def _answer(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are not worth a log line."""
+
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
+    threading.Thread(target=server.serve_forever, name="monitoring", daemon=True).start()
+    return server

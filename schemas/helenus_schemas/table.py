@@ -1,0 +1,167 @@
+"""A table's definition, read from `system_schema`."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from helenus_schemas.cql import CqlType, parse, quote
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; `kind` is `partition_key`, `clustering`, `static` or `regular`, `position` its place in the key."""
+
+    name: str
+    type: CqlType
+    kind: str = "regular"
+    position: int = -1
+    reversed: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. `dropped` holds columns that old log segments may still name."""
+
+    keyspace: str
+    name: str
+    id: uuid.UUID
+    columns: tuple[Column, ...]
+    cdc: bool = False
+    dropped: Mapping[str, Column] = field(default_factory=dict)
+
+    @property
+    def full_name(self) -> str:
+        """`keyspace.table`, unquoted, as topics and records are named."""
+        return f"{self.keyspace}.{self.name}"
+
+    @cached_property
+    def partition_key(self) -> tuple[Column, ...]:
+        return self._keys("partition_key")
+
+    @cached_property
+    def clustering(self) -> tuple[Column, ...]:
+        return self._keys("clustering")
+
+    @cached_property
+    def primary_key(self) -> tuple[Column, ...]:
+        return self.partition_key + self.clustering
+
+    @cached_property
+    def statics(self) -> tuple[Column, ...]:
+        return self._named("static")
+
+    @cached_property
+    def regulars(self) -> tuple[Column, ...]:
+        return self._named("regular")
+
+    @cached_property
+    def values(self) -> tuple[Column, ...]:
+        """The columns of a data record's value, in its order: all outside the key."""
+        return self.regulars + self.statics
+
+    def column(self, name: str) -> Column | None:
+        """The column of this name, dropped ones included."""
+        return self._by_name.get(name) or self.dropped.get(name)
+
+    @cached_property
+    def cql(self) -> str:
+        """The table's definition as text, its user-defined types first: the same on every node."""
+        types = dict(_types(column.type for column in self.columns))
+        lines = [
+            f"CREATE TYPE {quote(self.keyspace)}.{quote(name)} "
+            f"({', '.join(f'{quote(f)} {t}' for f, t in zip(udt.fields, udt.args, strict=True))});"
+            for name, udt in sorted(types.items())
+        ]
+        columns = ", ".join(
+            f"{quote(c.name)} {c.type}{' static' if c.kind == 'static' else ''}" for c in self.primary_key + self.values
+        )
+        key = ", ".join(quote(c.name) for c in self.partition_key)
+        clustering = "".join(f", {quote(c.name)}" for c in self.clustering)
+        order = ", ".join(f"{quote(c.name)} {'DESC' if c.reversed else 'ASC'}" for c in self.clustering)
+        lines.append(
+            f"CREATE TABLE {quote(self.keyspace)}.{quote(self.name)} ({columns}, PRIMARY KEY (({key}){clustering}))"
+            + (f" WITH CLUSTERING ORDER BY ({order});" if order else ";")
+        )
+        return "\n".join(lines)
+
+    @cached_property
+    def schema_id(self) -> str:
+        """MD5 of `cql`, 32 hexadecimal characters: names this version of the table."""
+        return hashlib.md5(self.cql.encode(), usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {c.name: c for c in self.columns}
+
+    def _keys(self, kind: str) -> tuple[Column, ...]:
+        return tuple(sorted((c for c in self.columns if c.kind == kind), key=lambda c: c.position))
+
+    def _named(self, kind: str) -> tuple[Column, ...]:
+        return tuple(sorted((c for c in self.columns if c.kind == kind), key=lambda c: c.name))
+
+
+def _types(types: Iterable[CqlType]) -> Iterable[tuple[str, CqlType]]:
+    for t in types:
+        if t.name == "udt":
+            yield t.label, t
+        yield from _types(t.args)
+
+
+def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Table]:
+    """All tables by id, or one keyspace's, from `system_schema` through a driver session."""
+    where = "" if keyspace is None else " WHERE keyspace_name = %s"
+    args = None if keyspace is None else (keyspace,)
+
+    def rows(name: str, columns: str) -> list[Any]:
+        return list(session.execute(f"SELECT keyspace_name, {columns} FROM system_schema.{name}{where}", args))
+
+    udts: dict[str, dict[str, CqlType]] = {}
+    definitions = {(r.keyspace_name, r.type_name): r for r in rows("types", "type_name, field_names, field_types")}
+    for space, name in definitions:
+        _udt(space, name, definitions, udts)
+
+    columns: dict[tuple[str, str], list[Column]] = {}
+    for r in rows("columns", "table_name, column_name, clustering_order, kind, position, type"):
+        columns.setdefault((r.keyspace_name, r.table_name), []).append(
+            Column(
+                r.column_name,
+                parse(r.type, udts.get(r.keyspace_name)),
+                r.kind,
+                r.position,
+                r.clustering_order == "desc",
+            )
+        )
+    dropped: dict[tuple[str, str], dict[str, Column]] = {}
+    for r in rows("dropped_columns", "table_name, column_name, kind, type"):
+        dropped.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = Column(
+            r.column_name, parse(r.type, udts.get(r.keyspace_name)), r.kind
+        )
+    return {
+        r.id: Table(
+            r.keyspace_name,
+            r.table_name,
+            r.id,
+            tuple(columns.get((r.keyspace_name, r.table_name), ())),
+            bool(r.cdc),
+            dropped.get((r.keyspace_name, r.table_name), {}),
+        )
+        for r in rows("tables", "table_name, id, cdc")
+    }
+
+
+def _udt(space: str, name: str, definitions: Mapping[Any, Any], found: dict[str, dict[str, CqlType]]) -> None:
+    """Resolve one UDT, its nested ones first."""
+    known = found.setdefault(space, {})
+    if name in known:
+        return
+    row = definitions[space, name]
+    for text in row.field_types:
+        for other in (n for s, n in definitions if s == space and n != name and n in text and n not in known):
+            _udt(space, other, definitions, found)
+    fields = tuple(row.field_names)
+    known[name] = CqlType("udt", tuple(parse(t, known) for t in row.field_types), label=name, fields=fields)

@@ -1,0 +1,133 @@
+"""The Log on Kafka, over confluent-kafka's idempotent producer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.log import Headers
+
+_CREATE_TIMEOUT = 5.0
+_ROOM_TIMEOUT = 60.0
+_DEFAULTS = {
+    "enable.idempotence": "true",
+    "acks": "all",
+    "compression.type": "lz4",
+    "linger.ms": "5",
+    # Success needs no call: `flush` counts what is left and `_failed` hears of errors.
+    "delivery.report.only.error": "true",
+    "log_level": "0",
+}
+_REFUSED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+}
+_VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
+
+
+def broker_error(error: KafkaError, where: str) -> HelenusError:
+    """A Kafka error as ours: refused by the broker, or out of reach."""
+    kind = Kind.BROKER_REFUSED if error.code() in _REFUSED else Kind.BROKER_UNREACHABLE
+    return HelenusError(kind, f"Kafka: {error.str()}", where)
+
+
+class KafkaLog:
+    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._client = {"log_level": "0", **{k: v for k, v in config.items() if _is_client(k)}}
+        self._config = {**_DEFAULTS, **config}
+        self._where = config["bootstrap.servers"]
+        self._producer: Producer | None = None
+        self._error: KafkaError | None = None
+        self._heard: KafkaError | None = None
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+        admin = AdminClient({**self._client, "error_cb": self._hear})
+        try:
+            # A list of all topics: to ask for one by name would create it, where the broker is set to do that.
+            known = admin.list_topics(timeout=_CREATE_TIMEOUT).topics
+            if topic in known:
+                return len(known[topic].partitions)
+            new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
+            admin.create_topics([new], operation_timeout=_CREATE_TIMEOUT)[topic].result()
+            return partitions
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return len(admin.list_topics(topic, timeout=_CREATE_TIMEOUT).topics[topic].partitions)
+            # A time-out tells less than what the client's connections met on the way.
+            raise broker_error(self._heard if self._heard and error.code() in _VAGUE else error, self._where) from None
+
+    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        producer = self._producer or self._start()
+        deadline = 0.0
+        while True:
+            try:
+                if headers:
+                    producer.produce(topic, value, key, partition, self._failed, headers=list(headers))
+                else:
+                    producer.produce(topic, value, key, partition, self._failed)
+                return
+            except BufferError:
+                deadline = deadline or time.monotonic() + _ROOM_TIMEOUT
+                if time.monotonic() > deadline:
+                    raise HelenusError(Kind.APPEND_FAILED, "Kafka takes no records: the queue is full", topic) from None
+                producer.poll(0.1)
+            except KafkaException as failure:
+                raise broker_error(failure.args[0], f"{self._where}, topic {topic}") from None
+
+    def flush(self, timeout: float) -> None:
+        if self._producer is None:
+            return
+        left = self._producer.flush(timeout)
+        if left or self._error:
+            error, heard = self._error, self._heard
+            self.close()
+            if error is not None and error.code() in _REFUSED:
+                raise broker_error(error, self._where)
+            cause = error or heard
+            told = f": {cause.str()}" if cause else ""
+            raise HelenusError(
+                Kind.APPEND_FAILED,
+                f"Kafka did not acknowledge {left or 'some'} records in {timeout:g} s{told}",
+                self._where,
+            )
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer.flush(1)
+            self._producer = None
+        self._error = None
+
+    def _start(self) -> Producer:
+        self._error = None
+        self._producer = Producer({**self._config, "error_cb": self._hear})
+        return self._producer
+
+    def _failed(self, error: KafkaError | None, _: Any) -> None:
+        self._error = self._error or error
+
+    def _hear(self, error: KafkaError) -> None:
+        # _ALL_BROKERS_DOWN follows the error that says why.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self._heard is None:
+            self._heard = error
+
+
+def _is_client(key: str) -> bool:
+    """True for settings of the connection, which every kind of client takes."""
+    return key.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "client.", "broker.", "socket."))

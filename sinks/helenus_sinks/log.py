@@ -1,0 +1,41 @@
+"""The Log that is written to: ordered topics of partitions, on Kafka or Pulsar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class Log(Protocol):
+    """Where records are appended. Delivery is at least once.
+
+    - `append` hands a record over; it may wait for room. The record is durable only when a later `flush` has returned.
+    - Records of one partition that are appended by one Log keep their order, through retries too.
+    - `flush` that raises says that at least one record since the last good flush is not acknowledged. The Log has then
+      dropped what it still held: the caller appends everything since that flush again. Some may arrive twice.
+    - One thread uses a Log at a time.
+    """
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+        """Make the topic if it is missing; returns the number of partitions it has.
+
+        Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED.
+        """
+        ...
+
+    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        """Hand a record over; a value of None is a delete.
+
+        Raises HelenusError APPEND_FAILED (nothing was taken) if there is no room for a long time, or BROKER_REFUSED.
+        """
+        ...
+
+    def flush(self, timeout: float) -> None:
+        """Wait until all appended records are acknowledged, at most `timeout` seconds. Raises APPEND_FAILED."""
+        ...
+
+    def close(self) -> None:
+        """Drop what was not flushed and let go of the broker."""
+        ...

@@ -1,0 +1,106 @@
+"""Types and tables as system_schema tells them."""
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helenus_schemas import names
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import POLICIES, Kind
+from helenus_schemas.table import read_tables
+
+ID = uuid.UUID(int=7)
+
+
+class SystemSchema:
+    """Answers the four queries of read_tables from rows."""
+
+    def __init__(self, **tables: list[dict[str, Any]]) -> None:
+        self.tables = tables
+
+    def execute(self, query: str, args: object = None) -> list[SimpleNamespace]:
+        name = query.split("system_schema.")[1].split()[0]
+        return [SimpleNamespace(**row) for row in self.tables.get(name, [])]
+
+
+def column(name: str, t: str, kind: str = "regular", position: int = -1, order: str = "none") -> dict[str, Any]:
+    row = {"column_name": name, "type": t, "kind": kind, "position": position, "clustering_order": order}
+    return {"keyspace_name": "ks", "table_name": "t", **row}
+
+
+def schema(*columns: dict[str, Any], **more: list[dict[str, Any]]) -> SystemSchema:
+    table = {"keyspace_name": "ks", "table_name": "t", "id": ID, "cdc": True}
+    return SystemSchema(tables=[table], columns=list(columns), **more)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["int", "frozen<map<text, frozen<list<int>>>>", "tuple<int, text>", "vector<float, 3>", "set<uuid>", "'x.Y'"],
+)
+def test_types_print_as_they_are_read(text: str) -> None:
+    assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "map<text", "nothing", "list<int>>", "int int"])
+def test_text_that_is_no_type(text: str) -> None:
+    with pytest.raises(ValueError, match="CQL type"):
+        parse(text)
+
+
+def test_a_table_with_everything() -> None:
+    found = read_tables(
+        schema(
+            column("ck", "int", "clustering", 0, "desc"),
+            column("pk", "text", "partition_key", 0),
+            column("s", "int", "static"),
+            column("b", "frozen<outer_type>"),
+            column("A b", "int"),
+            types=[
+                {"keyspace_name": "ks", "type_name": n, "field_names": f, "field_types": t}
+                for n, f, t in (("outer_type", ["i"], ["frozen<inner_type>"]), ("inner_type", ["x"], ["int"]))
+            ],
+            dropped_columns=[column("gone", "text")],
+        )
+    )
+    table = found[ID]
+    assert [c.name for c in table.primary_key] == ["pk", "ck"]
+    assert [c.name for c in table.values] == ["A b", "b", "s"]
+    assert table.column("gone") is not None
+    assert table.cql == (
+        "CREATE TYPE ks.inner_type (x int);\n"
+        "CREATE TYPE ks.outer_type (i frozen<inner_type>);\n"
+        'CREATE TABLE ks.t (pk text, ck int, "A b" int, b frozen<outer_type>, s int static, '
+        "PRIMARY KEY ((pk), ck)) WITH CLUSTERING ORDER BY (ck DESC);"
+    )
+
+
+def test_the_schema_id_follows_columns_and_types() -> None:
+    one = read_tables(schema(column("pk", "int", "partition_key", 0)))[ID]
+    two = read_tables(schema(column("pk", "int", "partition_key", 0), column("v", "int")))[ID]
+    assert one.schema_id != two.schema_id
+    assert one.schema_id == read_tables(schema(column("pk", "int", "partition_key", 0)))[ID].schema_id
+
+
+@pytest.mark.parametrize(
+    ("width", "t"),
+    [(4, "int"), (8, "timestamp"), (0, "smallint"), (0, "date"), (12, "vector<float, 3>"), (0, "vector<text, 2>")],
+)
+def test_widths_in_the_commit_log(width: int, t: str) -> None:
+    assert parse(t).width == width
+
+
+def test_partition_of_a_token() -> None:
+    assert names.partition(-(1 << 63), 7) == 0
+    assert names.partition((1 << 63) - 1, 7) == 65535 % 7
+    assert {names.partition(t << 48, 4) for t in range(-8, 8)} == {0, 1, 2, 3}
+
+
+def test_avro_names_are_legal_and_differ() -> None:
+    assert names.avro_names(["a-b", "a b", "1st", "ok"]) == {"a-b": "a_b", "a b": "a_b_2", "1st": "_1st", "ok": "ok"}
+
+
+def test_every_kind_of_error_has_a_policy_with_advice() -> None:
+    assert set(POLICIES) == set(Kind)
+    assert all(p.advice for p in POLICIES.values())

@@ -1,0 +1,230 @@
+"""CQL bytes to Avro and back, against two independent codecs: the Cassandra driver's and fastavro's."""
+
+import datetime
+import io
+import ipaddress
+import uuid
+from decimal import Decimal
+
+import fastavro
+import pytest
+from cassandra import cqltypes
+from cassandra.util import Date, Duration, Time
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helenus_schemas import avro
+from helenus_schemas.cql import CqlType, parse
+from helenus_schemas.key import KeyCodec
+from helenus_schemas.table import Column, Table
+from helenus_schemas.transcode import Malformed, encoder, long_bytes, read_long
+
+ADDRESS = CqlType("udt", (CqlType("text"), CqlType("int")), frozen=True, label="address", fields=("street", "no"))
+EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def table(*types: CqlType, key: CqlType | None = None) -> Table:
+    columns = [Column("id", key or CqlType("int"), "partition_key", 0)]
+    columns += [Column(f"c{i}", t) for i, t in enumerate(types)]
+    return Table("ks", "t", uuid.UUID(int=1), tuple(columns))
+
+
+def through_avro(t: CqlType, cql: bytes | None) -> object:
+    """The value a reader of the data topic sees for these CQL bytes."""
+    schema = fastavro.parse_schema(avro.value_schema(table(t)))
+    data = b"\0" if cql is None else b"\2" + encoder(t)(cql)
+    source = io.BytesIO(data)
+    record = fastavro.schemaless_reader(source, schema)
+    assert source.read() == b"", "the reader left bytes"
+    return record["c0"]
+
+
+def driver_bytes(name: str, value: object) -> bytes:
+    return cqltypes.lookup_casstype(
+        {
+            "text": "UTF8Type",
+            "ascii": "AsciiType",
+            "blob": "BytesType",
+            "tinyint": "ByteType",
+            "smallint": "ShortType",
+            "int": "Int32Type",
+            "bigint": "LongType",
+            "varint": "IntegerType",
+            "decimal": "DecimalType",
+            "float": "FloatType",
+            "double": "DoubleType",
+            "boolean": "BooleanType",
+            "inet": "InetAddressType",
+            "uuid": "UUIDType",
+            "date": "SimpleDateType",
+            "time": "TimeType",
+            "duration": "DurationType",
+        }[name]
+    ).serialize(value, 4)
+
+
+def signed(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+SAME = {
+    "text": st.text(),
+    "ascii": st.text(st.characters(max_codepoint=127)),
+    "blob": st.binary(),
+    "tinyint": signed(8),
+    "smallint": signed(16),
+    "int": signed(32),
+    "bigint": signed(64),
+    "float": st.floats(width=32, allow_nan=False),
+    "double": st.floats(allow_nan=False),
+    "boolean": st.booleans(),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+@given(data=st.data())
+def test_values_that_python_has(name: str, data: st.DataObject) -> None:
+    value = data.draw(SAME[name])
+    assert through_avro(CqlType(name), driver_bytes(name, value)) == value
+
+
+@given(st.integers())
+def test_varint(value: int) -> None:
+    raw = through_avro(CqlType("varint"), driver_bytes("varint", value))
+    assert int.from_bytes(raw, "big", signed=True) == value
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False))
+def test_decimal(value: Decimal) -> None:
+    seen = through_avro(CqlType("decimal"), driver_bytes("decimal", value))
+    unscaled = int.from_bytes(seen["bigint"], "big", signed=True)
+    # Made from its parts: arithmetic would round to the context's precision.
+    sign, digits, _ = Decimal(unscaled).as_tuple()
+    assert Decimal((sign, digits, -seen["scale"])) == value
+
+
+@given(signed(32))
+def test_every_date_in_range(days: int) -> None:
+    raw = (days + (1 << 31)).to_bytes(4, "big")
+    schema = fastavro.parse_schema({"type": "int"})
+    assert fastavro.schemaless_reader(io.BytesIO(encoder(CqlType("date"))(raw)), schema) == days
+
+
+def test_date_and_timestamp_are_logical_types() -> None:
+    assert through_avro(CqlType("date"), driver_bytes("date", Date("2024-02-29"))) == datetime.date(2024, 2, 29)
+    moment = datetime.datetime(2024, 2, 29, 12, 30, 15, 123000, tzinfo=datetime.timezone.utc)
+    millis = int(moment.timestamp() * 1000)
+    assert through_avro(CqlType("timestamp"), millis.to_bytes(8, "big", signed=True)) == moment
+
+
+@given(st.integers(0, 86_400_000_000_000 - 1))
+def test_time_keeps_its_nanoseconds(nanos: int) -> None:
+    assert through_avro(CqlType("time"), driver_bytes("time", Time(nanos))) == nanos
+
+
+@given(st.ip_addresses())
+def test_inet(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    assert ipaddress.ip_address(through_avro(CqlType("inet"), address.packed)) == address
+
+
+@given(st.uuids())
+def test_uuid(value: uuid.UUID) -> None:
+    assert through_avro(CqlType("uuid"), value.bytes) == value
+
+
+@given(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)), st.booleans())
+def test_duration(parts: tuple[int, int, int], negative: bool) -> None:
+    months, days, nanos = (-p for p in parts) if negative else parts
+    seen = through_avro(CqlType("duration"), driver_bytes("duration", Duration(months, days, nanos)))
+    assert seen == {"months": months, "days": days, "nanoseconds": nanos}
+
+
+def sized(*values: bytes) -> bytes:
+    return b"".join(len(v).to_bytes(4, "big") + v for v in values)
+
+
+@given(st.lists(signed(32)))
+def test_list(values: list[int]) -> None:
+    raw = len(values).to_bytes(4, "big") + sized(*(v.to_bytes(4, "big", signed=True) for v in values))
+    assert through_avro(parse("list<int>"), raw) == values
+
+
+@given(st.dictionaries(st.text(), st.binary()))
+def test_map(values: dict[str, bytes]) -> None:
+    raw = len(values).to_bytes(4, "big") + sized(*(b for k, v in values.items() for b in (k.encode(), v)))
+    assert through_avro(parse("map<text, blob>"), raw) == values
+
+
+def test_udt_with_a_null_field_and_with_a_field_added_later() -> None:
+    street = sized(b"Main")
+    assert through_avro(ADDRESS, street + sized((7).to_bytes(4, "big"))) == {"street": "Main", "no": 7}
+    assert through_avro(ADDRESS, street + b"\xff\xff\xff\xff") == {"street": "Main", "no": None}
+    assert through_avro(ADDRESS, street) == {"street": "Main", "no": None}
+
+
+def test_vector_of_fixed_and_of_variable_width() -> None:
+    floats = b"".join(driver_bytes("float", f) for f in (1.5, -2.0, 0.25))
+    assert through_avro(parse("vector<float, 3>"), floats) == [1.5, -2.0, 0.25]
+    assert through_avro(parse("vector<text, 2>"), b"\2ab\1c") == ["ab", "c"]
+
+
+def test_null() -> None:
+    assert through_avro(CqlType("int"), None) is None
+
+
+@pytest.mark.parametrize(
+    ("t", "raw"),
+    [("int", b"\1\2"), ("uuid", b"short"), ("decimal", b"\0\0"), ("list<int>", b"\0\0\0\1\0\0\0\xff")],
+)
+def test_bytes_that_are_no_value_are_refused(t: str, raw: bytes) -> None:
+    with pytest.raises(Malformed):
+        encoder(parse(t))(raw)
+
+
+@given(signed(64))
+def test_longs(value: int) -> None:
+    assert read_long(long_bytes(value), 0) == (value, len(long_bytes(value)))
+
+
+KEYS = {
+    **{n: SAME[n] for n in SAME if n != "ascii"},
+    "varint": st.integers(),
+    "uuid": st.uuids().map(lambda u: u.bytes),
+}
+
+
+@given(data=st.data(), name=st.sampled_from(sorted(KEYS)), clustered=st.booleans())
+def test_a_key_comes_back_as_it_was(data: st.DataObject, name: str, clustered: bool) -> None:
+    value = data.draw(KEYS[name])
+    raw = value if isinstance(value, bytes) and name == "uuid" else driver_bytes(name, value)
+    columns = [Column("id", CqlType(name), "partition_key", 0), Column("ck", CqlType(name), "clustering", 0)]
+    codec = KeyCodec(Table("ks", "t", uuid.UUID(int=1), tuple(columns)))
+    key = (raw, raw if clustered else None)
+    assert codec.decode(codec.encode(key)) == key
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_key_or_refused(data: bytes) -> None:
+    codec = KeyCodec(table(key=CqlType("decimal")))
+    try:
+        key = codec.decode(data)
+    except Malformed:
+        return
+    assert codec.decode(codec.encode(key)) == key
+
+
+def test_decimals_twice_in_one_schema_parse() -> None:
+    schema = avro.value_schema(table(CqlType("decimal"), CqlType("decimal"), parse("list<decimal>")))
+    fastavro.parse_schema(schema)
+
+
+def test_a_udt_named_like_its_table_and_names_that_avro_forbids() -> None:
+    own = CqlType("udt", (CqlType("int"),), frozen=True, label="t", fields=("my field",))
+    parsed = avro.value_schema(table(own, own))
+    fastavro.parse_schema(parsed)
+    assert parsed["fields"][0]["type"][1]["fields"][0]["cql_name"] == "my field"
+
+
+def test_a_type_without_avro_form_is_named() -> None:
+    with pytest.raises(avro.Unmappable, match=r"ks\.t: column c0: .*custom.Type"):
+        avro.value_schema(table(parse("'custom.Type'")))
