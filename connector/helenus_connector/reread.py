@@ -43,14 +43,6 @@ class Image:
     write_time: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition as a read found it: the image of its static columns, None if it is gone, and its live rows."""
-
-    statics: Image | None
-    rows: list[tuple[Key, Image]]
-
-
 @dataclass(slots=True)
 class _Query:
     statement: Any
@@ -83,24 +75,29 @@ class Reader:
             found[tuple(row[: self._key_width])] = self._image(row)
         return found
 
-    def partition(self, key: Key, consistency: int) -> Partition:
-        """The whole partition of a key, its statics first. Raises as `rows`."""
-        pk = [value or b"" for value in key[: self._pk_width]]
-        statics = None
-        for row in self._run([_Query(self._statics_statement(), pk, [key])], consistency):
-            values = dict(zip([c.name for c in self.table.statics], row[self._pk_width :], strict=False))
-            times = row[self._pk_width + len(self.table.statics) :]
-            # A table of key columns only has those as its value, and no clustering key here.
-            image = [values.get(c.name) for c in self.table.values] or [*pk, *[None] * len(self.table.clustering)]
-            statics = Image(tuple(image), _newest(times))
+    def statics(self, key: Key, consistency: int) -> Image | None:
+        """The static columns of a key's partition; None if it is gone or the table has none. Raises as `rows`."""
+        if not self.table.statics:
+            return None
+        image = None
+        for row in self._run([_Query(self._statics_statement(), self._partition_of(key), [key])], consistency):
+            end = self._pk_width + len(self.table.statics)
+            values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
+            image = Image(tuple(values.get(c.name) for c in self.table.values), _newest(row[end:]))
+        return image
+
+    def partition(self, key: Key, consistency: int) -> list[tuple[Key, Image]]:
+        """All live rows of a key's partition. Raises as `rows`."""
         statement = self._select(" AND ".join(f"{quote(c.name)} = ?" for c in self.table.partition_key))
-        rows = []
-        for row in self._run([_Query(statement, pk, [key])], consistency):
-            clustering = row[self._pk_width : self._key_width]
-            # A partition with static columns alone answers with one row that has no clustering key.
-            if None not in clustering:
-                rows.append((tuple(row[: self._key_width]), self._image(row)))
-        return Partition(statics, rows)
+        # A partition with static columns alone answers with one row that has no clustering key.
+        return [
+            (tuple(row[: self._key_width]), self._image(row))
+            for row in self._run([_Query(statement, self._partition_of(key), [key])], consistency)
+            if None not in row[self._pk_width : self._key_width]
+        ]
+
+    def _partition_of(self, key: Key) -> list[bytes]:
+        return [value or b"" for value in key[: self._pk_width]]
 
     def _queries(self, keys: Iterable[Key]) -> Iterator[_Query]:
         if not self.table.clustering and self._pk_width == 1:
@@ -141,7 +138,7 @@ class Reader:
         statement = self._select(f"{where} AND {target} IN ?")
         rest = [tuple(v or b"" for v in k[self._pk_width :]) for k in keys]
         listed = collection([r[0] if len(clustering) == 1 else tuple_value(r) for r in rest])
-        return _Query(statement, [*(v or b"" for v in keys[0][: self._pk_width]), listed], keys)
+        return _Query(statement, [*self._partition_of(keys[0]), listed], keys)
 
     def _run(self, queries: Iterable[_Query], consistency: int) -> Iterator[RawRow]:
         """Send the queries, a bounded number at a time, and yield their rows. Splits a group that is too much."""

@@ -1,4 +1,4 @@
-"""The gate `ONE`: a Change goes on at once; it is settled when the read behind its record is proven.
+"""When a read is proven, and the keys that wait until one is.
 
 The commit log is written before the memtable, and a read may miss the one replica that has the write. So an image is
 *proven* only if enough current replicas had reported the Change before the read began that every read of that level
@@ -54,7 +54,6 @@ class Awaited:
     change: bytes
     write_time: int | None
     seen: float
-    node: str | None
 
 
 @dataclass(slots=True)

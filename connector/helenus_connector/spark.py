@@ -53,7 +53,9 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     logging.write_text(_LOGGING)
     settings = {**_DEFAULTS, **{f"spark.{key}": value for key, value in worker.spark.items()}}
     java = settings.get("spark.driver.extraJavaOptions", "")
-    settings["spark.driver.extraJavaOptions"] = f"-Dlog4j.configurationFile={logging} {java}".strip()
+    # When a query is stopped within foreachBatch, Spark matches the long Python error with a regular expression that
+    # needs more than the default stack.
+    settings["spark.driver.extraJavaOptions"] = f"-Xss8m -Dlog4j.configurationFile={logging} {java}".strip()
     from pyspark.sql import SparkSession
 
     # The driver's memory and Java options count only if they are there before the JVM is.

@@ -9,10 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark import TaskContext
 
+from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
 from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.settle import Pending
-from helenus_connector.stage import Event, Outcome, Stage
+from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.cassandra import connect
 from helenus_schemas.errors import HelenusError
 from helenus_sinks.kafka import KafkaLog

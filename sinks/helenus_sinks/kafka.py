@@ -14,14 +14,14 @@ from helenus_sinks.log import Headers
 
 _CREATE_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
-_DEFAULTS = {
+_DEFAULTS: dict[str, object] = {
     "enable.idempotence": "true",
     "acks": "all",
     "compression.type": "lz4",
     "linger.ms": "5",
-    # Success needs no call: `flush` counts what is left and `_failed` hears of errors.
-    "delivery.report.only.error": "true",
     "log_level": "0",
+    # Success needs no call: `flush` counts what is left and `_failed` hears of errors.
+    "delivery.report.only.error": True,
 }
 _REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,

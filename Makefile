@@ -1,0 +1,57 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+
+##@ Use
+.PHONY: demo
+demo: $(READY) ## Show the whole path on real servers (KEEP=1 leaves it running)
+	@$(BIN)/helenus-stack demo $(if $(KEEP),--keep)
+
+.PHONY: stop
+stop: $(READY) ## Stop what `make demo KEEP=1` left running
+	@$(BIN)/helenus-stack down
+
+##@ Develop
+.PHONY: test
+test: $(READY) ## All tests, on real servers
+	$(BIN)/pytest
+
+.PHONY: test-unit
+test-unit: $(READY) ## The tests that need no server
+	$(BIN)/pytest -m "not integration"
+
+.PHONY: check
+check: $(READY) ## Style, types, and that the house is tidy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.PHONY: bench
+bench: $(READY) ## Measure; docs/performance.md says what and how
+	$(BIN)/python -m bench
+
+.PHONY: constraints
+constraints: ## Pin the newest versions that pyproject.toml allows
+	$(PYTHON) -m venv --clear build/constraints
+	build/constraints/bin/pip install --quiet --upgrade pip
+	build/constraints/bin/pip install --quiet ".[stack]" --group dev
+	build/constraints/bin/pip freeze --exclude helenus --exclude pip > constraints.txt
+
+.PHONY: clean
+clean: ## Remove what was built and installed
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt hatch_build.py agent/helenus_agent/decoder.py
+	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'
+	@echo "Installing into $(VENV) (once, about a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[stack]" --group dev
+	@touch $@

@@ -1,0 +1,218 @@
+"""The gate `ONE`: which events of a batch go on, and when a Change is done with.
+
+A Change goes on at once. Copies of a settled one are dropped; copies of one that is published but not proven wait with
+its key. What goes on is grouped by key: the resolver reads each key once.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cassandra import ConsistencyLevel
+
+from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, change_id
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.reread import Image
+from helenus_connector.settle import Awaited, Pending, Report, level, proven
+from helenus_schemas.change import Change, Scope, decode
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import Key, KeyCodec
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A record of an events topic; `timestamp` in ms since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Work:
+    """A key to read: the events of this batch that touch it, and its pending entry if that is due.
+
+    The resolver fills in `read_at`, when the read began in s since the epoch, `image`, and `live`, the rows of a
+    partition that is read whole.
+    """
+
+    topic: str
+    partition: int
+    key: bytes
+    values: Key
+    scope: Scope
+    consistency: int
+    event: Event | None = None
+    events: int = 0
+    write_time: int | None = None
+    awaited: dict[bytes, Awaited] = field(default_factory=dict)
+    pending: Pending | None = None
+    read_at: float | None = None
+    image: Image | None = None
+    live: list[tuple[Key, Image]] | None = None
+    digest: bytes = b""
+    published: bool = False
+
+
+@dataclass(slots=True)
+class Admitted:
+    """What the gate made of a batch: keys to read, keys that wait, events that cannot be decoded, and counts."""
+
+    read: int = 0
+    settled: int = 0
+    works: dict[tuple[str, bytes], Work] = field(default_factory=dict)
+    waiting: dict[tuple[str, bytes], Pending] = field(default_factory=dict)
+    poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
+
+
+class Replicas:
+    """Who holds the rows of a keyspace in the data centre that is read, as the driver knows it now."""
+
+    def __init__(self, session: Any, settings: ConnectorSettings) -> None:
+        self._metadata = session.cluster.metadata
+        self._keyspace = settings.keyspace
+        self._dc = settings.cassandra_local_dc
+
+    def nodes(self) -> set[str]:
+        """Host ids of the data centre's nodes."""
+        hosts = self._metadata.all_hosts()
+        dc = self._dc or next((h.datacenter for h in hosts if h.is_up), None)
+        return {str(h.host_id) for h in hosts if h.datacenter == dc}
+
+    def factor(self) -> int:
+        """The replication factor."""
+        keyspace = self._metadata.keyspaces.get(self._keyspace)
+        strategy = keyspace.replication_strategy if keyspace else None
+        factors = getattr(strategy, "dc_replication_factors", None)
+        if factors:
+            return int(factors[self._dc] if self._dc in factors else max(factors.values()))
+        return int(getattr(strategy, "replication_factor", None) or 1)
+
+
+class Gate:
+    """The gate of one connector in one process; its caches lie in `directory` and are shared by the host."""
+
+    def __init__(self, settings: ConnectorSettings, replicas: Replicas, directory: Path) -> None:
+        self._settings = settings
+        self._replicas = replicas
+        self._directory = directory
+        self._caches: dict[tuple[str, int], ChangeCache] = {}
+        self._consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
+
+    def admit(self, events: Iterable[Event], due: Sequence[Pending], codec: KeyCodec) -> Admitted:
+        """Sort a batch's events, and add the pending keys that are due."""
+        admitted = Admitted()
+        now = time.time()
+        for event in events:
+            admitted.read += 1
+            try:
+                self._admit(event, admitted, codec, now)
+            except ValueError as error:
+                where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
+                admitted.poison.append((event, HelenusError(Kind.POISON_EVENT, str(error), where)))
+        for pending in due:
+            self._add_due(pending, admitted, codec)
+        return admitted
+
+    def _admit(self, event: Event, admitted: Admitted, codec: KeyCodec, now: float) -> None:
+        change, key = _decode(event)
+        name = (event.topic, key)
+        awaited: Awaited | None = None
+        # Without a node or with a digest that is no MD5 (a backfill's) nothing is known of copies: it always goes on.
+        if change.node and change.digest and _MD5.fullmatch(change.digest):
+            change_name = change_id(key, change.scope, change.digest)
+            entry = self._cache(event.topic, event.partition).report(change_name, change.node)
+            if entry.flags & SETTLED:
+                admitted.settled += 1
+                return
+            awaited = Awaited(change_name, change.write_time, now)
+            if entry.flags & PUBLISHED and name not in admitted.works:
+                held = admitted.waiting.setdefault(name, Pending(event.topic, event.partition, key, change.scope))
+                held.awaited[change_name] = awaited
+                held.copies += 1
+                return
+        work = admitted.works.get(name)
+        if work is None:
+            values = codec.decode(key)
+            work = Work(event.topic, event.partition, key, values, change.scope, self._consistency, event)
+            admitted.works[name] = work
+        work.scope = max(work.scope, change.scope)
+        work.events += 1
+        work.write_time = max((t for t in (work.write_time, change.write_time) if t is not None), default=None)
+        if awaited is not None:
+            work.awaited.setdefault(awaited.change, awaited)
+
+    def _add_due(self, pending: Pending, admitted: Admitted, codec: KeyCodec) -> None:
+        newer = admitted.waiting.pop(pending.name, None)
+        if newer is not None:
+            pending.awaited.update(newer.awaited)
+            pending.copies += newer.copies
+        scope = Scope(pending.scope)
+        work = admitted.works.get(pending.name)
+        if work is None:
+            nodes = min((self._nodes(pending, a) for a in pending.awaited.values()), default=1)
+            consistency = level(self._consistency, nodes, self._replicas.factor())
+            values = codec.decode(pending.key)
+            work = Work(pending.topic, pending.partition, pending.key, values, scope, consistency)
+            admitted.works[pending.name] = work
+        work.scope = max(work.scope, scope)
+        work.pending = pending
+        work.awaited = {**pending.awaited, **work.awaited}
+
+    def proven(self, work: Work) -> bool:
+        """Whether the read of a key proves its image for all Changes it stands for."""
+        if work.read_at is None:
+            return False
+        # A partition that lives again shows nothing of its deletion.
+        shown = work.image.write_time if work.image and work.live is None else None
+        factor = self._replicas.factor()
+        min_age = self._settings.settle_min_age_ms / 1000
+        return all(
+            proven(
+                Report(self._nodes(work, a), a.write_time, a.seen),
+                work.consistency,
+                factor,
+                work.read_at,
+                shown,
+                min_age,
+            )
+            for a in work.awaited.values()
+        )
+
+    def mark(self, work: Work, settled: bool) -> None:
+        """Note in the cache that a key's Changes are published, or settled: only after the flush is acknowledged."""
+        cache = self._cache(work.topic, work.partition)
+        for change in work.awaited:
+            cache.mark(change, PUBLISHED | SETTLED if settled else PUBLISHED)
+
+    def _nodes(self, place: Work | Pending, awaited: Awaited) -> int:
+        """How many current replicas reported a Change; at least the one whose event is at hand."""
+        cache = self._cache(place.topic, place.partition)
+        return max(1, len(cache.nodes(cache.look(awaited.change)) & self._replicas.nodes()))
+
+    def _cache(self, topic: str, partition: int) -> ChangeCache:
+        cache = self._caches.get((topic, partition))
+        if cache is None:
+            path = self._directory / f"{topic}-{partition}.cache"
+            expire_s = self._settings.cache_expire_after_ms / 1000
+            cache = self._caches[topic, partition] = ChangeCache(path, self._settings.cache_max_capacity, expire_s)
+        return cache
+
+
+def _decode(event: Event) -> tuple[Change, bytes]:
+    if event.value is None or event.key is None:
+        raise ValueError("an event without key or value")
+    change = decode(event.value)
+    if change.scope in (Scope.RANGE, Scope.TABLE):
+        raise ValueError(f"an event of scope {change.scope.name}, which this version does not resolve")
+    return change, event.key
