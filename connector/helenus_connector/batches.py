@@ -18,6 +18,7 @@ from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.tasks import OUTCOME, task
 from helenus_schemas.errors import Action, HelenusError
+from helenus_schemas.failpoints import reach
 
 _log = structlog.get_logger()
 
@@ -57,6 +58,7 @@ class Batches:
         self.trouble = None
         self._apply(outcomes)
         self.done += 1
+        reach("connector.before-commit")
         metrics.BATCH_SECONDS.observe(time.monotonic() - start)
         _log.debug("batch.done", batch=batch_id, seconds=round(time.monotonic() - start, 3))
 

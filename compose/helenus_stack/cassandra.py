@@ -1,0 +1,184 @@
+"""Cassandra nodes with CDC: their configuration, their command, and when they are ready."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from helenus_stack.errors import StackError
+from helenus_stack.files import write_atomically
+from helenus_stack.server import Command, Server, classpath
+from helenus_stack.settings import Settings
+
+LOCAL_DC = "datacenter1"
+YAML = "cassandra.yaml"
+USER = PASSWORD = "cassandra"
+"""The superuser that a node with a PasswordAuthenticator creates; without one, any name will do."""
+
+# What Cassandra's own start script opens of Java 17 (conf/jvm17-server.options).
+EXPORTS = """
+java.base/jdk.internal.misc java.base/java.lang.ref java.management.rmi/com.sun.jmx.remote.internal.rmi
+java.rmi/sun.rmi.registry java.rmi/sun.rmi.server java.sql/java.sql jdk.unsupported/sun.misc
+""".split()
+OPENS = """
+java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.lang.reflect java.base/java.math
+java.base/java.net java.base/java.nio java.base/java.util java.base/java.util.concurrent
+java.base/java.util.concurrent.atomic java.base/java.util.concurrent.locks java.base/jdk.internal.loader
+java.base/jdk.internal.math java.base/jdk.internal.module java.base/jdk.internal.ref java.base/jdk.internal.reflect
+java.base/jdk.internal.util java.base/jdk.internal.util.jar java.base/sun.nio.ch jdk.compiler/com.sun.tools.javac.code
+jdk.management/com.sun.management.internal
+""".split()
+MODULES = [f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS]
+MODULES += [f"--add-opens={name}=ALL-UNNAMED" for name in OPENS]
+
+
+def servers(settings: Settings, directory: Path) -> list[Server]:
+    """The nodes of a stack, as `cassandra1`, `cassandra2`, ..."""
+    return [
+        Server(
+            name=f"cassandra{index + 1}",
+            folder=directory / f"cassandra{index + 1}",
+            address=address,
+            port=settings.cql_port,
+            kind="cassandra",
+            java=17,
+            newer_java=False,
+            prepare=partial(prepare, settings, index, directory / f"cassandra{index + 1}"),
+            ready=partial(ready, address, settings.cql_port),
+            ready_seconds=60 + 60 * settings.nodes,
+        )
+        for index, address in enumerate(settings.addresses)
+    ]
+
+
+def configuration(settings: Settings, index: int, folder: Path) -> dict[str, object]:
+    """The content of a node's cassandra.yaml."""
+    address = settings.addresses[index]
+    return {
+        "cluster_name": "helenus",
+        # One token each, evenly spaced. Every node is a seed: all may start at once.
+        "num_tokens": 1,
+        "initial_token": str(-(2**63) + index * 2**64 // settings.nodes),
+        "auto_bootstrap": False,
+        "seed_provider": [
+            {
+                "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
+                "parameters": [{"seeds": ",".join(f"{a}:{settings.storage_port}" for a in settings.addresses)}],
+            }
+        ],
+        "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+        "endpoint_snitch": "SimpleSnitch",
+        "listen_address": address,
+        "storage_port": settings.storage_port,
+        "rpc_address": address,
+        "native_transport_port": settings.cql_port,
+        "data_file_directories": [str(folder / "data")],
+        "commitlog_directory": str(folder / "commitlog"),
+        "hints_directory": str(folder / "hints"),
+        "saved_caches_directory": str(folder / "saved_caches"),
+        "cdc_enabled": True,
+        "cdc_raw_directory": str(folder / "cdc_raw"),
+        "commitlog_sync": "periodic",
+        "commitlog_sync_period": "10000ms",
+        "commitlog_segment_size": "8MiB",
+        "auto_snapshot": False,
+        **settings.cassandra_yaml,
+    }
+
+
+def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequence[Path]) -> Command:
+    """Writes cassandra.yaml and logback.xml; see `Server.prepare`."""
+    # JSON is YAML, and needs no library to write.
+    write_atomically(folder / YAML, json.dumps(configuration(settings, index, folder), indent=2) + "\n")
+    write_atomically(folder / "logback.xml", (resources.files("helenus_stack") / "logback.xml").read_text())
+    temporary = folder / "tmp"
+    shutil.rmtree(temporary, ignore_errors=True)  # a killed node leaves the libraries it had unpacked
+    temporary.mkdir()
+    jamm = next(jar for jar in jars if jar.name.startswith("jamm-"))
+    options = [
+        f"-Xms{settings.heap}",
+        f"-Xmx{settings.heap}",
+        "-XX:+UseSerialGC",
+        "-XX:+ExitOnOutOfMemoryError",
+        f"-javaagent:{jamm}",
+        "-Djdk.attach.allowAttachSelf=true",
+        "-Djava.net.preferIPv4Stack=true",
+        "-Dcassandra-foreground=yes",  # or it closes its output, and with it our log, when it is up
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        f"-Djava.io.tmpdir={temporary}",
+        f"-Dlogback.configurationFile={folder / 'logback.xml'}",
+        f"-Dcassandra.config={(folder / 'cassandra.yaml').as_uri()}",
+        f"-Dcassandra.storagedir={folder}",
+        f"-Dcassandra.jmx.local.port={settings.jmx_port(index)}",
+        # Nothing to wait for: the tokens are given and nobody joins or leaves.
+        "-Dcassandra.skip_wait_for_gossip_to_settle=0",
+        "-Dcassandra.ring_delay_ms=100",
+        "-Dcassandra.superuser_setup_delay_ms=0",
+        "-Dcassandra.shutdown_announce_in_ms=100",
+    ]
+    main = "org.apache.cassandra.service.CassandraDaemon"
+    return Command([str(java / "bin/java"), *MODULES, *options, main], folder, classpath(jars))
+
+
+def ready(address: str, port: int) -> bool:
+    """Whether the node answers a query."""
+    return _query(address, port, "SELECT key FROM system.local", consistency="ONE")
+
+
+def united(settings: Settings) -> bool:
+    """Whether every node sees every other one up: each reads at level ALL from tables with a replica on all of them."""
+    # Tables that Cassandra creates with two and three replicas.
+    table = "system_traces.sessions" if settings.nodes == 2 else "system_distributed.view_build_status"
+    query = f"SELECT * FROM {table} LIMIT 1"
+    return all(_query(address, settings.cql_port, query, consistency="ALL") for address in settings.addresses)
+
+
+def _query(address: str, port: int, query: str, consistency: str) -> bool:
+    # Imported late: the driver takes long to load, and most commands don't need it.
+    from cassandra import ConsistencyLevel, DriverException
+    from cassandra.auth import PlainTextAuthProvider
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+    from cassandra.policies import WhiteListRoundRobinPolicy
+
+    profile = ExecutionProfile(
+        load_balancing_policy=WhiteListRoundRobinPolicy([address]),
+        consistency_level=ConsistencyLevel.name_to_value[consistency],
+        request_timeout=5,
+    )
+    cluster: Any = Cluster(
+        [address],
+        port=port,
+        protocol_version=5,
+        auth_provider=PlainTextAuthProvider(USER, PASSWORD),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        connect_timeout=3,
+    )
+    try:
+        cluster.connect().execute(query)
+    except (DriverException, NoHostAvailable):
+        return False
+    finally:
+        cluster.shutdown()
+    return True
+
+
+def nodetool(settings: Settings, index: int, java: Path, jars: Sequence[Path], *arguments: str) -> str:
+    """Runs Cassandra's nodetool on a node and gives its output; raises StackError if it fails."""
+    command = [str(java / "bin/java"), *MODULES, "-Xmx64m", "-XX:TieredStopAtLevel=1", "-Dhelenus.log=OFF"]
+    command += [f"-Dlogback.configurationFile={resources.files('helenus_stack') / 'logback.xml'}"]
+    command += ["org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(settings.jmx_port(index)), *arguments]
+    done = subprocess.run(command, env=classpath(jars), capture_output=True, text=True)
+    if done.returncode:
+        raise StackError(
+            f"nodetool {' '.join(arguments)} failed",
+            f"cassandra{index + 1}",
+            "check that the node is up, and its log",
+            detail=(done.stdout + done.stderr).strip(),
+        )
+    return done.stdout

@@ -1,0 +1,178 @@
+"""The command `helenus-stack`: real Cassandra, Kafka and schema registry on this machine."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+import yaml
+
+from helenus_stack.errors import StackError
+from helenus_stack.progress import Terminal
+from helenus_stack.stack import Stack
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    default=".helenus-stack",
+    envvar="HELENUS_STACK_DIR",
+    show_default=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the servers keep their data, logs and settings.",
+)
+
+
+class Errors(click.Group):
+    """Commands whose StackErrors end as one message and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StackError as error:
+            click.echo(error.detail, err=True)
+            raise click.ClickException(error.summary) from error
+
+
+@click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Cassandra with CDC, Kafka and a schema registry as local processes on loopback."""
+    # A termination unwinds like a Ctrl-C, so that what was begun is cleaned up.
+    signal.signal(signal.SIGTERM, _terminated)
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], Any]:
+    """A click callback that makes a dict of KEY=VALUE options; None if there are none."""
+
+    def callback(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any] | None:
+        pairs = {}
+        for text in given:
+            key, equals, value = text.partition("=")
+            if not equals or not key:
+                raise click.BadParameter(f"{text!r} is not KEY=VALUE")
+            pairs[key] = parse(value)
+        return pairs or None
+
+    return callback
+
+
+@main.command()
+@directory_option
+@click.argument("servers", nargs=-1, metavar="[SERVER]...")
+@click.option("--nodes", type=click.IntRange(1, 3), help="Cassandra nodes.  [default: 1]")
+@click.option(
+    "--port-offset", type=click.IntRange(0, 20_000), help="Added to every standard port.  [default: first free]"
+)
+@click.option("--heap", help="Heap of each Cassandra node.  [default: 512m]")
+@click.option(
+    "--cassandra-yaml",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_pairs(yaml.safe_load),
+    help="Overrides a setting of cassandra.yaml; repeatable.",
+)
+@click.option(
+    "--kafka-property",
+    "kafka_properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_pairs(str),
+    help="Overrides a setting of the broker; repeatable.",
+)
+@click.option("--foreground", is_flag=True, help="Stay, and stop the servers at the end, however it comes.")
+def up(directory: Path, servers: tuple[str, ...], foreground: bool, **settings: Any) -> None:
+    """Start what doesn't run yet, and wait until it is ready.
+
+    SERVER is cassandra, kafka or registry; default: all. Settings are remembered in the directory.
+    """
+    progress = Terminal()
+    stack = Stack(directory, only=servers, progress=progress, **settings)
+    if not foreground:
+        with progress.spinning():
+            status = stack.up()
+        click.echo(status.table())
+        return
+    with stack:
+        click.echo(stack.status().table())
+        _stay(stack, servers)
+
+
+def _stay(stack: Stack, names: tuple[str, ...]) -> None:
+    """Returns at Ctrl-C; raises StackError when a server dies."""
+    stack.progress.say("up; Ctrl-C stops it")
+    try:
+        while True:
+            for server in stack.select(names):
+                if stack.process(server).life == "died":
+                    raise StackError(f"{server.name} died", str(server.log), "read its log, then start again")
+            time.sleep(1)
+    except KeyboardInterrupt:
+        stack.progress.say("stopping")
+
+
+@main.command()
+@directory_option
+@click.option("--delete/--keep-data", help="Remove the servers' data too.  [default: keep it]")
+def down(directory: Path, delete: bool) -> None:
+    """Stop everything."""
+    Stack(directory, progress=Terminal()).down(delete=delete)
+
+
+@main.command()
+@directory_option
+@click.argument("server")
+def start(directory: Path, server: str) -> None:
+    """Start one SERVER and wait until it is ready."""
+    progress = Terminal()
+    with progress.spinning():
+        Stack(directory, progress=progress).start(server)
+
+
+@main.command()
+@directory_option
+@click.argument("server")
+@click.option("--kill", is_flag=True, help="As kill -9 does.")
+def stop(directory: Path, server: str, kill: bool) -> None:
+    """Stop one SERVER."""
+    stack = Stack(directory, progress=Terminal())
+    (stack.kill if kill else stack.stop)(server)
+
+
+@main.command()
+@directory_option
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(directory: Path, as_json: bool) -> None:
+    """Show the servers, and where clients connect. Exit code 1 unless all are ready."""
+    found = Stack(directory).status()
+    click.echo(found.json() if as_json else found.table())
+    if not found.ready:
+        sys.exit(1)
+
+
+@main.command()
+@directory_option
+@click.argument("server", required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on as lines are added.")
+@click.option("-n", "--lines", default=20, show_default=True, help="Lines from the end.")
+def logs(directory: Path, server: str | None, follow: bool, lines: int) -> None:
+    """Show the end of the logs, of one SERVER or of all."""
+    stack = Stack(directory)
+    files = [log for log in (s.log for s in stack.select([server] if server else [])) if log.exists()]
+    if not files:
+        raise StackError("there are no logs yet", str(stack.directory / "logs"), "run helenus-stack up")
+    command = ["tail", "-n", str(lines), *(["-f"] if follow else []), *map(str, files)]
+    sys.exit(subprocess.run(command).returncode)
+
+
+if __name__ == "__main__":
+    main()

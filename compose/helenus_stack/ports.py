@@ -1,0 +1,62 @@
+"""Which ports are free, and an offset that no other starting stack takes at the same time."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from helenus_stack.errors import StackError
+from helenus_stack.files import cache_directory, try_lock
+from helenus_stack.settings import Settings
+
+STEP = 100
+HIGHEST = 20_000
+"""Above lie the ports that systems give to outgoing connections."""
+
+
+def taken(listeners: Iterable[tuple[str, int]]) -> list[str]:
+    """Those of the listeners, as `address:port`, that another program has."""
+    return [f"{address}:{port}" for address, port in listeners if not _free(address, port)]
+
+
+def _free(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        # As the servers do: connections that are closing don't count, only who listens.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise StackError(
+                    "this machine has no such loopback address",
+                    address,
+                    f"run one node, or add it (macOS: sudo ifconfig lo0 alias {address})",
+                ) from error
+            return False
+        return True
+
+
+@contextmanager
+def claim(settings: Settings, offset: int | None) -> Iterator[Settings]:
+    """The settings with a port offset whose ports are all free, claimed while the body starts the servers.
+
+    The offset is the one given, else the lowest multiple of 100. Raises StackError if there is none.
+    """
+    folder = cache_directory() / "ports"
+    folder.mkdir(parents=True, exist_ok=True)
+    for candidate in range(0, HIGHEST, STEP) if offset is None else [offset]:
+        with open(folder / str(candidate), "w") as file:
+            moved = replace(settings, port_offset=candidate)
+            if not try_lock(file.fileno()):
+                occupied = ["claimed by another helenus-stack that is starting"]
+            elif not (occupied := taken(moved.listeners)):
+                yield moved
+                return
+    raise StackError(
+        "ports are taken: " + ", ".join(occupied),
+        f"port offset {candidate}",
+        "stop what listens there, or choose other ports with --port-offset",
+    )

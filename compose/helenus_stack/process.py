@@ -1,0 +1,111 @@
+"""Server processes by their pid files: start, look at, signal, stop.
+
+A pid file holds the pid and the start time of its process, so that a reused pid is never taken for ours.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from helenus_stack.errors import StackError
+from helenus_stack.launch import start_time
+
+Life = Literal["running", "paused", "died", "stopped"]
+"""died: there is a pid file, but no such process any more. stopped: nothing is expected to run."""
+
+
+STOP_SECONDS = 8.0
+"""After that long, a server that was asked to stop is killed."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A server's process, known by its pid file."""
+
+    pid_file: Path
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the living process, or None."""
+        try:
+            pid, started = self.pid_file.read_text().split(maxsplit=1)
+            return int(pid) if start_time(int(pid)) == started.strip() and _state(int(pid)) != "Z" else None
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def life(self) -> Life:
+        """What the process is doing."""
+        if (pid := self.pid) is None:
+            return "died" if self.pid_file.exists() else "stopped"
+        return "paused" if _state(pid) == "T" else "running"
+
+    def start(self, command: Sequence[str], folder: Path, log: Path, environment: Mapping[str, str]) -> None:
+        """Starts the process in its own session, with its output appended to `log`."""
+        self.pid_file.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        arguments = [str(self.pid_file.absolute()), str(log.absolute()), str(folder), *command]
+        done = subprocess.run(
+            python_module("helenus_stack.launch", *arguments),
+            env={**python_environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode or not self.pid_file.exists():
+            raise StackError(f"{command[0]} could not be started", str(self.pid_file), "check the folder", done.stderr)
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Sends a signal to the process and its children; False if there is no process."""
+        if (pid := self.pid) is None:
+            return False
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def stop(processes: Iterable[Process], limit: float) -> None:
+    """Ends processes, all at once: asks, and after `limit` seconds forces. Their pid files go."""
+    processes = list(processes)
+    for process in processes:
+        # A paused process is woken after the signal, to see it.
+        if limit and process.signal(signal.SIGTERM):
+            process.signal(signal.SIGCONT)
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline and any(process.pid for process in processes):
+        time.sleep(0.05)
+    for process in processes:
+        process.signal(signal.SIGKILL)
+    while any(process.pid for process in processes):
+        time.sleep(0.02)
+    for process in processes:
+        process.pid_file.unlink(missing_ok=True)
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this package."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def python_environment() -> dict[str, str]:
+    """The environment in which `python_module` finds this package, installed or not."""
+    home = str(Path(__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
+
+
+def _state(pid: int) -> str:
+    """R, S, T (stopped by a signal), Z (dead, not yet reaped by its parent) and so on; raises OSError."""
+    if sys.platform == "linux":
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    return subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()[:1]

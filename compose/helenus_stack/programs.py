@@ -1,0 +1,131 @@
+"""Agent and connector beside a stack: their properties files, and their processes among the stack's.
+
+Their pid files lie with the servers', so `helenus-stack down` and the watchdog end them too.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import javaproperties
+
+from helenus_stack.errors import StackError
+from helenus_stack.process import Process, python_module
+from helenus_stack.status import Status
+
+LOG_LINES = 25
+
+
+@dataclass(frozen=True)
+class Program:
+    """One of Helenus's commands, `agent` or `connector`, on properties files in `directory`/demo."""
+
+    name: str
+    directory: Path
+    files: Sequence[Path]
+
+    @property
+    def process(self) -> Process:
+        return Process(self.directory / "run" / f"{self.name}.pid")
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "logs" / f"{self.name}.log"
+
+    @property
+    def told(self) -> str:
+        """The command as a person gives it."""
+        return " ".join([f"helenus-{self.name}", *map(str, self.files)])
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Starts it in its own session, with its output appended to the log."""
+        script = Path(sys.executable).with_name(f"helenus-{self.name}")
+        command = [str(script)] if script.exists() else python_module(f"helenus_{self.name}.cli")
+        self.process.start([*command, *map(str, self.files)], self.directory, self.log, environment)
+
+    def check(self) -> None:
+        """Raises StackError with the end of its log if it doesn't live any more."""
+        if self.process.pid is None:
+            raise self.failure(f"the {self.name} died")
+
+    def failure(self, what: str) -> StackError:
+        """An error of this program, with the end of its log."""
+        return StackError(what, str(self.log), "read its log and correct what it names", tail(self.log))
+
+
+def tail(log: Path) -> str:
+    """The last lines of a log; empty if there is none."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:]) if log.exists() else ""
+
+
+def agent(status: Status, folder: Path) -> Program:
+    """The agent beside the stack's first node; writes its properties file into `folder`."""
+    node = status.nodes[0]
+    path = _write(
+        folder / "agent.properties",
+        f"The agent beside {node.name}. Start: helenus-agent {folder / 'agent.properties'}",
+        [
+            ("cassandra.config", node.cassandra_yaml, "The node's own configuration: says where its commit log is."),
+            ("cassandra.contact.points", node.address, "The node itself; the agent learns its tables from it."),
+            ("cassandra.port", status.cql_port, "Its port for CQL."),
+            ("cassandra.local.dc", status.local_dc, "Its data centre."),
+            ("state.dir", folder / "agent", "Where the agent notes how far it has read."),
+            ("log", "kafka", "Where events go."),
+            ("kafka.bootstrap.servers", status.bootstrap_servers, "The brokers."),
+            ("topic.prefix", "events-", "Events of ks.table go to the topic events-ks.table."),
+            ("topic.partitions", 4, "Partitions of the topics that the agent makes."),
+            ("http.port", free_port(), "Serves /metrics, /health/live and /health/ready."),
+        ],
+    )
+    return Program("agent", Path(status.directory), [path])
+
+
+def connector(status: Status, folder: Path, keyspace: str, table: str) -> Program:
+    """A connector worker for one table; writes its two properties files into `folder`."""
+    worker, source = folder / "worker.properties", folder / f"{keyspace}_{table}.properties"
+    _write(
+        worker,
+        f"What all connectors of a worker share. Start: helenus-connector {worker} {source}",
+        [
+            ("bootstrap.servers", status.bootstrap_servers, "The brokers of events and records."),
+            ("checkpoint.dir", folder / "checkpoint", "Where Spark notes which events are done."),
+            ("listeners", f"http://127.0.0.1:{free_port()}", "Serves /metrics, /health/live and /health/ready."),
+        ],
+    )
+    _write(
+        source,
+        f"One table: reads events-{keyspace}.{table}, writes data-{keyspace}.{table}.",
+        [
+            ("name", f"{keyspace}-{table}", "The connector's name in metrics and logs."),
+            ("keyspace", keyspace, "The table's keyspace."),
+            ("table", table, "The table; it needs cdc = true."),
+            ("cassandra.contact.points", ",".join(status.contact_points), "Where rows are read again."),
+            ("cassandra.port", status.cql_port, "Their port for CQL."),
+            ("cassandra.local.dc", status.local_dc, "The data centre to read in."),
+            ("query.consistency", "LOCAL_QUORUM", "The level of those reads."),
+            ("value.converter.schema.registry.url", status.registry_url, "Where the records' schemas are kept."),
+            ("output.format", "key-value-avro", "Key and value are Avro records, in Confluent's wire format."),
+        ],
+    )
+    return Program("connector", Path(status.directory), [worker, source])
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _write(path: Path, title: str, entries: Iterable[tuple[str, object, str]]) -> Path:
+    """A properties file of (key, value, comment)."""
+    lines = [javaproperties.to_comment(title), ""]
+    for key, value, comment in entries:
+        lines += [javaproperties.to_comment(comment), javaproperties.join_key_value(key, str(value))]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path

@@ -1,0 +1,120 @@
+"""Two ways to download locked artifacts: Maven where it is installed, else the Ivy that comes inside pyspark.
+
+Neither is told a host: mirrors and proxies are configured in the clients' own settings. Both download exactly the
+listed files, because each is asked for by its full coordinates and nothing transitively.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+import tenacity
+
+from helenus_stack.errors import StackError
+from helenus_stack.jars import Artifact
+from helenus_stack.java import java_home
+from helenus_stack.progress import Progress
+
+MAVEN_PLUGIN = "3.8.1"
+
+
+def resolve(artifacts: Sequence[Artifact], folder: Path, progress: Progress) -> None:
+    """Downloads artifacts into `folder`, each under its `Artifact.file` name; raises StackError."""
+    (maven if shutil.which("mvn") else ivy)(artifacts, folder, progress)
+
+
+def maven(artifacts: Sequence[Artifact], folder: Path, progress: Progress) -> None:
+    """Downloads with `mvn`, through the user's local repository and settings."""
+    items = "\n".join(
+        f"<artifactItem><groupId>{escape(a.group)}</groupId><artifactId>{escape(a.name)}</artifactId>"
+        f"<version>{escape(a.version)}</version><type>{escape(a.type)}</type>"
+        f"<classifier>{escape(a.classifier)}</classifier></artifactItem>"
+        for a in artifacts
+    )
+    pom = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>helenus</groupId><artifactId>stack</artifactId><version>1</version><packaging>pom</packaging>
+<build><plugins><plugin><groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId>
+<version>{MAVEN_PLUGIN}</version><configuration><outputDirectory>{escape(str(folder))}</outputDirectory>
+<artifactItems>{items}</artifactItems></configuration></plugin></plugins></build></project>"""
+    with tempfile.TemporaryDirectory() as project:
+        (Path(project) / "pom.xml").write_text(pom)
+        _download(["mvn", "--batch-mode", "dependency:copy"], Path(project), artifacts, progress)
+
+
+def ivy(artifacts: Sequence[Artifact], folder: Path, progress: Progress, cache: Path | None = None) -> None:
+    """Downloads with Ivy, through its cache (`cache`, default the user's own)."""
+    # Of several dependencies on one module Ivy keeps one: classifiers have to be artifacts of a single dependency.
+    modules = groupby(sorted(artifacts, key=_module), key=_module)
+    dependencies = "\n".join(
+        f"<dependency org={quoteattr(group)} name={quoteattr(name)} rev={quoteattr(version)} transitive='false'"
+        f" conf='default->default'>{''.join(map(_ivy_artifact, members))}</dependency>"
+        for (group, name, version), members in modules
+    )
+    # conflict manager "all": the servers' sets hold different versions of the same libraries.
+    module = f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+<info organisation="helenus" module="stack"/><configurations><conf name="default"/></configurations>
+<dependencies>{dependencies}<conflict manager="all"/></dependencies></ivy-module>"""
+    with tempfile.TemporaryDirectory() as project:
+        (Path(project) / "ivy.xml").write_text(module)
+        command = [str(java_home(17, progress) / "bin/java"), "-jar", str(_ivy_jar()), "-ivy", "ivy.xml"]
+        command += ["-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]", "-confs", "default"]
+        _download(command + (["-cache", str(cache)] if cache else []), Path(project), artifacts, progress)
+
+
+def _module(artifact: Artifact) -> tuple[str, str, str]:
+    return artifact.group, artifact.name, artifact.version
+
+
+def _ivy_artifact(artifact: Artifact) -> str:
+    kind = quoteattr(artifact.type)
+    classifier = f" m:classifier={quoteattr(artifact.classifier)}" if artifact.classifier else ""
+    return f"<artifact name={quoteattr(artifact.name)} type={kind} ext={kind}{classifier}/>"
+
+
+def _ivy_jar() -> Path:
+    pyspark = importlib.util.find_spec("pyspark")
+    found = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
+    if not found:
+        raise StackError(
+            "neither Maven nor pyspark's Ivy is here", "PATH", "install Maven, or pip install helenus[stack]"
+        )
+    return found[-1]
+
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(StackError),
+    stop=tenacity.stop_after_attempt(3),
+    wait=tenacity.wait_fixed(2),
+    reraise=True,
+)
+def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], progress: Progress) -> None:
+    """Runs a client, telling how far it is; what it already has it doesn't download again at a further attempt."""
+    log = folder / "log"
+    started = time.monotonic()
+    progress.say(f"fetching {len(artifacts)} files with {'Maven' if command[0] == 'mvn' else 'Ivy'}")
+    with open(log, "w") as output, subprocess.Popen(command, cwd=folder, stdout=output, stderr=output) as client:
+        try:
+            while client.poll() is None:
+                time.sleep(0.2)
+                done = len(re.findall(r"^.*(?:Downloaded|SUCCESSFUL).*\.(?:jar|gz)\b", log.read_text(), re.M))
+                progress.waiting(f"fetched {done} of {len(artifacts)} files, {time.monotonic() - started:.0f} s")
+        except BaseException:
+            client.kill()
+            raise
+    if client.returncode:
+        raise StackError(
+            "the jars could not be downloaded",
+            " ".join(command[:2]),
+            "check the network, and the proxy or mirror in the client's own settings; run again to go on",
+            detail="\n".join(log.read_text().splitlines()[-15:]),
+        )
+    progress.say(f"fetched in {time.monotonic() - started:.0f} s")

@@ -1,0 +1,60 @@
+"""What the stack needs to know of a server, whichever it is."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program with its arguments, its working folder and what it needs in its environment."""
+
+    arguments: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server of a stack. Making one has no effects; `prepare` and `ready` have."""
+
+    name: str
+    """cassandra1, cassandra2, cassandra3, kafka or registry."""
+    folder: Path
+    """Everything the server keeps, its configuration too."""
+    address: str
+    port: int
+    """Where its clients connect."""
+    kind: str
+    """cassandra, kafka or registry: also the name of its jars' lock."""
+    java: int
+    newer_java: bool
+    """The Java it needs, and whether any later one will do."""
+    prepare: Callable[[Path, Sequence[Path]], Command]
+    """Writes the configuration and gives the command that starts the server with that Java home and those jars."""
+    ready: Callable[[], bool]
+    """Asks the server, in a few seconds at most, for something a client needs."""
+    ready_seconds: float
+    """How long it may take to become ready on a slow and busy machine."""
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes."""
+        return self.folder.parent / "logs" / f"{self.name}.log"
+
+    @property
+    def answers(self) -> bool:
+        """Whether something accepts connections at the server's port."""
+        try:
+            socket.create_connection((self.address, self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+def classpath(jars: Sequence[Path]) -> dict[str, str]:
+    """The environment variable by which Java finds jars; as an argument they would fill the process list."""
+    return {"CLASSPATH": ":".join(map(str, jars))}

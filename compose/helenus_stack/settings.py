@@ -1,0 +1,95 @@
+"""What a stack is made of, and the ports it takes; kept in its directory as stack.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from helenus_stack.errors import StackError
+from helenus_stack.files import write_atomically
+
+Override = str | int | float | bool | None | Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One stack: 1 to 3 Cassandra nodes, a Kafka broker and a schema registry.
+
+    Every port is its standard number plus `port_offset`. `cassandra_yaml` and `kafka_properties` override the
+    generated configuration, key by key. `heap` is each Cassandra node's, in the JVM's notation.
+    """
+
+    nodes: int = 1
+    port_offset: int = 0
+    heap: str = "512m"
+    cassandra_yaml: Mapping[str, Override] = field(default_factory=dict)
+    kafka_properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The nodes' addresses; all nodes share their port numbers."""
+        return [f"127.0.0.{i}" for i in range(1, self.nodes + 1)]
+
+    # The numbers modulo 100 are all different: stacks whose offsets are multiples of 100 never meet.
+
+    @property
+    def cql_port(self) -> int:
+        return 9042 + self.port_offset
+
+    @property
+    def storage_port(self) -> int:
+        return 7000 + self.port_offset
+
+    def jmx_port(self, index: int) -> int:
+        """JMX of the node `index` (from 0), always on 127.0.0.1."""
+        return 7199 + self.port_offset - index
+
+    @property
+    def kafka_port(self) -> int:
+        return 9092 + self.port_offset
+
+    @property
+    def controller_port(self) -> int:
+        return 9093 + self.port_offset
+
+    @property
+    def registry_port(self) -> int:
+        return 8081 + self.port_offset
+
+    @property
+    def management_port(self) -> int:
+        return 8082 + self.port_offset
+
+    @property
+    def listeners(self) -> list[tuple[str, int]]:
+        """Every (address, port) the whole stack listens on."""
+        own = [self.kafka_port, self.controller_port, self.registry_port, self.management_port]
+        return (
+            [(address, port) for address in self.addresses for port in (self.cql_port, self.storage_port)]
+            + [("127.0.0.1", self.jmx_port(i)) for i in range(self.nodes)]
+            + [("127.0.0.1", port) for port in own]
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes the settings as JSON."""
+        write_atomically(path, json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def changed(cls, path: Path, given: Mapping[str, Any]) -> Settings:
+        """What `save` wrote, or the defaults, with the given fields that are not None; raises StackError."""
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            saved = cls(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            return cls(**given)
+        except (ValueError, TypeError) as error:
+            advice = "restore it, or remove its directory"
+            raise StackError(f"the stack's settings can't be read: {error}", str(path), advice) from error
+        if given.get("nodes", saved.nodes) != saved.nodes:
+            what = f"this stack has {saved.nodes} node(s), not {given['nodes']}"
+            advice = "choose another --dir, or run helenus-stack down --delete first"
+            raise StackError(what, str(path.parent), advice)
+        return replace(saved, **given)

@@ -1,0 +1,212 @@
+"""A stack: servers in a directory, brought up and down as one.
+
+with Stack(tmp_path, nodes=1) as stack:
+    status = stack.status()  # contact_points, cql_port, bootstrap_servers, registry_url, nodes, servers
+    stack.kill("kafka")
+    stack.start("kafka")
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from helenus_stack import cassandra, kafka, ports, readiness, registry, watchdog
+from helenus_stack.errors import StackError
+from helenus_stack.files import exclusive
+from helenus_stack.jars import fetch, read_lock
+from helenus_stack.java import java_home
+from helenus_stack.process import STOP_SECONDS, Process, stop
+from helenus_stack.progress import Progress, Silent
+from helenus_stack.resolve import resolve
+from helenus_stack.server import Server
+from helenus_stack.settings import Override, Settings
+from helenus_stack.status import Status, report
+
+
+class Stack:
+    """The servers that live in `directory`; `only` some of them, if names are given.
+
+    A server is named `cassandra1`, `kafka` or `registry`; `cassandra` means every node. Settings that are None are as
+    the directory's last `up` had them, or the defaults of `Settings`. As a context manager the stack is up inside,
+    down after (its data stays), and never outlives this process, even one that is killed.
+    Methods raise StackError.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        only: Sequence[str] = (),
+        nodes: int | None = None,
+        port_offset: int | None = None,
+        heap: str | None = None,
+        cassandra_yaml: Mapping[str, Override] | None = None,
+        kafka_properties: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.progress = progress or Silent()
+        self._only = only
+        self._port_offset = port_offset
+        self._given = {
+            "nodes": nodes,
+            "heap": heap,
+            "cassandra_yaml": cassandra_yaml,
+            "kafka_properties": kafka_properties,
+        }
+        self._file = self.directory / "stack.json"
+        self._lock = self.directory / "lock"
+        self._run = self.directory / "run"
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self.settings = Settings.changed(self._file, self._given)
+
+    def __enter__(self) -> Stack:
+        self._watchdog = watchdog.start(self._run, self._lock)
+        try:
+            self.up()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.down()
+        if self._watchdog:
+            self._watchdog.terminate()
+            self._watchdog.wait()
+            self._watchdog = None
+
+    @property
+    def servers(self) -> list[Server]:
+        """All servers of the stack, running or not."""
+        return [
+            *cassandra.servers(self.settings, self.directory),
+            kafka.server(self.settings, self.directory),
+            registry.server(self.settings, self.directory),
+        ]
+
+    def select(self, names: Iterable[str] = ()) -> list[Server]:
+        """The named servers; all if no name is given."""
+        servers, names = self.servers, list(names)
+        for name in names:
+            if not any(name in (server.name, server.kind) for server in servers):
+                known = ", ".join(server.name for server in servers)
+                raise StackError(f"there is no server {name!r}", str(self.directory), f"name one of {known}")
+        return [server for server in servers if not names or server.name in names or server.kind in names]
+
+    def process(self, server: Server) -> Process:
+        """The server's process."""
+        return Process(self._run / f"{server.name}.pid")
+
+    def status(self) -> Status:
+        """Where clients connect, and how the servers are; takes some seconds if one of them hangs."""
+        return report(self.directory, self.settings, [(server, self.process(server)) for server in self.servers])
+
+    def up(self, *names: str) -> Status:
+        """Starts the named servers (default: `only`, or all) where they don't run yet; returns when they are ready.
+
+        If that fails, or is interrupted, what this call started is stopped again.
+        """
+        names = names or tuple(self._only)
+        with self._alone():
+            for server in self.select(names):
+                self.process(server).signal(signal.SIGCONT)
+            missing = [server.name for server in self.select(names) if self.process(server).pid is None]
+            if not missing:
+                self.progress.say("nothing to start: everything runs")
+            with self._ports(missing):
+                started = self.select(missing) if missing else []
+                try:
+                    self._launch(started)
+                    servers = [(server, self.process(server)) for server in self.select(names)]
+                    readiness.wait(servers, self.progress)
+                    nodes = [(server, self.process(server)) for server in self.select(["cassandra"])]
+                    if len(nodes) > 1 and all(process.pid for _, process in nodes):
+                        readiness.wait_united(nodes, self.settings, self.progress)
+                except BaseException:
+                    stop(map(self.process, started), STOP_SECONDS)
+                    raise
+        return self.status()
+
+    def down(self, *, delete: bool = False) -> None:
+        """Stops everything; with `delete`, removes the data too."""
+        if not self.directory.exists():
+            return
+        with self._alone():
+            stop(map(Process, self._run.glob("*.pid")), STOP_SECONDS)
+            if delete and self._file.exists():
+                for folder in (*(server.folder for server in self.servers), self._run, self.directory / "logs"):
+                    shutil.rmtree(folder, ignore_errors=True)
+                self._file.unlink()
+
+    def start(self, name: str) -> None:
+        """Starts a server and waits until it is ready."""
+        self.up(name)
+
+    def stop(self, name: str) -> None:
+        """Asks a server to end, and waits until it has."""
+        with self._alone():
+            stop(map(self.process, self.select([name])), STOP_SECONDS)
+
+    def kill(self, name: str) -> None:
+        """Ends a server at once, as kill -9 does."""
+        with self._alone():
+            stop(map(self.process, self.select([name])), 0)
+
+    def pause(self, name: str) -> None:
+        """Freezes a server: it keeps its connections and answers nothing."""
+        for server in self.select([name]):
+            self.process(server).signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """Lets a paused server go on."""
+        for server in self.select([name]):
+            self.process(server).signal(signal.SIGCONT)
+
+    def nodetool(self, *arguments: str, node: int = 1) -> str:
+        """The output of Cassandra's nodetool, run on a node."""
+        jars = fetch(read_lock("cassandra"), self.progress, resolve)
+        return cassandra.nodetool(self.settings, node - 1, java_home(17, self.progress), jars, *arguments)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time starts or stops servers in a directory."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        ignore = self.directory / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+        with exclusive(self._lock, self.progress, f"waiting for another helenus-stack in {self.directory}"):
+            self.settings = Settings.changed(self._file, self._given)  # the other one may have changed them
+            yield
+
+    @contextmanager
+    def _ports(self, missing: Sequence[str]) -> Iterator[None]:
+        """Settles the stack's ports, and holds them while its servers start."""
+        if not missing or any(self.process(server).pid for server in self.servers):
+            yield  # the running servers have settled them
+            return
+        offset = self._port_offset
+        if offset is None and self._file.exists():
+            offset = self.settings.port_offset
+        with ports.claim(self.settings, offset) as self.settings:
+            yield
+
+    def _launch(self, servers: Sequence[Server]) -> None:
+        if not servers:
+            return
+        locks = {server.kind: read_lock(server.kind) for server in servers}
+        fetch([artifact for lock in locks.values() for artifact in lock], self.progress, resolve)  # all in one go
+        javas = [java_home(server.java, self.progress, newer=server.newer_java) for server in servers]
+        self.settings.save(self._file)
+        for server, java in zip(servers, javas, strict=True):
+            command = server.prepare(java, fetch(locks[server.kind], self.progress, resolve))
+            self.process(server).start(command.arguments, command.folder, server.log, command.environment)
+            self.progress.say(f"starting {server.name} at {server.address}:{server.port}, log {server.log}")

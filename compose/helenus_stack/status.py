@@ -1,0 +1,102 @@
+"""What a stack says about itself, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from helenus_stack import cassandra, registry
+from helenus_stack.process import Process
+from helenus_stack.server import Server
+from helenus_stack.settings import Settings
+
+State = Literal["ready", "starting", "paused", "died", "stopped"]
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """One server: its state, where it listens, its pid if it lives, its log."""
+
+    name: str
+    state: State
+    address: str
+    pid: int | None
+    log: str
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """What an agent beside a Cassandra node needs to know."""
+
+    name: str
+    address: str
+    cassandra_yaml: str
+    cdc_raw: str
+    jmx_port: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """A stack: where clients connect, and how its servers are. `ready`: all of them."""
+
+    directory: str
+    ready: bool
+    contact_points: list[str]
+    cql_port: int
+    local_dc: str
+    bootstrap_servers: str
+    registry_url: str
+    nodes: list[NodeStatus]
+    servers: list[ServerStatus]
+
+    def json(self) -> str:
+        """The same as JSON, with the fields' names as keys."""
+        return json.dumps(asdict(self), indent=2)
+
+    def table(self) -> str:
+        """A line per server, columns aligned."""
+        rows = [("SERVER", "STATE", "ADDRESS", "PID", "LOG")]
+        rows += [(s.name, s.state, s.address, str(s.pid or "-"), s.log) for s in self.servers]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def report(directory: Path, settings: Settings, servers: Sequence[tuple[Server, Process]]) -> Status:
+    """Looks at all servers of a stack."""
+    seen = [
+        ServerStatus(
+            server.name, state(server, process), f"{server.address}:{server.port}", process.pid, str(server.log)
+        )
+        for server, process in servers
+    ]
+    return Status(
+        directory=str(directory),
+        ready=all(server.state == "ready" for server in seen),
+        contact_points=settings.addresses,
+        cql_port=settings.cql_port,
+        local_dc=cassandra.LOCAL_DC,
+        bootstrap_servers=f"127.0.0.1:{settings.kafka_port}",
+        registry_url=registry.url(settings),
+        nodes=[
+            NodeStatus(
+                server.name,
+                server.address,
+                cassandra_yaml=str(server.folder / cassandra.YAML),
+                cdc_raw=str(cassandra.configuration(settings, index, server.folder)["cdc_raw_directory"]),
+                jmx_port=settings.jmx_port(index),
+            )
+            for index, server in enumerate(cassandra.servers(settings, directory))
+        ],
+        servers=seen,
+    )
+
+
+def state(server: Server, process: Process) -> State:
+    """What the server's process does, and for a running one whether it answers properly."""
+    if (life := process.life) != "running":
+        return life
+    return "ready" if server.answers and server.ready() else "starting"

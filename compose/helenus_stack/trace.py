@@ -1,0 +1,112 @@
+"""Follows a statement through the topics: its event, known by its write time, and the record that the event leads to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from helenus_schemas.change import Change, decode
+from helenus_stack.records import Decoder, Record
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What became of a statement. Times in s, by this process's clock.
+
+    `event_after`: from the driver's acknowledgement to the event in our consumer. `record_after`: from there to the
+    record in our consumer.
+    """
+
+    change: Change
+    record: Record
+    event_after: float
+    record_after: float
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A message and when our consumer got it, s of the monotonic clock."""
+
+    message: Message
+    at: float
+
+
+@dataclass
+class Search:
+    """What is known of one statement while its event and its record are on their way. Messages may come in any order."""
+
+    write_time: int
+    change: Change | None = None
+    event: Arrival | None = None
+    _records: list[Arrival] = field(default_factory=list)
+
+    def add_event(self, arrival: Arrival) -> None:
+        """Takes it if it is the first event of the statement: the agent may send one twice."""
+        change = decode(arrival.message.value())
+        if self.event is None and change.write_time == self.write_time:
+            self.change, self.event = change, arrival
+
+    def add_record(self, arrival: Arrival) -> None:
+        """Keeps a record that may be the one."""
+        self._records.append(arrival)
+
+    @property
+    def record(self) -> Arrival | None:
+        """The first record of the event's key that was made after the event."""
+        if self.event is None:
+            return None
+        key, since = self.event.message.key(), self.event.message.timestamp()[1]
+        # A record's key is the event's behind the 5 bytes that name its schema.
+        return next((r for r in self._records if r.message.key()[5:] == key and r.message.timestamp()[1] >= since), None)
+
+
+class Tracer:
+    """Reads the events and the data topic of a table from now on; both must exist. Close it at the end."""
+
+    def __init__(self, bootstrap_servers: str, registry_url: str, events: str, data: str) -> None:
+        self._decoder = Decoder(registry_url)
+        self._events = events
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "helenus-stack",
+                "enable.auto.commit": "false",
+                "fetch.wait.max.ms": "50",
+            }
+        )
+        known = self._consumer.list_topics(timeout=10).topics
+        self._consumer.assign([TopicPartition(t, p, 0) for t in (events, data) for p in known[t].partitions])
+
+    def trace(self, write_time: int, acknowledged: float, waiting: Callable[[Search], None]) -> Trace:
+        """Waits for the event with this write time (µs) and its record; `acknowledged` in s of the monotonic clock.
+
+        Calls `waiting` several times a second, which may raise to end it. Raises KafkaException if the broker refuses.
+        """
+        search = Search(write_time)
+        while (record := search.record) is None:
+            waiting(search)
+            message = self._consumer.poll(_POLL_SECONDS)
+            arrival = Arrival(message, time.monotonic())
+            if message is None:
+                continue
+            if message.error():
+                if message.error().retriable():
+                    continue
+                raise KafkaException(message.error())
+            (search.add_event if message.topic() == self._events else search.add_record)(arrival)
+        assert search.event is not None and search.change is not None
+        return Trace(
+            search.change,
+            self._decoder.record(record.message),
+            max(0.0, search.event.at - acknowledged),
+            max(0.0, record.at - search.event.at),
+        )
+
+    def close(self) -> None:
+        """Lets go of the broker."""
+        self._consumer.close()

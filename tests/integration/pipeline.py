@@ -1,0 +1,243 @@
+"""The path under test: agent and connector run by their commands, and what comes out at the end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cassandra.cluster import Cluster
+from cassandra.query import tuple_factory
+
+from helenus_schemas.table import Table, read_tables
+from helenus_stack.compare import Difference, differences
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
+from helenus_stack.records import Decoder, Record, messages
+from helenus_stack.status import Status
+
+METRIC = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def write_properties(path: Path, values: Mapping[str, object]) -> Path:
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return path
+
+
+def eventually(check: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Wait until `check` answers with something true; returns it. What it last answered goes into the failure."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.5)
+
+
+@dataclass
+class Command:
+    """One of Helenus's commands as a process, with its monitoring port."""
+
+    arguments: list[str]
+    log: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, **environment: str) -> Command:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *self.arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "JAVA_HOME": str(spark_java_home(Silent())), **environment},
+                start_new_session=True,
+            )
+        return self
+
+    def ready(self, seconds: float = 90) -> Command:
+        eventually(self._is_ready, seconds, f"{self.arguments[0]} is ready; its log ends:\n{self.tail()}")
+        return self
+
+    def _is_ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"{self.arguments[0]} ended:\n{self.tail()}"
+        return self.health()[0] == 200
+
+    def health(self) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def metrics(self) -> dict[tuple[str, str], float]:
+        """Values by name and labels, as in `("helenus_x_total", 'connector="a"')`."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            return {(name, labels): float(value) for name, labels, value in METRIC.findall(answer.read().decode())}
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of a metric over all series with these labels."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        return sum(v for (n, told), v in self.metrics().items() if n == name and all(w in told for w in wanted))
+
+    def kill(self) -> None:
+        """kill -9, of this process alone."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def dies(self, seconds: float = 60) -> int:
+        """Wait for its end; returns the exit status."""
+        assert self.process is not None
+        return self.process.wait(seconds)
+
+    def stop(self) -> int:
+        """SIGTERM; it must end within seconds."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+
+@dataclass
+class Pipeline:
+    """Agent and connector for tables of one stack, in `directory`."""
+
+    status: Status
+    directory: Path
+    session: Any
+    agent: Command = field(init=False)
+    connector: Command = field(init=False)
+    decoder: Decoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.decoder = Decoder(self.status.registry_url)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        agent = write_properties(self.directory / "agent.properties", self.agent_properties(port))
+        self.agent = Command(["helenus_agent.cli", str(agent)], self.directory / "agent.log", port)
+
+    def agent_properties(self, port: int) -> dict[str, object]:
+        return {
+            "cassandra.config": self.status.nodes[0].cassandra_yaml,
+            "cassandra.contact.points": self.status.nodes[0].address,
+            "cassandra.port": self.status.cql_port,
+            "cassandra.local.dc": self.status.local_dc,
+            "state.dir": self.directory / "state",
+            "kafka.bootstrap.servers": self.status.bootstrap_servers,
+            "http.port": port,
+        }
+
+    def connect(self, *tables: str, **more: object) -> Command:
+        """Make the connector's files for these tables (`ks.table`); `more` are keys with `_` for dots."""
+        port = free_port()
+        worker = write_properties(
+            self.directory / "worker.properties",
+            {
+                "bootstrap.servers": self.status.bootstrap_servers,
+                "checkpoint.dir": self.directory / "checkpoint",
+                "listeners": f"http://127.0.0.1:{port}",
+                "spark.master": "local[2,4]",
+                "log.level": "debug",
+            },
+        )
+        files = [
+            str(write_properties(self.directory / f"{t}.properties", {**self.connector_properties(t), **dotted(more)}))
+            for t in tables
+        ]
+        self.connector = Command(["helenus_connector.cli", str(worker), *files], self.directory / "connector.log", port)
+        return self.connector
+
+    def connector_properties(self, table: str) -> dict[str, object]:
+        keyspace, name = table.split(".")
+        return {
+            "name": f"{keyspace}-{name}",
+            "keyspace": keyspace,
+            "table": name,
+            "cassandra.contact.points": ",".join(self.status.contact_points),
+            "cassandra.port": self.status.cql_port,
+            "cassandra.local.dc": self.status.local_dc,
+            "value.converter.schema.registry.url": self.status.registry_url,
+        }
+
+    def table(self, name: str) -> Table:
+        keyspace, table = name.split(".")
+        return next(t for t in read_tables(self.session, keyspace).values() if t.name == table)
+
+    def records(self, table: str) -> list[Record]:
+        return [self.decoder.record(m) for m in messages(self.status.bootstrap_servers, f"data-{table}")]
+
+    def differences(self, table: str) -> list[Difference]:
+        cluster = Cluster(self.status.contact_points, port=self.status.cql_port)
+        try:
+            session = cluster.connect()
+            session.row_factory = tuple_factory
+            return differences(session, self.table(table), self.records(table))
+        finally:
+            cluster.shutdown()
+
+    def converges(self, table: str, seconds: float = 60) -> None:
+        """Wait until topic and table agree and no key waits, then check that every event is accounted for."""
+        name = table.replace(".", "-")
+        found: list[Difference] = []
+
+        def settled() -> bool:
+            nonlocal found
+            if self.connector.health()[0] != 200:
+                return False
+            if self.connector.total("helenus_connector_keys_pending", connector=name):
+                return False
+            found = self.differences(table)
+            return not found
+
+        try:
+            eventually(settled, seconds, f"{table} converges")
+        except AssertionError:
+            shown = "\n".join(map(str, found[:10]))
+            raise AssertionError(
+                f"{table} has not converged in {seconds} s, {len(found)} keys differ:\n{shown}\n"
+                f"connector:\n{self.connector.tail()}\nagent:\n{self.agent.tail()}"
+            ) from None
+        self.adds_up(name)
+
+    def adds_up(self, connector: str) -> None:
+        """events read = published + unchanged + settled + pending + dead-lettered"""
+        read = self.connector.total("helenus_connector_events_read_total", connector=connector)
+        done = self.connector.total("helenus_connector_events_total", connector=connector)
+        pending = self.connector.total("helenus_connector_events_pending", connector=connector)
+        assert read == done + pending, f"{read} events read, {done} done, {pending} pending"
+
+    def stop(self) -> None:
+        for command in (getattr(self, "connector", None), self.agent):
+            if command is not None and command.process is not None:
+                command.stop()
+        self.decoder.close()
+
+
+def dotted(values: Mapping[str, object]) -> dict[str, object]:
+    return {key.replace("_", "."): value for key, value in values.items()}

@@ -1,0 +1,183 @@
+"""The path, real: what is written to Cassandra is what the data topic says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from integration.pipeline import Pipeline, eventually
+from integration.workload import Workload, create
+
+from helenus_stack.records import messages
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+TYPES = {
+    "a": ("ascii", "'plain'"),
+    "b": ("bigint", "-9223372036854775808"),
+    "bl": ("blob", "0x00ff"),
+    "bo": ("boolean", "true"),
+    "d": ("date", "'2024-02-29'"),
+    "de": ("decimal", "-12345678901234567890.123456789"),
+    "de2": ("decimal", "1E+100"),
+    "do": ("double", "-1.5e300"),
+    "du": ("duration", "1y2mo3w4d5h6m7s8ms9us10ns"),
+    "f": ("float", "3.4e38"),
+    "i": ("inet", "'2001:db8::1'"),
+    "i4": ("inet", "'192.0.2.1'"),
+    "n": ("int", "-2147483648"),
+    "si": ("smallint", "-32768"),
+    "te": ("text", "'ünïcode ✓'"),
+    "ti": ("time", "'23:59:59.123456789'"),
+    "ts": ("timestamp", "'1969-12-31T23:59:59.999Z'"),
+    "tu": ("timeuuid", "50554d6e-29bb-11e5-b345-feff819cdc9f"),
+    "ty": ("tinyint", "-128"),
+    "u": ("uuid", "123e4567-e89b-12d3-a456-426614174000"),
+    "vi": ("varint", "-170141183460469231731687303715884105729"),
+    "l": ("list<int>", "[3, 1, 2]"),
+    "s": ("set<text>", "{'x', 'y'}"),
+    "m": ("map<text, timestamp>", "{'k': '2024-01-01T00:00:00Z'}"),
+    "ll": ("frozen<list<frozen<map<text, int>>>>", "[{'a': 1}, {}]"),
+    "sd": ("set<date>", "{'2024-01-01'}"),
+    "sti": ("list<time>", "['00:00:00.000000001']"),
+    "si2": ("set<inet>", "{'127.0.0.1'}"),
+    "vc": ("vector<float, 3>", "[1.5, -2, 0.25]"),
+}
+KEYS = {
+    "tinyint": "-1",
+    "smallint": "-2",
+    "time": "'01:02:03.000000001'",
+    "timestamp": "'1969-12-31T23:59:59.999Z'",
+    "date": "'1969-12-31'",
+    "decimal": "1.10",
+    "varint": "-129",
+    "inet": "'::1'",
+    "uuid": "123e4567-e89b-12d3-a456-426614174000",
+    "double": "-0.5",
+    "boolean": "false",
+    "text": "''",
+    "blob": "0x",
+}
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(status, directory, session)
+    create(session, "path", "all_kinds")
+    session.execute(f"CREATE TABLE path.types (k int PRIMARY KEY, {columns(TYPES)}) WITH cdc = true")
+    keys = {f"k{i}": t for i, t in enumerate(KEYS)}
+    declared = ", ".join(f"{name} {t}" for name, t in keys.items())
+    session.execute(
+        f'CREATE TABLE path.keys ({declared}, "Q v" int, PRIMARY KEY (({", ".join(list(keys)[:3])}),'
+        f" {', '.join(list(keys)[3:])})) WITH cdc = true"
+    )
+    session.execute("CREATE TABLE path.only_keys (a int, b text, PRIMARY KEY (a, b)) WITH cdc = true")
+    session.execute("CREATE TABLE path.narrow (k text PRIMARY KEY, v int) WITH cdc = true")
+    session.execute("CREATE TABLE path.silent (k text PRIMARY KEY, v int)")
+    try:
+        pipeline.agent.start().ready()
+        tables = ("all_kinds", "types", "keys", "only_keys", "narrow")
+        pipeline.connect(*(f"path.{t}" for t in tables)).start().ready()
+        yield pipeline
+        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
+    finally:
+        pipeline.stop()
+
+
+def columns(types: dict[str, tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {t}" for name, (t, _) in types.items())
+
+
+def test_every_scalar_and_collection_exactly(pipeline: Pipeline, session: Any) -> None:
+    names, values = ", ".join(TYPES), ", ".join(literal for _, literal in TYPES.values())
+    session.execute(f"INSERT INTO path.types (k, {names}) VALUES (1, {values})")
+    session.execute("INSERT INTO path.types (k) VALUES (2)")
+    pipeline.converges("path.types")
+    full = next(r for r in pipeline.records("path.types") if r.key["k"] == 1)
+    assert full.value is not None
+    assert None not in full.value.values()
+    assert {"schema_id", "writetime"} <= set(full.headers)
+
+
+def test_keys_of_every_type(pipeline: Pipeline, session: Any) -> None:
+    where = " AND ".join(f"k{i} = {literal}" for i, literal in enumerate(KEYS.values()))
+    names, values = ", ".join(f"k{i}" for i in range(len(KEYS))), ", ".join(KEYS.values())
+    session.execute(f'INSERT INTO path.keys ({names}, "Q v") VALUES ({values}, 7)')
+    pipeline.converges("path.keys")
+    (record,) = pipeline.records("path.keys")
+    assert record.value == {"Q_v": 7}
+    session.execute(f"DELETE FROM path.keys WHERE {where}")
+    pipeline.converges("path.keys")
+    assert pipeline.records("path.keys")[-1].value is None
+
+
+def test_a_table_of_key_columns_only(pipeline: Pipeline, session: Any) -> None:
+    session.execute("INSERT INTO path.only_keys (a, b) VALUES (1, 'x')")
+    pipeline.converges("path.only_keys")
+    assert pipeline.records("path.only_keys")[-1].value == {"a": 1, "b": "x"}
+
+
+def test_random_statements_converge(pipeline: Pipeline, session: Any) -> None:
+    workload = Workload(session, "path.all_kinds", seed=1)
+    workload.run(1500)
+    pipeline.converges("path.all_kinds")
+
+
+def test_a_table_without_cdc_has_no_topic(pipeline: Pipeline, session: Any) -> None:
+    session.execute(
+        "BEGIN BATCH INSERT INTO path.silent (k, v) VALUES ('a', 1); "
+        "INSERT INTO path.narrow (k, v) VALUES ('a', 1); APPLY BATCH"
+    )
+    pipeline.converges("path.narrow")
+    assert pipeline.records("path.narrow")[-1].key == {"k": "a"}
+    topics = AdminClient({"bootstrap.servers": pipeline.status.bootstrap_servers}).list_topics(timeout=10).topics
+    assert "events-path.narrow" in topics
+    assert "events-path.silent" not in topics
+
+
+def test_a_column_added_by_alter_appears_within_a_second_of_the_next_write(pipeline: Pipeline, session: Any) -> None:
+    session.execute("INSERT INTO path.narrow (k, v) VALUES ('alter', 1)")
+    pipeline.converges("path.narrow")
+    before = pipeline.records("path.narrow")[-1].schema_id
+    session.execute("ALTER TABLE path.narrow ADD added map<text, int>")
+    session.execute("INSERT INTO path.narrow (k, v, added) VALUES ('alter', 2, {'x': 1})")
+    written = time.time()
+    record = eventually(
+        lambda: next((r for r in pipeline.records("path.narrow") if r.value and r.value.get("added")), None),
+        30,
+        "added",
+    )
+    assert record.value == {"added": {"x": 1}, "v": 2}
+    assert record.schema_id != before
+    pipeline.converges("path.narrow")
+    # A second, with room for a test machine that is busy with five servers.
+    assert record.timestamp / 1000 - written < 5
+    session.execute("ALTER TABLE path.narrow DROP v")
+    session.execute("INSERT INTO path.narrow (k, added) VALUES ('alter', {'y': 2})")
+    pipeline.converges("path.narrow")
+
+
+def test_copies_of_settled_changes_are_dropped(pipeline: Pipeline, session: Any) -> None:
+    """A second replica's agent reports the same mutations: nothing is read or published again."""
+    session.execute("INSERT INTO path.narrow (k, added) VALUES ('copy', {'a': 1})")
+    pipeline.converges("path.narrow")
+    copies = list(messages(pipeline.status.bootstrap_servers, "events-path.narrow"))
+    before = len(pipeline.records("path.narrow"))
+
+    def settled() -> float:
+        return pipeline.connector.total("helenus_connector_events_total", connector="path-narrow", outcome="settled")
+
+    already = settled()
+    producer = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
+    for copy in copies:
+        producer.produce(copy.topic(), copy.value(), copy.key(), copy.partition())
+    producer.flush()
+    eventually(lambda: settled() >= already + len(copies), 30, "copies are counted as settled")
+    pipeline.adds_up("path-narrow")
+    assert len(pipeline.records("path.narrow")) == before
