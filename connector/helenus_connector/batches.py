@@ -5,29 +5,34 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import structlog
 import tenacity
+from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
 from helenus_connector.plan import Plan
 from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.tasks import OUTCOME, task
-from helenus_schemas.errors import Action, HelenusError
+from helenus_schemas.errors import Action, HelenusError, told_in
 from helenus_schemas.failpoints import reach
 
 _log = structlog.get_logger()
 
 
 class Batches:
-    """Processes the micro-batches of one streaming query. `failure` holds the error that ended it, if one did."""
+    """Processes the micro-batches of one streaming query. `failure` holds the error that ended it, if one did.
 
-    def __init__(self, plan: Plan) -> None:
+    `prepare` runs before each attempt; what it raises is an error of the batch.
+    """
+
+    def __init__(self, plan: Plan, prepare: Callable[[], None]) -> None:
         self.plan = plan
+        self._prepare = prepare
         self.pending = PendingKeys({t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()})
         self.failure: BaseException | None = None
         self.trouble: str | None = None
@@ -63,10 +68,15 @@ class Batches:
         _log.debug("batch.done", batch=batch_id, seconds=round(time.monotonic() - start, 3))
 
     def _attempt(self, frame: Any, first: bool) -> list[Outcome]:
+        self._prepare()
         due: dict[str, list[Pending]] = {}
         for pending in self.pending.due(time.time()):
             due.setdefault(pending.topic, []).append(pending)
-        rows = frame.mapInArrow(task(self.plan, due, trust_images=first), OUTCOME).collect()
+        try:
+            rows = frame.mapInArrow(task(self.plan, due, trust_images=first), OUTCOME).collect()
+        except PySparkException as failure:
+            # The stage returns its errors; those of the source come as the text of a failed task.
+            raise told_in(str(failure)) or failure from None
         outcomes: list[Outcome] = [pickle.loads(row.outcome) for row in rows]
         errors = [o.error for o in outcomes if o.error is not None]
         if errors:

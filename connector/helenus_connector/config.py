@@ -25,6 +25,7 @@ class WorkerSettings(LogSettings):
     listeners: str = "http://127.0.0.1:8083"
     checkpoint_dir: Path
     batch_interval_ms: Milliseconds = 0
+    startup_timeout_ms: Milliseconds = 0
     spark: PassThrough = {}
 
     @field_validator("listeners")

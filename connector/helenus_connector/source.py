@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from helenus_connector.kafka_events import Offsets, Planner, Range, read
 from helenus_connector.plan import Plan
+from helenus_schemas.errors import HelenusError, Kind
 
 COLUMNS = "topic string, partition int, offset long, timestamp long, key binary, value binary"
 """A record of an events topic. Offset -1: no record; it tells the task that the partition is its own in this batch."""
@@ -90,6 +91,7 @@ class EventsReader(DataSourceStreamReader):
                 structlog.get_logger().warning("source.broker_away", error=str(error.args[0].str()))
                 time.sleep(1)
                 return start
+            refuse_other_partitions(start["topics"], latest)
             tick = start["tick"] + (now >= self._due())
             end = {"tick": tick, "topics": limited(start["topics"], latest, limit)}
             if end != start:
@@ -182,6 +184,14 @@ class EventsReader(DataSourceStreamReader):
                 if held is not None and 0 <= offset < held:
                     earlier[topic][partition] = offset
         return earlier
+
+
+def refuse_other_partitions(start: Offsets, latest: Offsets) -> None:
+    """Raise HelenusError PARTITIONS_CHANGED if a topic has not the partitions it had: order per key would be lost."""
+    for topic, offsets in start.items():
+        if topic in latest and offsets.keys() != latest[topic].keys():
+            what = f"{topic} has {len(latest[topic])} partitions, and had {len(offsets)}"
+            raise HelenusError(Kind.PARTITIONS_CHANGED, what)
 
 
 def limited(start: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+import tenacity
 from confluent_kafka import KafkaException
 
 from helenus_connector import metrics
@@ -23,7 +24,7 @@ from helenus_connector.plan import Plan
 from helenus_connector.registry import Registry
 from helenus_connector.shape import schemas
 from helenus_schemas.cassandra import connect
-from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.errors import Action, HelenusError, Kind, told_in
 from helenus_schemas.monitoring import serve
 from helenus_schemas.table import Table, read_tables
 from helenus_sinks.kafka import KafkaLog, broker_error
@@ -43,41 +44,57 @@ def run_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"helenus-{os.getpid()}-", dir=root))
 
 
-def check(worker: WorkerSettings, connectors: Sequence[ConnectorSettings], directory: Path) -> None:
-    """Fail early: reach everything once, refuse what cannot work, and make the topics. Raises HelenusError."""
-    planner = Planner(worker.consumer_config, "helenus-check")
-    try:
-        counts = planner.partitions([t for c in connectors for t in (c.events, c.data)])
-    except KafkaException as failure:
-        # The admin client tells why; the consumer only that time ran out.
-        KafkaLog(worker.producer_config).create(connectors[0].events, 1, {})
-        raise broker_error(failure.args[0], worker.bootstrap_servers) from None
-    finally:
-        planner.close()
+class Topics:
+    """Makes the topics of connectors, each as soon as the agent has made its events topic."""
+
+    def __init__(self, worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> None:
+        self._worker = worker
+        self._missing = list(connectors)
+
+    def make(self) -> None:
+        """Make what can be made now. The data topic has as many partitions as the events topic: one in, one out.
+
+        Raises HelenusError PARTITIONS_CHANGED if it exists with another number, and the broker's errors.
+        """
+        if not self._missing:
+            return
+        counts = self._partitions([c.events for c in self._missing])
+        for connector in [c for c in self._missing if counts[c.events]]:
+            log = KafkaLog(self._worker.producer_config)
+            events = counts[connector.events]
+            data = log.create(connector.data, events, {"cleanup.policy": "compact"})
+            if data != events:
+                what = f"{connector.events} has {events} partitions, {connector.data} has {data}"
+                raise HelenusError(Kind.PARTITIONS_CHANGED, what, connector.name)
+            if connector.errors_tolerance == "all":
+                log.create(connector.dead_letters, 1, {})
+            self._missing.remove(connector)
+
+    def missing(self) -> list[str]:
+        """Events topics that do not exist yet."""
+        return [c.events for c in self._missing]
+
+    def _partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        planner = Planner(self._worker.consumer_config, "helenus-check")
+        try:
+            return planner.partitions(topics)
+        except KafkaException as failure:
+            # The admin client tells why; the consumer only that time ran out.
+            KafkaLog(self._worker.producer_config).create(topics[0], 1, {})
+            raise broker_error(failure.args[0], self._worker.bootstrap_servers) from None
+        finally:
+            planner.close()
+
+
+def check(connectors: Sequence[ConnectorSettings], directory: Path, topics: Topics) -> None:
+    """Fail early: reach everything once, and refuse what cannot work. Raises HelenusError."""
+    topics.make()
     for connector in connectors:
         Registry(connector, directory / "schemas.json").check()
         table = _table(connector)
         schemas(table)
         if not table.cdc:
             raise HelenusError(Kind.CDC_DISABLED, "the table has no cdc = true", table.full_name)
-        events = counts[connector.events]
-        if not events:
-            _log.warning("events.missing", topic=connector.events, advice="start the agent; it makes the topic")
-            continue
-        _make_topics(worker, connector, events)
-
-
-def _make_topics(worker: WorkerSettings, connector: ConnectorSettings, events: int) -> None:
-    """The data topic has as many partitions as the events topic: one in, one out."""
-    log = KafkaLog(worker.producer_config)
-    data = log.create(connector.data, events, {"cleanup.policy": "compact"})
-    if data != events:
-        raise HelenusError(
-            Kind.PARTITIONS_CHANGED, f"{connector.events} has {events} partitions, {connector.data} has {data}"
-        )
-    if connector.errors_tolerance == "all":
-        log.create(connector.dead_letters, 1, {})
-    log.close()
 
 
 def _table(connector: ConnectorSettings) -> Table:
@@ -124,10 +141,15 @@ class Worker:
             # Spark takes seconds to load: the checks go on meanwhile, and end it if they fail.
             with ThreadPoolExecutor(1) as pool:
                 loading = pool.submit(session, self.worker, directory)
-                check(self.worker, self.connectors, directory)
+                topics = Topics(self.worker, self.connectors)
+                try:
+                    self._check(directory, topics)
+                except BaseException:
+                    loading.result().stop()
+                    raise
                 spark = loading.result()
             try:
-                self._supervise(spark, directory)
+                self._supervise(spark, directory, topics)
             finally:
                 spark.stop()
         finally:
@@ -135,7 +157,25 @@ class Worker:
                 server.shutdown()
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _supervise(self, spark: Any, directory: Path) -> None:
+    def _check(self, directory: Path, topics: Topics) -> None:
+        """Check, and wait for what is not there yet as long as `startup.timeout.ms` allows."""
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_may_come),
+            stop=tenacity.stop_any(
+                tenacity.stop_after_delay(self.worker.startup_timeout_ms / 1000),
+                tenacity.stop_when_event_set(self._stopping),
+            ),
+            wait=tenacity.wait_fixed(1),
+            sleep=tenacity.sleep_using_event(self._stopping),
+            before_sleep=_tell_wait,
+            reraise=True,
+        ):
+            with attempt:
+                check(self.connectors, directory, topics)
+        for topic in topics.missing():
+            _log.warning("events.missing", topic=topic, advice="start the agent; it makes the topic")
+
+    def _supervise(self, spark: Any, directory: Path, topics: Topics) -> None:
         from helenus_connector.source import EventsSource
 
         spark.dataSource.register(EventsSource)
@@ -143,7 +183,7 @@ class Worker:
         plan.save()
         failures = 0
         while not self._stopping.is_set():
-            self.batches = batches = Batches(plan)
+            self.batches = batches = Batches(plan, topics.make)
             query = self._start(spark, plan, batches)
             _log.info("query.started", connectors=[c.name for c in self.connectors])
             self._await(query)
@@ -175,13 +215,19 @@ class Worker:
             time.sleep(0.1)
 
 
+def _may_come(error: BaseException) -> bool:
+    """Servers that start beside the worker, and a table that is made after it."""
+    return isinstance(error, HelenusError) and (error.action is Action.RETRY or error.kind is Kind.TABLE_MISSING)
+
+
+def _tell_wait(state: tenacity.RetryCallState) -> None:
+    _log.info("worker.waiting", reason=str(state.outcome and state.outcome.exception()))
+
+
 def _cause(query: Any, batches: Batches) -> HelenusError:
     """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure
-    told = str(query.exception() or "the query ended")
-    for kind in Kind:
-        if f"Kind.{kind.name}" in told:
-            return HelenusError(kind, told.strip().splitlines()[-1])
+    told = str(query.exception() or batches.failure or "the query ended")
     lines = [line for line in told.splitlines() if line.strip()]
-    return HelenusError(Kind.BATCH_FAILED, lines[-1][:500] if lines else told)
+    return told_in(told) or HelenusError(Kind.BATCH_FAILED, lines[-1][:500])

@@ -13,6 +13,7 @@ from typing import Any
 from helenus_schemas.cql import CqlType
 from helenus_schemas.names import avro_name, avro_names
 from helenus_schemas.table import Column, Table
+from helenus_schemas.text import as_text
 
 Schema = Any
 
@@ -62,9 +63,16 @@ class _Schemas:
         if t.name in ("list", "set", "vector"):
             return {"type": "array", "items": self.of(t.args[0])}
         if t.name == "map":
-            if t.args[0].name not in ("text", "ascii"):
+            if as_text(t.args[0]) is None:
                 raise Unmappable(f"a map with keys of type {t.args[0]}")
             return {"type": "map", "values": self.of(t.args[1])}
+        if t.name == "tuple":
+            name = f"Tuple_{_java_hash(str(t)):x}"
+            if self.known(name):
+                return self.full(name)
+            self.defined.add(self.full(name))
+            fields = [self.nullable(f"index_{i}", f"index_{i}", a) for i, a in enumerate(t.args)]
+            return self.record(name, fields, doc=f"CQL type {t}")
         if t.name == "udt":
             name = avro_name(t.label)
             # A record must not take the name of the table's own.
@@ -141,6 +149,15 @@ def _field(schemas: _Schemas, name: str, column: Column) -> Schema:
         return schemas.nullable(name, column.name, column.type)
     except Unmappable as error:
         raise Unmappable(f"{schemas.table.full_name}: column {column.name}: {error} has no Avro form") from None
+
+
+def _java_hash(text: str) -> int:
+    """Java's `String.hashCode`, unsigned: part of the name that DataStax gives a tuple's record."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for i in range(0, len(units), 2):
+        value = (value * 31 + int.from_bytes(units[i : i + 2], "big")) & 0xFFFFFFFF
+    return value
 
 
 def text(schema: Schema) -> str:

@@ -7,6 +7,7 @@ stopped, and which advice is printed. Errors survive pickling, because Spark car
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 
 
@@ -116,4 +117,16 @@ class HelenusError(Exception):
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
-        return f"{self.what}{place}: {self.advice}"
+        return f"{self.what}{place}: {self.advice} [{self.kind.value}]"
+
+
+_TOLD = re.compile(r"HelenusError: (.*) \[([a-z-]+)\]")
+
+
+def told_in(text: str) -> HelenusError | None:
+    """The error in a traceback's text: what is left of one that crossed from a worker through the JVM."""
+    found = _TOLD.search(text)
+    if found is None or found[2] not in {kind.value for kind in Kind}:
+        return None
+    kind = Kind(found[2])
+    return HelenusError(kind, found[1].removesuffix(f": {POLICIES[kind].advice}"))

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from helenus_schemas.cql import CqlType
+from helenus_schemas.text import AsText, as_text
 
 Encode = Callable[[bytes], bytes]
 Decode = Callable[[bytes, int], "tuple[bytes, int]"]
@@ -142,12 +143,25 @@ def encoder(t: CqlType) -> Encode:
     if t.name in ("list", "set"):
         return _array(encoder(t.args[0]))
     if t.name == "map":
-        return _map(encoder(t.args[0]), encoder(t.args[1]))
+        text = as_text(t.args[0])
+        if text is None:
+            raise ValueError(f"the type {t} has no Avro form")
+        return _map(_encode_text(text), encoder(t.args[1]))
     if t.name == "vector":
         return _vector(encoder(t.args[0]), t.args[0].width, t.dimension)
     if t.name in ("udt", "tuple"):
         return _fields([nullable(encoder(a)) for a in t.args])
     raise ValueError(f"the type {t} has no Avro form")
+
+
+def _encode_text(text: AsText) -> Encode:
+    def encode(data: bytes) -> bytes:
+        try:
+            return _sized(text(data).encode())
+        except (struct.error, ValueError) as error:
+            raise Malformed(f"a map's key: {error}") from None
+
+    return encode
 
 
 def nullable(encode: Encode) -> Callable[[bytes | None], bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -52,6 +53,12 @@ def eventually(check: Callable[[], Any], seconds: float, what: str) -> Any:
         time.sleep(0.5)
 
 
+def _end_with_parent() -> None:
+    """A test run that is killed leaves no process behind."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 @dataclass
 class Command:
     """One of Helenus's commands as a process, with its monitoring port."""
@@ -68,8 +75,14 @@ class Command:
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "JAVA_HOME": str(spark_java_home(Silent())), **environment},
+                env={
+                    **os.environ,
+                    "JAVA_HOME": str(spark_java_home(Silent())),
+                    "HELENUS_TEST": str(self.log.parent),
+                    **environment,
+                },
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         return self
 

@@ -47,6 +47,13 @@ TYPES = {
     "sd": ("set<date>", "{'2024-01-01'}"),
     "sti": ("list<time>", "['00:00:00.000000001']"),
     "si2": ("set<inet>", "{'127.0.0.1'}"),
+    "mi": ("map<int, text>", "{-1: 'x'}"),
+    "mu": ("map<uuid, boolean>", "{123e4567-e89b-12d3-a456-426614174000: true}"),
+    "mt": ("map<timestamp, int>", "{'1969-12-31T23:59:59.999Z': 1}"),
+    "md": ("frozen<map<date, decimal>>", "{'2024-02-29': 1.50}"),
+    "mz": ("map<time, double>", "{'01:02:03.000000004': 0.1}"),
+    "mb": ("map<boolean, inet>", "{true: '::1'}"),
+    "tp": ("tuple<int, text, tuple<bigint, date>>", "(1, null, (2, '2024-02-29'))"),
     "vc": ("vector<float, 3>", "[1.5, -2, 0.25]"),
 }
 KEYS = {

@@ -56,7 +56,7 @@ def test_secrets_come_from_environment_and_files_and_are_not_echoed(
 
 @pytest.mark.parametrize("value", ["${env:NOT_THERE_AT_ALL}", "${file:/nowhere/at/all:x}"])
 def test_a_secret_that_is_missing_is_named(tmp_path: Path, value: str) -> None:
-    with pytest.raises(HelenusError, match="log.topic: "):
+    with pytest.raises(HelenusError, match=r"log\.topic: "):
         load(tmp_path, f"log.topic={value}\n")
 
 

@@ -1,5 +1,6 @@
 """Types and tables as system_schema tells them."""
 
+import pickle
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from helenus_schemas import names
 from helenus_schemas.cql import parse
-from helenus_schemas.errors import POLICIES, Kind
+from helenus_schemas.errors import POLICIES, HelenusError, Kind, told_in
 from helenus_schemas.table import read_tables
 
 ID = uuid.UUID(int=7)
@@ -104,3 +105,14 @@ def test_avro_names_are_legal_and_differ() -> None:
 def test_every_kind_of_error_has_a_policy_with_advice() -> None:
     assert set(POLICIES) == set(Kind)
     assert all(p.advice for p in POLICIES.values())
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_an_error_survives_the_text_of_a_traceback(kind: Kind) -> None:
+    error = HelenusError(kind, "what", "where")
+    text = f"Traceback (most recent call last):\n  x\nx.HelenusError: {error}\n\tat java.lang.Thread"
+    told = told_in(text)
+    assert told is not None
+    assert (told.kind, str(told)) == (kind, str(error))
+    assert told_in("ValueError: [config]") is None
+    assert pickle.loads(pickle.dumps(error)).kind is kind

@@ -228,3 +228,9 @@ def test_a_udt_named_like_its_table_and_names_that_avro_forbids() -> None:
 def test_a_type_without_avro_form_is_named() -> None:
     with pytest.raises(avro.Unmappable, match=r"ks\.t: column c0: .*custom.Type"):
         avro.value_schema(table(parse("'custom.Type'")))
+
+
+def test_a_tuple_has_the_name_that_datastax_gives_it() -> None:
+    schema = avro.value_schema(table(parse("tuple<int, text>"), parse("tuple<text, text, bigint, double, text>")))
+    names = [field["type"][1]["name"] for field in schema["fields"]]
+    assert names == ["Tuple_f4ae4162", "Tuple_45767353"]

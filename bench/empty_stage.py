@@ -1,0 +1,72 @@
+"""The connector's query with an empty stage: what Spark, the source and the producer cost without our work."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.plan import Plan
+from helenus_connector.source import EventsSource
+from helenus_connector.spark import session
+from helenus_sinks.kafka import KafkaLog
+from helenus_stack.process import python_module
+from helenus_stack.programs import Program
+from helenus_stack.status import Status
+
+_logs: dict[str, KafkaLog] = {}
+
+
+@dataclass(frozen=True)
+class _Module(Program):
+    """A module of the benchmarks, run as a program beside the stack."""
+
+    def start(self, environment: Any) -> None:
+        here = {"PYTHONPATH": str(Path(__file__).parents[1])}
+        command = python_module("bench.empty_stage", *map(str, self.files))
+        self.process.start(command, self.directory, self.log, {**environment, **here})
+
+
+def program(status: Status, directory: Path, worker: Path, events: str, target: str) -> Program:
+    """The program that copies `events` to `target` through an empty stage, with the settings of a worker file."""
+    KafkaLog({"bootstrap.servers": status.bootstrap_servers}).create(target, 4, {})
+    return _Module("empty", directory, [worker, Path(events), Path(target)])
+
+
+def main(worker_file: str, events: str, target: str) -> None:
+    worker = WorkerSettings.load(worker_file)
+    keyspace, _, table = events.removeprefix("events-").partition(".")
+    keys = {"name": "empty", "keyspace": keyspace, "table": table, "value.converter.schema.registry.url": "none"}
+    connector = ConnectorSettings.of(keys, "empty")
+    directory = tempfile.mkdtemp()
+    plan = Plan(worker, {events: connector}, directory)
+    plan.save()
+    spark = session(worker, Path(directory))
+    spark.dataSource.register(EventsSource)
+    producer = worker.producer_config
+
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        log = _logs.setdefault("log", KafkaLog(producer))
+        for batch in batches:
+            for _, partition, offset, _, key, value in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                if offset >= 0:
+                    log.append(target, partition, key, value)
+        log.flush(10)
+        yield pa.RecordBatch.from_arrays([pa.array([b""], pa.binary())], names=["outcome"])
+
+    def process(frame: Any, _: int) -> None:
+        frame.mapInArrow(stage, "outcome binary").collect()
+
+    frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
+    checkpoint = {"checkpointLocation": f"{directory}/checkpoint"}
+    frame.writeStream.options(**checkpoint).foreachBatch(process).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,214 @@
+"""Latency of the path at a steady 50 writes/s, and reads per event.
+
+- write → event: from the driver's acknowledgement to the event in a consumer on this machine.
+- write → record: to the first record of the key that shows the write or a later one.
+- The same against an empty stage: the same source, query and settings, but the stage only appends the event to a topic.
+- Reads per event: a backlog of events over 5,000 keys, uniform and zipf 0.99, read by the connector.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cassandra.concurrent import execute_concurrent_with_args
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from helenus_schemas.change import decode
+from helenus_stack import programs
+from helenus_stack.cql import session
+from helenus_stack.java import spark_java_home
+from helenus_stack.process import stop
+from helenus_stack.progress import Terminal
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+RATE = 50
+SECONDS = 40
+WARM_UP_SECONDS = 25
+KEYS = 5_000
+EVENTS = 20_000
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder) / "stack", progress=Terminal()) as stack:
+        status = stack.status()
+        java = {"JAVA_HOME": str(spark_java_home(Terminal()))}
+        with session(status) as cassandra:
+            cassandra.execute(
+                "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
+            for table in ("latency", "uniform", "skewed"):
+                cassandra.execute(f"CREATE TABLE bench.{table} (k int PRIMARY KEY, v text) WITH cdc = true")
+            agent = programs.agent(status, stack.directory / "bench")
+            with running(agent, {}):
+                topics_exist(status, "events-bench.latency", "events-bench.uniform", "events-bench.skewed")
+                latency(stack, status, cassandra, java)
+                reads(stack, status, cassandra, java)
+
+
+@contextmanager
+def running(program: programs.Program, environment: dict[str, str]) -> Iterator[programs.Program]:
+    program.start(environment)
+    try:
+        yield program
+    finally:
+        stop([program.process], 15)
+
+
+def topics_exist(status: Status, *topics: str) -> None:
+    admin = AdminClient({"bootstrap.servers": status.bootstrap_servers})
+    wait(lambda: set(topics) <= admin.list_topics(timeout=10).topics.keys(), f"topics {topics}")
+
+
+def wait(done: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    limit = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > limit:
+            raise TimeoutError(what)
+        time.sleep(0.2)
+
+
+class Arrivals:
+    """Consumes topics in a thread and notes when each write (by key and write time) was first seen in each."""
+
+    def __init__(self, status: Status, *topics: str) -> None:
+        self.seen: dict[str, list[tuple[bytes, int, float]]] = {t: [] for t in topics}
+        self._consumer = Consumer(
+            {"bootstrap.servers": status.bootstrap_servers, "group.id": "bench", "fetch.wait.max.ms": "5"}
+        )
+        known = self._consumer.list_topics(timeout=10).topics
+        ends = [TopicPartition(t, p, -1) for t in topics for p in known[t].partitions]
+        self._consumer.assign(ends)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            message = self._consumer.poll(0.1)
+            if message is None or message.error():
+                continue
+            now = time.time()
+            topic, key = message.topic(), message.key()
+            if topic.startswith("data-"):
+                written = int(dict(message.headers())["writetime"])
+                key = key[5:]
+            else:
+                written = decode(message.value()).write_time or 0
+            self.seen[topic].append((key, written, now))
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+
+def write(cassandra: Any, seconds: float) -> list[tuple[bytes, int, float]]:
+    """Write at RATE; returns key, write time in µs and the moment of the acknowledgement of each."""
+    from helenus_schemas.transcode import long_bytes
+
+    statement = cassandra.prepare("INSERT INTO bench.latency (k, v) VALUES (?, ?) USING TIMESTAMP ?")
+    writes = []
+    start = time.monotonic()
+    for i in range(int(RATE * seconds)):
+        time.sleep(max(0.0, start + i / RATE - time.monotonic()))
+        key, written = random.randrange(KEYS), time.time_ns() // 1000
+        cassandra.execute(statement, (key, "x" * 100, written))
+        writes.append((long_bytes(key), written, time.time()))
+    return writes
+
+
+def latency(stack: Stack, status: Status, cassandra: Any, java: dict[str, str]) -> None:
+    connector = programs.connector(status, stack.directory / "bench", "bench", "latency")
+    with running(connector, java):
+        topics_exist(status, "data-bench.latency")
+        write(cassandra, WARM_UP_SECONDS)
+        arrivals = Arrivals(status, "events-bench.latency", "data-bench.latency")
+        time.sleep(1)
+        writes = write(cassandra, SECONDS)
+        time.sleep(5)
+        arrivals.close()
+    report("write → event", delays(writes, arrivals.seen["events-bench.latency"]))
+    report("write → record", delays(writes, arrivals.seen["data-bench.latency"]))
+    from bench import empty_stage
+
+    worker = connector.files[0]
+    empty = empty_stage.program(status, stack.directory, worker, "events-bench.latency", "empty-bench.latency")
+    with running(empty, java):
+        topics_exist(status, "empty-bench.latency")
+        write(cassandra, WARM_UP_SECONDS)
+        arrivals = Arrivals(status, "empty-bench.latency")
+        time.sleep(1)
+        writes = write(cassandra, SECONDS)
+        time.sleep(5)
+        arrivals.close()
+    report("write → empty stage", delays(writes, arrivals.seen["empty-bench.latency"]))
+
+
+def delays(writes: list[tuple[bytes, int, float]], seen: list[tuple[bytes, int, float]]) -> list[float]:
+    """Seconds from each acknowledgement to the first arrival that shows the write or a later one of its key."""
+    by_key: dict[bytes, list[tuple[int, float]]] = {}
+    for key, written, at in seen:
+        by_key.setdefault(key, []).append((written, at))
+    found = []
+    for key, written, acknowledged in writes:
+        arrived = [at for shown, at in by_key.get(key, ()) if shown >= written]
+        if not arrived:
+            raise AssertionError(f"the write at {written} never arrived")
+        found.append(min(arrived) - acknowledged)
+    return found
+
+
+def report(what: str, seconds: list[float]) -> None:
+    ordered = sorted(seconds)
+    p99 = ordered[int(len(ordered) * 0.99)]
+    print(
+        f"{what:24} p50 {statistics.median(ordered) * 1000:6.0f} ms   p99 {p99 * 1000:6.0f} ms   n {len(ordered)}",
+        flush=True,
+    )
+
+
+def reads(stack: Stack, status: Status, cassandra: Any, java: dict[str, str]) -> None:
+    weights = [1 / (i + 1) ** 0.99 for i in range(KEYS)]
+    for table, chosen in (
+        ("uniform", random.choices(range(KEYS), k=EVENTS)),
+        ("skewed", random.choices(range(KEYS), weights, k=EVENTS)),
+    ):
+        statement = cassandra.prepare(f"INSERT INTO bench.{table} (k, v) VALUES (?, ?)")
+        execute_concurrent_with_args(cassandra, statement, [(k, "x" * 100) for k in chosen], concurrency=64)
+        connector = programs.connector(status, stack.directory / f"bench-{table}", "bench", table)
+        with running(connector, java):
+            port = connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
+            metric = f'{{connector="bench-{table}"}}'
+            wait(
+                lambda p=port, m=metric: read_metrics(p).get(f"helenus_connector_events_read_total{m}", 0) >= EVENTS,
+                table,
+            )
+            found = read_metrics(port)
+            events = found[f"helenus_connector_events_read_total{metric}"]
+            statements = found[f"helenus_connector_statements_total{metric}"]
+            keys = found[f"helenus_connector_keys_read_total{metric}"]
+        print(f"reads per event, {table}: {statements / events:.4f} statements, {keys / events:.3f} keys", flush=True)
+
+
+def read_metrics(port: str) -> dict[str, float]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return {}
+    return {name: float(value) for name, _, value in (x.rpartition(" ") for x in lines if not x.startswith("#"))}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Scalars as text: the keys of an Avro map, which knows no other kind.
+
+Numbers as CQL prints them, booleans as `true` and `false`, uuid and inet in their canonical form, a blob as `0x…`,
+dates and times by ISO 8601: `2024-02-29`, `2024-02-29T12:30:15.123Z`, `23:59:59.123456789`. A year outside 0000 to 9999
+carries a sign, as Java's `Instant` prints it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+
+from helenus_schemas.cql import CqlType
+
+AsText = Callable[[bytes], str]
+
+
+def as_text(t: CqlType) -> AsText | None:
+    """A function from a scalar's CQL bytes to its text, None for a type that has no text form."""
+    return _FORMS.get(t.name)
+
+
+def _integer(data: bytes) -> str:
+    return str(int.from_bytes(data, "big", signed=True))
+
+
+def _decimal(data: bytes) -> str:
+    sign, digits, _ = Decimal(int.from_bytes(data[4:], "big", signed=True)).as_tuple()
+    return str(Decimal((sign, digits, -int.from_bytes(data[:4], "big", signed=True))))
+
+
+def _float(data: bytes) -> str:
+    (value,) = struct.unpack(">f", data)
+    # The shortest text that reads back as the same 4 bytes; nine digits always do.
+    shorter = (f"{value:.{digits}g}" for digits in range(6, 9))
+    return next((text for text in shorter if _nearest(float(text)) == value), f"{value:.9g}")
+
+
+def _nearest(value: float) -> float:
+    """The 4-byte float nearest to a number; infinite if none is."""
+    try:
+        return float(struct.unpack(">f", struct.pack(">f", value))[0])
+    except OverflowError:
+        return value
+
+
+def _date(days: int) -> str:
+    """ISO 8601 of days since 1970-01-01. Source: Howard Hinnant, "chrono-compatible low-level date algorithms"."""
+    days += 719_468
+    era, day_of_era = divmod(days, 146_097)
+    year = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year + year // 4 - year // 100)
+    shifted = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * shifted + 2) // 5 + 1
+    month = shifted + 3 if shifted < 10 else shifted - 9
+    year += era * 400 + (month <= 2)
+    text = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"
+    return f"{text}-{month:02d}-{day:02d}"
+
+
+def _timestamp(data: bytes) -> str:
+    days, millis = divmod(int.from_bytes(data, "big", signed=True), 86_400_000)
+    seconds, millis = divmod(millis, 1000)
+    return f"{_date(days)}T{_clock(seconds)}.{millis:03d}Z"
+
+
+def _time(data: bytes) -> str:
+    seconds, nanos = divmod(int.from_bytes(data, "big"), 1_000_000_000)
+    return f"{_clock(seconds)}.{nanos:09d}"
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+_FORMS: dict[str, AsText] = {
+    "ascii": bytes.decode,
+    "text": bytes.decode,
+    "tinyint": _integer,
+    "smallint": _integer,
+    "int": _integer,
+    "bigint": _integer,
+    "varint": _integer,
+    "decimal": _decimal,
+    "float": _float,
+    "double": lambda data: repr(struct.unpack(">d", data)[0]),
+    "boolean": lambda data: "true" if data != b"\0" else "false",
+    "uuid": lambda data: str(uuid.UUID(bytes=data)),
+    "timeuuid": lambda data: str(uuid.UUID(bytes=data)),
+    "inet": lambda data: str(ipaddress.ip_address(data)),
+    "blob": lambda data: "0x" + data.hex(),
+    "date": lambda data: _date(int.from_bytes(data, "big") - (1 << 31)),
+    "timestamp": _timestamp,
+    "time": _time,
+}

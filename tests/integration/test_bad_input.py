@@ -1,0 +1,181 @@
+"""What an operator gets wrong: one clear message with the key or path and what to do, within seconds."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.pipeline import Pipeline, eventually, free_port, write_properties
+
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+LIMIT_S = 30
+"""Bounded, with room for a machine that is busy with the other servers of the tests."""
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, directory: Path) -> Pipeline:
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    session.execute(f"CREATE KEYSPACE bad WITH replication = {replication}")
+    session.execute("CREATE TABLE bad.t (k int PRIMARY KEY, v int) WITH cdc = true")
+    session.execute("CREATE TABLE bad.without_cdc (k int PRIMARY KEY, v int)")
+    session.execute("CREATE TABLE bad.unmappable (k int PRIMARY KEY, v map<frozen<list<int>>, text>) WITH cdc = true")
+    return Pipeline(status, directory, session)
+
+
+def fails(*arguments: str) -> tuple[int, str]:
+    """Run a command that must end by itself; returns its exit status and the last line it printed."""
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL
+    )
+    assert time.monotonic() - start < LIMIT_S
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def agent_file(pipeline: Pipeline, tmp_path: Path, **changes: object) -> str:
+    values = {**pipeline.agent_properties(free_port()), "state.dir": tmp_path / "state"}
+    values |= {key.replace("_", "."): value for key, value in changes.items()}
+    return str(write_properties(tmp_path / "agent.properties", values))
+
+
+def node_yaml(status: Status, tmp_path: Path, **changes: str) -> Path:
+    text = Path(status.nodes[0].cassandra_yaml).read_text()
+    for key, value in changes.items():
+        text, found = re.subn(rf'(?m)^"?{key}"?:.*$', f"{key}: {value}", text)
+        assert found, f"{key} in cassandra.yaml"
+    path = tmp_path / "cassandra.yaml"
+    path.write_text(text)
+    return path
+
+
+CONFIGURATION = {
+    "unknown property": ({"kafka_bootstrap_server": "x"}, r"kafka\.bootstrap\.server: unknown property, did you mean"),
+    "malformed property": ({"http_port": "many"}, r"http\.port: "),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGURATION)
+def test_agent_with_a_wrong_file(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
+    changes, told = CONFIGURATION[case]
+    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, **changes))
+    assert status == 2
+    assert re.search(told, message), message
+    assert "agent.properties" in message
+
+
+def test_agent_on_a_node_without_cdc(pipeline: Pipeline, tmp_path: Path) -> None:
+    yaml = node_yaml(pipeline.status, tmp_path, cdc_enabled="false")
+    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, cassandra_config=yaml))
+    assert status != 0
+    assert "cdc_enabled" in message
+    assert str(yaml) in message
+
+
+def test_agent_without_access_to_cdc_raw(pipeline: Pipeline, tmp_path: Path) -> None:
+    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, cdc_raw_dir=tmp_path / "nowhere"))
+    assert status != 0
+    assert str(tmp_path / "nowhere") in message
+
+
+def test_agent_without_broker(pipeline: Pipeline, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, kafka_bootstrap_servers=address))
+    assert status == 1
+    assert address in message
+    assert "bootstrap" in message
+
+
+def test_agent_without_cassandra(pipeline: Pipeline, tmp_path: Path) -> None:
+    port = free_port()
+    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, cassandra_port=port))
+    assert status == 1
+    assert str(port) in message
+    assert "cassandra.contact.points" in message
+
+
+def connector_files(
+    pipeline: Pipeline, tmp_path: Path, worker: dict[str, object], table: dict[str, object]
+) -> list[str]:
+    base = {
+        "bootstrap.servers": pipeline.status.bootstrap_servers,
+        "checkpoint.dir": tmp_path / "checkpoint",
+        "listeners": f"http://127.0.0.1:{free_port()}",
+    }
+    first = write_properties(tmp_path / "worker.properties", {**base, **worker})
+    second = write_properties(tmp_path / "t.properties", {**pipeline.connector_properties("bad.t"), **table})
+    return [str(first), str(second)]
+
+
+CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
+    "unknown property": ({}, {"tasks.maximum": 1}, 2, r"tasks\.maximum: unknown property, did you mean tasks\.max\?"),
+    "malformed property": ({"batch.interval.ms": "soon"}, {}, 2, r"batch\.interval\.ms: "),
+    "missing property": ({}, {"keyspace": ""}, 2, r"keyspace: "),
+    "no such table": ({}, {"table": "nothing"}, 1, r"no such table.*bad\.nothing.*create the table"),
+    "table without cdc": ({}, {"table": "without_cdc"}, 1, r"no cdc = true.*bad\.without_cdc.*ALTER TABLE"),
+    "type without Avro form": ({}, {"table": "unmappable"}, 1, r"bad\.unmappable: column v: "),
+    "unreachable broker": ({"bootstrap.servers": "127.0.0.1:9"}, {}, 1, r"127\.0\.0\.1:9\b.*bootstrap"),
+    "unreachable registry": (
+        {},
+        {"value.converter.schema.registry.url": "http://127.0.0.1:9/r"},
+        1,
+        r"registry does not answer.*http://127\.0\.0\.1:9/r.*value\.converter\.schema\.registry\.url",
+    ),
+    "unreachable Cassandra": ({}, {"cassandra.port": 9}, 1, r"cannot connect to Cassandra.*port 9\b"),
+}
+
+
+@pytest.mark.parametrize("case", CONNECTOR)
+def test_connector(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
+    worker, table, expected, told = CONNECTOR[case]
+    status, message = fails("helenus_connector.cli", *connector_files(pipeline, tmp_path, worker, table))
+    assert re.search(told, message), message
+    assert status == expected
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Status]:
+    """A node that asks for a password."""
+    overrides = {"authenticator": "PasswordAuthenticator"}
+    stack = Stack(tmp_path_factory.mktemp("guarded"), cassandra_yaml=overrides)
+    stack.tie()
+    try:
+        yield stack.up("cassandra")
+    finally:
+        stack.__exit__(None, None, None)
+
+
+def test_a_wrong_password(pipeline: Pipeline, guarded: Status, tmp_path: Path) -> None:
+    login = {"cassandra.port": guarded.cql_port, "cassandra.username": "cassandra", "cassandra.password": "wr0ng"}
+    files = connector_files(pipeline, tmp_path, {}, login)
+    agent = agent_file(pipeline, tmp_path, cassandra_config=guarded.nodes[0].cassandra_yaml, **_underscored(login))
+    for command in (["helenus_connector.cli", *files], ["helenus_agent.cli", agent]):
+        status, message = fails(*command)
+        assert status == 1
+        assert "refused the login" in message
+        assert "cassandra.password" in message
+        assert "wr0ng" not in message
+
+
+def test_a_right_password(pipeline: Pipeline, guarded: Status, tmp_path: Path) -> None:
+    login = {"cassandra_port": guarded.cql_port, "cassandra_username": "cassandra", "cassandra_password": "cassandra"}
+    pipeline.agent.arguments[1] = agent_file(
+        pipeline, tmp_path, cassandra_config=guarded.nodes[0].cassandra_yaml, http_port=pipeline.agent.port, **login
+    )
+    pipeline.agent.start().ready()
+    eventually(lambda: pipeline.agent.health()[0] == 200, 20, "the agent is ready")
+    assert pipeline.agent.stop() == 0
+
+
+def _underscored(values: dict[str, object]) -> dict[str, object]:
+    return {key.replace(".", "_"): value for key, value in values.items()}

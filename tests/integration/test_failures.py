@@ -1,0 +1,160 @@
+"""Failure is part of the path: what is killed, cut off or slow loses nothing, and the counters add up after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.pipeline import Pipeline, eventually
+from integration.workload import Workload, create
+
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+TABLE = "failures.t"
+OUTAGE_S = 20
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(status, directory, session)
+    create(session, "failures", "t")
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect(TABLE).start().ready()
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+@pytest.fixture
+def workload(session: Any, request: pytest.FixtureRequest) -> Workload:
+    return Workload(session, TABLE, seed=sum(request.node.name.encode()))
+
+
+@pytest.mark.parametrize("point", ["agent.after-append", "agent.after-flush", "agent.after-save"])
+def test_agent_killed_in_mid_segment(pipeline: Pipeline, workload: Workload, point: str) -> None:
+    pipeline.agent.stop()
+    pipeline.agent.start(HELENUS_FAILPOINT=f"{point}:5")
+    with workload:
+        assert pipeline.agent.dies() == -signal.SIGKILL
+        time.sleep(1)
+        pipeline.agent.start().ready()
+        time.sleep(1)
+    pipeline.converges(TABLE)
+
+
+def test_agent_killed_at_any_time(pipeline: Pipeline, workload: Workload) -> None:
+    with workload:
+        for wait in (0.3, 0.7, 1.1):
+            time.sleep(wait)
+            pipeline.agent.kill()
+            pipeline.agent.start().ready()
+    pipeline.converges(TABLE)
+
+
+def test_driver_killed_between_flush_and_commit(pipeline: Pipeline, workload: Workload) -> None:
+    pipeline.connector.stop()
+    pipeline.connector.start(HELENUS_FAILPOINT="connector.before-commit:4")
+    with workload:
+        assert pipeline.connector.dies() == -signal.SIGKILL
+        assert eventually(lambda: not spark_processes(pipeline), 10, "Spark ends with its driver")
+        pipeline.connector.start().ready()
+    pipeline.converges(TABLE)
+
+
+@pytest.mark.parametrize("point", ["connector.after-flush", "connector.after-mark"])
+def test_python_worker_killed_between_flush_and_commit(
+    pipeline: Pipeline, workload: Workload, point: str, tmp_path: Path
+) -> None:
+    pipeline.connector.stop()
+    killed = tmp_path / "killed"
+    pipeline.connector.start(HELENUS_FAILPOINT=f"{point}:3@{killed}").ready()
+    with workload:
+        eventually(killed.exists, 60, "a Python worker is killed")
+        time.sleep(2)
+    pipeline.converges(TABLE)
+    assert pipeline.connector.process is not None
+    assert pipeline.connector.process.poll() is None, "the driver survives its worker"
+
+
+def test_kafka_stopped(pipeline: Pipeline, workload: Workload, stack: Stack) -> None:
+    with workload:
+        time.sleep(1)
+        stack.stop("kafka")
+        time.sleep(OUTAGE_S)
+        stack.start("kafka")
+        time.sleep(1)
+    pipeline.converges(TABLE, 120)
+
+
+def test_registry_stopped_while_the_table_is_altered(
+    pipeline: Pipeline, workload: Workload, stack: Stack, session: Any
+) -> None:
+    with workload:
+        stack.kill("registry")
+        session.execute(f"ALTER TABLE {TABLE} ADD later text")
+        session.execute(f"UPDATE {TABLE} SET later = 'x' WHERE p = 1 AND q = 'a' AND c = 1 AND d = {ID}")
+        time.sleep(OUTAGE_S / 2)
+        assert pipeline.connector.health()[0] == 503
+        assert "registry" in pipeline.connector.health()[1]
+        stack.start("registry")
+    pipeline.converges(TABLE, 120)
+    assert any(r.value and "later" in r.value for r in pipeline.records(TABLE))
+
+
+def test_cassandra_stopped(pipeline: Pipeline, workload: Workload, stack: Stack) -> None:
+    with workload:
+        time.sleep(1)
+        stack.stop("cassandra")
+        time.sleep(OUTAGE_S)
+        stack.start("cassandra")
+        time.sleep(1)
+    assert workload.failed, "the workload met the outage"
+    pipeline.converges(TABLE, 120)
+
+
+def test_cassandra_killed(pipeline: Pipeline, workload: Workload, stack: Stack) -> None:
+    """The commit log is replayed at the start: its segments come back, and the agent goes on in them."""
+    with workload:
+        time.sleep(1)
+        stack.kill("cassandra")
+        stack.start("cassandra")
+        time.sleep(1)
+    pipeline.converges(TABLE, 120)
+
+
+def test_nothing_is_left_behind(pipeline: Pipeline) -> None:
+    assert pipeline.connector.stop() == 0
+    assert pipeline.agent.stop() == 0
+    assert not spark_processes(pipeline)
+    pid = pipeline.connector.process.pid if pipeline.connector.process else 0
+    assert not list(Path("/dev/shm").glob(f"helenus-{pid}-*"))
+
+
+ID = "50554d6e-29bb-11e5-b345-feff819cdc9f"
+
+
+def spark_processes(pipeline: Pipeline) -> list[str]:
+    """JVMs and Python workers of this test's connectors: they carry its log's directory in their environment."""
+    told = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    ours = []
+    for line in told.splitlines()[1:]:
+        pid, _, command = line.strip().partition(" ")
+        if "SparkSubmit" not in command and "pyspark.daemon" not in command:
+            continue
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        if f"HELENUS_TEST={pipeline.directory}".encode() in environment and int(pid) != os.getpid():
+            ours.append(line)
+    return ours
