@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 
 from helenus_stack.errors import StackError
 from helenus_stack.files import write_atomically
-from helenus_stack.server import Command, Server, classpath
+from helenus_stack.server import Command, Server, classpath, own_temporary_folder
 from helenus_stack.settings import Settings
 
 LOCAL_DC = "datacenter1"
@@ -97,9 +96,6 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
     # JSON is YAML, and needs no library to write.
     write_atomically(folder / YAML, json.dumps(configuration(settings, index, folder), indent=2) + "\n")
     write_atomically(folder / "logback.xml", (resources.files("helenus_stack") / "logback.xml").read_text())
-    temporary = folder / "tmp"
-    shutil.rmtree(temporary, ignore_errors=True)  # a killed node leaves the libraries it had unpacked
-    temporary.mkdir()
     jamm = next(jar for jar in jars if jar.name.startswith("jamm-"))
     options = [
         f"-Xms{settings.heap}",
@@ -111,7 +107,7 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
         "-Djava.net.preferIPv4Stack=true",
         "-Dcassandra-foreground=yes",  # or it closes its output, and with it our log, when it is up
         "-Dio.netty.tryReflectionSetAccessible=true",
-        f"-Djava.io.tmpdir={temporary}",
+        own_temporary_folder(folder),
         f"-Dlogback.configurationFile={folder / 'logback.xml'}",
         f"-Dcassandra.config={(folder / 'cassandra.yaml').as_uri()}",
         f"-Dcassandra.storagedir={folder}",
@@ -172,7 +168,14 @@ def nodetool(settings: Settings, index: int, java: Path, jars: Sequence[Path], *
     """Runs Cassandra's nodetool on a node and gives its output; raises StackError if it fails."""
     command = [str(java / "bin/java"), *MODULES, "-Xmx64m", "-XX:TieredStopAtLevel=1", "-Dhelenus.log=OFF"]
     command += [f"-Dlogback.configurationFile={resources.files('helenus_stack') / 'logback.xml'}"]
-    command += ["org.apache.cassandra.tools.NodeTool", "-h", "127.0.0.1", "-p", str(settings.jmx_port(index)), *arguments]
+    command += [
+        "org.apache.cassandra.tools.NodeTool",
+        "-h",
+        "127.0.0.1",
+        "-p",
+        str(settings.jmx_port(index)),
+        *arguments,
+    ]
     done = subprocess.run(command, env=classpath(jars), capture_output=True, text=True)
     if done.returncode:
         raise StackError(

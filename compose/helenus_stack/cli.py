@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -172,6 +173,43 @@ def logs(directory: Path, server: str | None, follow: bool, lines: int) -> None:
         raise StackError("there are no logs yet", str(stack.directory / "logs"), "run helenus-stack up")
     command = ["tail", "-n", str(lines), *(["-f"] if follow else []), *map(str, files)]
     sys.exit(subprocess.run(command).returncode)
+
+
+@main.command()
+@directory_option
+@click.option("--keep", is_flag=True, help="Leave everything running at the end.")
+def demo(directory: Path, keep: bool) -> None:
+    """Show a statement become an event and a record, on real servers.
+
+    Exit code 1 unless topic and table agree at the end.
+    """
+    from helenus_stack.demo import run  # imported late, as below: the libraries of the path take a second to load
+
+    sys.exit(run(directory, keep))
+
+
+@main.command()
+@directory_option
+@click.argument("statement")
+def cql(directory: Path, statement: str) -> None:
+    """Give one CQL STATEMENT to Cassandra."""
+    from helenus_stack.cql import execute
+
+    for line in execute(Stack(directory).status(), statement):
+        click.echo(line)
+
+
+@main.command()
+@directory_option
+@click.argument("topic")
+@click.option("--all", "whole", is_flag=True, help="What is there already, too.")
+def watch(directory: Path, topic: str, whole: bool) -> None:
+    """Show what arrives in a TOPIC, decoded, until Ctrl-C."""
+    from helenus_stack.watch import watch as arrivals
+
+    with suppress(KeyboardInterrupt):
+        for line in arrivals(Stack(directory).status(), topic, whole):
+            click.echo(line)
 
 
 if __name__ == "__main__":

@@ -114,9 +114,19 @@ _DRIVER: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_TEXT: dict[str, Callable[[Any], str]] = {
+    "boolean": lambda k: str(k).lower(),
+    "blob": lambda k: f"0x{k.hex()}",
+    "timestamp": lambda k: f"{_millis(k).isoformat(timespec='milliseconds')}Z",
+    "time": lambda k: f"{k.hour:02}:{k.minute:02}:{k.second:02}.{k.nanosecond:09}",
+}
+
+
 def _from_avro(t: CqlType, value: Any) -> Any:
     if value is None:
         return None
+    if t.name == "tuple":
+        return tuple(_from_avro(a, value[f"index_{i}"]) for i, a in enumerate(t.args))
     if t.name == "udt":
         legal = avro_names(t.fields)
         return tuple(_from_avro(a, value.get(legal[f])) for f, a in zip(t.fields, t.args, strict=True))
@@ -126,7 +136,7 @@ def _from_avro(t: CqlType, value: Any) -> Any:
 def _from_driver(t: CqlType, value: Any) -> Any:
     if value is None:
         return None
-    if t.name == "udt":
+    if t.name in ("udt", "tuple"):
         return tuple(_from_driver(a, v) for a, v in zip(t.args, value, strict=True))
     return _same(t, value, _from_driver, _DRIVER)
 
@@ -139,7 +149,11 @@ def _same(
     if t.name == "set":
         return sorted((nested(t.args[0], v) for v in value), key=repr)
     if t.name == "map":
-        return {nested(t.args[0], k): nested(t.args[1], v) for k, v in value.items()}
+        # Avro's map has text for keys.
+        return {
+            k if isinstance(k, str) else _TEXT.get(t.args[0].name, str)(k): nested(t.args[1], v)
+            for k, v in value.items()
+        }
     return scalars[t.name](value) if t.name in scalars else value
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from helenus_stack.files import write_atomically
-from helenus_stack.server import Command, Server, classpath
+from helenus_stack.server import Command, Server, classpath, own_temporary_folder
 from helenus_stack.settings import Settings
 
 CLUSTER_ID = "helenus-stack-cluster1"
@@ -66,6 +66,7 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
     properties = folder / "server.properties"
     write_atomically(properties, "".join(f"{k}={v}\n" for k, v in configuration(settings, folder).items()))
     run = [str(java / "bin/java"), "-Dorg.slf4j.simpleLogger.showDateTime=true", "-Djava.net.preferIPv4Stack=true"]
+    run += [own_temporary_folder(folder)]
     start = [
         *run,
         f"-Xms{HEAP}",

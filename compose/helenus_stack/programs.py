@@ -5,16 +5,17 @@ Their pid files lie with the servers', so `helenus-stack down` and the watchdog 
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import javaproperties
-
 from helenus_stack.errors import StackError
-from helenus_stack.process import Process, python_module
+from helenus_stack.process import STOP_SECONDS, Process, python_module, stop
 from helenus_stack.status import Status
 
 LOG_LINES = 25
@@ -62,6 +63,19 @@ def tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:]) if log.exists() else ""
 
 
+def end(directory: Path) -> None:
+    """Stops agent and connector in a stack's directory, if they run, while their servers still answer."""
+    running = [Process(directory / "run" / f"{name}.pid") for name in ("agent", "connector")]
+    for process in running:
+        # The parent alone: the connector ends its children itself, and needs them for that.
+        if (pid := process.pid) is not None:
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < deadline and any(process.pid for process in running):
+        time.sleep(0.05)
+    stop(running, 0)
+
+
 def agent(status: Status, folder: Path) -> Program:
     """The agent beside the stack's first node; writes its properties file into `folder`."""
     node = status.nodes[0]
@@ -93,6 +107,12 @@ def connector(status: Status, folder: Path, keyspace: str, table: str) -> Progra
         [
             ("bootstrap.servers", status.bootstrap_servers, "The brokers of events and records."),
             ("checkpoint.dir", folder / "checkpoint", "Where Spark notes which events are done."),
+            ("spark.master", "local[2,4]", "Spark within the worker's process, on two cores, four attempts at a task."),
+            (
+                "spark.driver.extraJavaOptions",
+                "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "For a short run: Spark starts with a third less work, and never gets quite as fast.",
+            ),
             ("listeners", f"http://127.0.0.1:{free_port()}", "Serves /metrics, /health/live and /health/ready."),
         ],
     )
@@ -123,9 +143,10 @@ def free_port() -> int:
 
 def _write(path: Path, title: str, entries: Iterable[tuple[str, object, str]]) -> Path:
     """A properties file of (key, value, comment)."""
-    lines = [javaproperties.to_comment(title), ""]
+    lines = [f"# {title}"]
     for key, value, comment in entries:
-        lines += [javaproperties.to_comment(comment), javaproperties.join_key_value(key, str(value))]
+        text = str(value).replace("\\", "\\\\")  # the only character of a path that this format escapes
+        lines += ["", f"# {comment}", f"{key}={text}"]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from helenus_stack.jars import unpack
 from helenus_stack.progress import Silent
-from helenus_stack.server import Command, Server
+from helenus_stack.server import Command, Server, own_temporary_folder
 from helenus_stack.settings import Settings
 
 PATH = "/apis/ccompat/v7"
@@ -41,7 +41,6 @@ def url(settings: Settings) -> str:
 
 def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) -> Command:
     """Unpacks the server; see `Server.prepare`."""
-    folder.mkdir(parents=True, exist_ok=True)
     (archive,) = jars
     properties = {
         "quarkus.http.host": "127.0.0.1",
@@ -49,12 +48,13 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
         # A second listener, otherwise on all interfaces.
         "quarkus.management.host": "127.0.0.1",
         "quarkus.management.port": settings.management_port,
-        # By default schemas live in memory only.
-        "apicurio.datasource.url": f"jdbc:h2:file:{folder / 'schemas'}",
+        # By default schemas live in memory only; in a file, a schema is on disk when its registration is answered.
+        "apicurio.datasource.url": f"jdbc:h2:file:{folder / 'schemas'};WRITE_DELAY=0",
         "java.net.preferIPv4Stack": "true",
     }
     # One compiler and a plain collector: 40 % less CPU until it is ready, and it never has much to do.
     options = [f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"]
+    options += [own_temporary_folder(folder)]
     options += [f"-D{key}={value}" for key, value in properties.items()]
     # The server looks for its libraries in its working folder.
     return Command([str(java / "bin/java"), *options, "-jar", "quarkus-run.jar"], unpack(archive, Silent()))

@@ -105,8 +105,7 @@ def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], p
         try:
             while client.poll() is None:
                 time.sleep(0.2)
-                done = len(re.findall(r"^.*(?:Downloaded|SUCCESSFUL).*\.(?:jar|gz)\b", log.read_text(), re.M))
-                progress.waiting(f"fetched {done} of {len(artifacts)} files, {time.monotonic() - started:.0f} s")
+                progress.waiting(f"{_done(log.read_text(), artifacts)}, {time.monotonic() - started:.0f} s")
         except BaseException:
             client.kill()
             raise
@@ -114,7 +113,16 @@ def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], p
         raise StackError(
             "the jars could not be downloaded",
             " ".join(command[:2]),
-            "check the network, and the proxy or mirror in the client's own settings; run again to go on",
+            "check the network, and proxy and mirror in the client's own settings, then run again to go on; "
+            "certificates of your own: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE",
             detail="\n".join(log.read_text().splitlines()[-15:]),
         )
     progress.say(f"fetched in {time.monotonic() - started:.0f} s")
+
+
+def _done(log: str, artifacts: Sequence[Artifact]) -> str:
+    """How far a client is, by what it printed; Ivy looks everything up before it downloads anything."""
+    wanted = {artifact.file for artifact in artifacts}
+    fetched = len(wanted.intersection(re.findall(r"Downloaded .*/(\S+)", log))) + log.count("SUCCESSFUL")
+    found = len(re.findall(r"^\tfound ", log, re.MULTILINE))
+    return f"fetched {fetched} of {len(wanted)} files" if fetched else f"looked up {found} of {len(wanted)} files"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,3 +59,11 @@ class Server:
 def classpath(jars: Sequence[Path]) -> dict[str, str]:
     """The environment variable by which Java finds jars; as an argument they would fill the process list."""
     return {"CLASSPATH": ":".join(map(str, jars))}
+
+
+def own_temporary_folder(folder: Path) -> str:
+    """The Java option that keeps temporary files below the server's folder; what a killed server left is removed."""
+    temporary = folder / "tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    return f"-Djava.io.tmpdir={temporary}"

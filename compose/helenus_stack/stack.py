@@ -122,7 +122,10 @@ class Stack:
             missing = [server.name for server in self.select(names) if self.process(server).pid is None]
             if not missing:
                 self.progress.say("nothing to start: everything runs")
-            with self._ports(missing):
+            if self._running and self.settings != Settings.changed(self._file, {}):
+                self.progress.say("servers that run keep their settings until they are restarted")
+            with self._ports():
+                self.settings.save(self._file)
                 started = self.select(missing) if missing else []
                 try:
                     self._launch(started)
@@ -187,15 +190,22 @@ class Stack:
             self.settings = Settings.changed(self._file, self._given)  # the other one may have changed them
             yield
 
+    @property
+    def _running(self) -> bool:
+        return any(self.process(server).pid for server in self.servers)
+
     @contextmanager
-    def _ports(self, missing: Sequence[str]) -> Iterator[None]:
+    def _ports(self) -> Iterator[None]:
         """Settles the stack's ports, and holds them while its servers start."""
-        if not missing or any(self.process(server).pid for server in self.servers):
-            yield  # the running servers have settled them
-            return
         offset = self._port_offset
         if offset is None and self._file.exists():
             offset = self.settings.port_offset
+        if self._running:  # with the ports they were started with
+            if self._port_offset not in (None, self.settings.port_offset):
+                what = f"the stack runs with port offset {self.settings.port_offset}, not {self._port_offset}"
+                raise StackError(what, str(self.directory), "run helenus-stack down first")
+            yield
+            return
         with ports.claim(self.settings, offset) as self.settings:
             yield
 
@@ -205,7 +215,6 @@ class Stack:
         locks = {server.kind: read_lock(server.kind) for server in servers}
         fetch([artifact for lock in locks.values() for artifact in lock], self.progress, resolve)  # all in one go
         javas = [java_home(server.java, self.progress, newer=server.newer_java) for server in servers]
-        self.settings.save(self._file)
         for server, java in zip(servers, javas, strict=True):
             command = server.prepare(java, fetch(locks[server.kind], self.progress, resolve))
             self.process(server).start(command.arguments, command.folder, server.log, command.environment)

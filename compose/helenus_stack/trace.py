@@ -1,4 +1,4 @@
-"""Follows a statement through the topics: its event, known by its write time, and the record that the event leads to."""
+"""Follows a statement through the topics: its event, known by its write time, then the record that it leads to."""
 
 from __future__ import annotations
 
@@ -38,18 +38,16 @@ class Arrival:
 
 @dataclass
 class Search:
-    """What is known of one statement while its event and its record are on their way. Messages may come in any order."""
+    """What is known of one statement while its event and record are on their way; messages may come in any order."""
 
     write_time: int
-    change: Change | None = None
     event: Arrival | None = None
     _records: list[Arrival] = field(default_factory=list)
 
     def add_event(self, arrival: Arrival) -> None:
         """Takes it if it is the first event of the statement: the agent may send one twice."""
-        change = decode(arrival.message.value())
-        if self.event is None and change.write_time == self.write_time:
-            self.change, self.event = change, arrival
+        if self.event is None and decode(arrival.message.value()).write_time == self.write_time:
+            self.event = arrival
 
     def add_record(self, arrival: Arrival) -> None:
         """Keeps a record that may be the one."""
@@ -62,22 +60,18 @@ class Search:
             return None
         key, since = self.event.message.key(), self.event.message.timestamp()[1]
         # A record's key is the event's behind the 5 bytes that name its schema.
-        return next((r for r in self._records if r.message.key()[5:] == key and r.message.timestamp()[1] >= since), None)
+        later = (r for r in self._records if r.message.timestamp()[1] >= since)
+        return next((r for r in later if r.message.key()[5:] == key), None)
 
 
 class Tracer:
-    """Reads the events and the data topic of a table from now on; both must exist. Close it at the end."""
+    """Reads the events and the data topic of a table from their start; both must exist. Close it at the end."""
 
     def __init__(self, bootstrap_servers: str, registry_url: str, events: str, data: str) -> None:
         self._decoder = Decoder(registry_url)
         self._events = events
         self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "helenus-stack",
-                "enable.auto.commit": "false",
-                "fetch.wait.max.ms": "50",
-            }
+            {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
         )
         known = self._consumer.list_topics(timeout=10).topics
         self._consumer.assign([TopicPartition(t, p, 0) for t in (events, data) for p in known[t].partitions])
@@ -88,7 +82,7 @@ class Tracer:
         Calls `waiting` several times a second, which may raise to end it. Raises KafkaException if the broker refuses.
         """
         search = Search(write_time)
-        while (record := search.record) is None:
+        while (event := search.event) is None or (record := search.record) is None:
             waiting(search)
             message = self._consumer.poll(_POLL_SECONDS)
             arrival = Arrival(message, time.monotonic())
@@ -99,12 +93,11 @@ class Tracer:
                     continue
                 raise KafkaException(message.error())
             (search.add_event if message.topic() == self._events else search.add_record)(arrival)
-        assert search.event is not None and search.change is not None
         return Trace(
-            search.change,
+            decode(event.message.value()),
             self._decoder.record(record.message),
-            max(0.0, search.event.at - acknowledged),
-            max(0.0, record.at - search.event.at),
+            max(0.0, event.at - acknowledged),
+            max(0.0, record.at - event.at),
         )
 
     def close(self) -> None:

@@ -138,16 +138,20 @@ class Worker:
             server = serve(*self.worker.listener, self.ready)
             from helenus_connector.spark import session
 
-            # Spark takes seconds to load: the checks go on meanwhile, and end it if they fail.
+            topics = Topics(self.worker, self.connectors)
+            complete = self._complete(directory, topics)
+            # Spark takes seconds to load, which is well spent while servers start.
             with ThreadPoolExecutor(1) as pool:
                 loading = pool.submit(session, self.worker, directory)
-                topics = Topics(self.worker, self.connectors)
                 try:
-                    self._check(directory, topics)
+                    if not complete:
+                        self._wait(directory, topics)
                 except BaseException:
                     loading.result().stop()
                     raise
                 spark = loading.result()
+            for topic in topics.missing():
+                _log.warning("events.missing", topic=topic, advice="start the agent; it makes the topic")
             try:
                 self._supervise(spark, directory, topics)
             finally:
@@ -157,8 +161,18 @@ class Worker:
                 server.shutdown()
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _check(self, directory: Path, topics: Topics) -> None:
-        """Check, and wait for what is not there yet as long as `startup.timeout.ms` allows."""
+    def _complete(self, directory: Path, topics: Topics) -> bool:
+        """Whether all is there; False if something is not, and there is time to wait for it."""
+        try:
+            check(self.connectors, directory, topics)
+        except HelenusError as error:
+            if _may_come(error) and self.worker.startup_timeout_ms:
+                return False
+            raise
+        return True
+
+    def _wait(self, directory: Path, topics: Topics) -> None:
+        """Wait for what is not there yet as long as `startup.timeout.ms` allows."""
         for attempt in tenacity.Retrying(
             retry=tenacity.retry_if_exception(_may_come),
             stop=tenacity.stop_any(
@@ -172,8 +186,6 @@ class Worker:
         ):
             with attempt:
                 check(self.connectors, directory, topics)
-        for topic in topics.missing():
-            _log.warning("events.missing", topic=topic, advice="start the agent; it makes the topic")
 
     def _supervise(self, spark: Any, directory: Path, topics: Topics) -> None:
         from helenus_connector.source import EventsSource

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from integration.pipeline import Pipeline, eventually, free_port, write_properties
 
 from helenus_stack.stack import Stack
@@ -49,13 +50,10 @@ def agent_file(pipeline: Pipeline, tmp_path: Path, **changes: object) -> str:
     return str(write_properties(tmp_path / "agent.properties", values))
 
 
-def node_yaml(status: Status, tmp_path: Path, **changes: str) -> Path:
-    text = Path(status.nodes[0].cassandra_yaml).read_text()
-    for key, value in changes.items():
-        text, found = re.subn(rf'(?m)^"?{key}"?:.*$', f"{key}: {value}", text)
-        assert found, f"{key} in cassandra.yaml"
+def node_yaml(status: Status, tmp_path: Path, **changes: object) -> Path:
+    settings = yaml.safe_load(Path(status.nodes[0].cassandra_yaml).read_text())
     path = tmp_path / "cassandra.yaml"
-    path.write_text(text)
+    path.write_text(yaml.safe_dump({**settings, **changes}))
     return path
 
 
@@ -75,11 +73,11 @@ def test_agent_with_a_wrong_file(pipeline: Pipeline, tmp_path: Path, case: str) 
 
 
 def test_agent_on_a_node_without_cdc(pipeline: Pipeline, tmp_path: Path) -> None:
-    yaml = node_yaml(pipeline.status, tmp_path, cdc_enabled="false")
-    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, cassandra_config=yaml))
+    path = node_yaml(pipeline.status, tmp_path, cdc_enabled=False)
+    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, cassandra_config=path))
     assert status != 0
     assert "cdc_enabled" in message
-    assert str(yaml) in message
+    assert str(path) in message
 
 
 def test_agent_without_access_to_cdc_raw(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -147,12 +145,8 @@ def test_connector(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Status]:
     """A node that asks for a password."""
     overrides = {"authenticator": "PasswordAuthenticator"}
-    stack = Stack(tmp_path_factory.mktemp("guarded"), cassandra_yaml=overrides)
-    stack.tie()
-    try:
-        yield stack.up("cassandra")
-    finally:
-        stack.__exit__(None, None, None)
+    with Stack(tmp_path_factory.mktemp("guarded"), only=("cassandra",), cassandra_yaml=overrides) as stack:
+        yield stack.status()
 
 
 def test_a_wrong_password(pipeline: Pipeline, guarded: Status, tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+# C types for decoder.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+cimport cython
+
+cdef bint _compiled
+cdef int _SIZED, _INTEGER, _DATE, _UUID, _BOOLEAN, _REVERSED, _OTHER
+cdef Py_ssize_t _VBYTES, _COMPLEX, _NO_BYTES, _NO_COLUMN
+cdef Py_ssize_t _HEADERS
+cdef unsigned long long _TIMESTAMP_EPOCH, _DELETION_EPOCH
+cdef long long _NONE, _NEVER
+cdef bytes _ROW, _STATIC, _PARTITION
+cdef tuple _PAIRS, _LAST
+
+cdef class Part:
+    cdef public int form
+    cdef public Py_ssize_t width, fixed
+    cdef public object encode
+
+cdef class Plan:
+    cdef public int index
+    cdef public str reason
+    cdef public bint known, schema
+    cdef public tuple partition, clustering
+    cdef public dict columns
+    cdef public list headers
+
+@cython.locals(
+    changes=list, notes=list, problems=list, found=list, schema=bint, broken=bint, mutations=Py_ssize_t,
+    node_bytes=bytes, segment_bytes=bytes, end=Py_ssize_t, p=Py_ssize_t, left=Py_ssize_t, size=Py_ssize_t,
+    payload=bytes, size_crc=Py_ssize_t, raw=cython.p_const_char, after=Py_ssize_t, mark=Py_ssize_t,
+    digest=bytes, position=bytes, parts=bytes,
+    part=Py_ssize_t, scope=bytes, last=bytes, value=bytes,
+)
+cpdef object decode(
+    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most
+)
+
+@cython.locals(updates=cython.ulonglong, p=Py_ssize_t, schema=bint, plan=Plan, table=bytes, raw=cython.p_const_char)
+cdef bint mutation(bytes d, dict plans, list found, list notes) except -1
+
+@cython.locals(
+    start=Py_ssize_t, size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
+    _=cython.ulonglong, statics=tuple, regulars=tuple, header=tuple, tell=bint, prefix=bytes, row_flags=int,
+    newest=cython.longlong, expires=cython.longlong, values=list, key=bytes, raw=cython.p_const_char,
+)
+cdef Py_ssize_t update(bytes d, Py_ssize_t p, Plan plan, list found, list notes) except -1
+
+@cython.locals(
+    headers=list, i=Py_ssize_t, known=tuple, first=Py_ssize_t, count=cython.ulonglong, codes=list, size=Py_ssize_t,
+    name=bytes, header=tuple, raw=cython.p_const_char,
+)
+cdef tuple columns(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t start)
+
+@cython.locals(
+    newest=cython.longlong, expires=cython.longlong, time=cython.longlong, delta=cython.ulonglong,
+    _=cython.ulonglong, code=Py_ssize_t, cells=cython.ulonglong, cell=int, size=Py_ssize_t,
+)
+cdef (long long, long long, Py_ssize_t) row(
+    bytes d, Py_ssize_t p, int flags, unsigned long long low, unsigned long long low_deletion, tuple codes
+)
+
+@cython.locals(missing=cython.ulonglong, count=Py_ssize_t, few=bint, left=cython.ulonglong, column=cython.ulonglong, i=Py_ssize_t)
+cdef tuple subset(bytes d, Py_ssize_t p, tuple codes)
+
+@cython.locals(kind=int, size=Py_ssize_t, _=cython.longlong)
+cdef Py_ssize_t marker(bytes d, Py_ssize_t p, Plan plan, unsigned long long low, list notes) except -1
+
+@cython.locals(bits=cython.ulonglong, i=Py_ssize_t, what=int, size=Py_ssize_t, part=Part, raw=cython.p_const_char)
+cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t count, list values) except -1
+
+@cython.locals(delta=cython.ulonglong, _=cython.ulonglong)
+cdef (long long, Py_ssize_t) deletion(bytes d, Py_ssize_t p, unsigned long long low)
+
+@cython.locals(out=list, p=Py_ssize_t, part=Part, size=Py_ssize_t)
+cdef bytes partition_key(bytes data, Plan plan)
+
+@cython.locals(out=list, i=Py_ssize_t, value=bytes)
+cdef bytes clustering_key(bytes prefix, list values, Plan plan)
+
+@cython.locals(form=int, text=str)
+cdef int avro(list out, bytes value, Part part) except -1
+
+@cython.locals(written=bytes)
+cdef bytes tail(long long newest, long long expires)
+
+@cython.locals(rest=cython.ulonglong, out=list)
+cdef bytes long_bytes(long long value)
+
+@cython.locals(first=int, size=int, value=cython.ulonglong)
+cdef (unsigned long long, Py_ssize_t) vint(bytes d, Py_ssize_t p)
+
+@cython.locals(value=cython.ulonglong)
+cdef (Py_ssize_t, Py_ssize_t) length(bytes d, Py_ssize_t p)
+
+cdef long long wrapped(unsigned long long value)
+
+@cython.locals(number=cython.longlong, i=Py_ssize_t, shift=int)
+cdef long long integer(bytes value)
+
+@cython.locals(number=Py_ssize_t, i=Py_ssize_t)
+cdef Py_ssize_t u32(bytes d, Py_ssize_t p)

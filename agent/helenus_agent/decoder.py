@@ -1,0 +1,660 @@
+"""Commit-log entries to events: the decoder, and the encoder of what it finds, in one pass over the bytes.
+
+This file runs as it is; compiled by Cython it takes its C types from decoder.pxd beside it, and gives the same results.
+So both must agree on corrupt bytes: every length is checked, and only sums that wrap at 64 bits in C are masked here.
+
+The grammar, as Cassandra 4.0 - 5.0 writes version 7 (CommitLog.add, Mutation.serializer, PartitionUpdate.serializer,
+UnfilteredRowIteratorSerializer, UnfilteredSerializer, Cell.serializer, ClusteringPrefix.serializer). Big-endian.
+
+    entry      = int size, int crc(size), mutation of `size` bytes, int crc; size 0: nothing more in this section.
+                 The last crc continues the first: crc32(mutation, crc32(size)).
+    vint       = as many leading one bits in the first byte as bytes follow; the value is what is left. Unsigned.
+    vbytes     = vint length, bytes
+    mutation   = vint n, n updates
+    update     = 16 bytes of table id, vbytes partition key, byte flags: 1 empty (the end), 4 partition deletion,
+                 8 static row, 16 row estimate; vint timestamp - epoch, vint local deletion time - epoch, vint ttl
+                 (the lowest of the update: the others are told as differences); [8] columns of the statics;
+                 columns; [4] deletion; [8] row; [16] vint; rows and markers up to flags 1
+    columns    = vint n, n vbytes of names. Their types are the schema's.
+    deletion   = vint timestamp, vint local deletion time; "none" is the lowest timestamp there is
+    row        = byte flags: 4 timestamp, 8 expires, 16 deletion, 32 has all columns, 64 a complex column is deleted,
+                 128 a second flags byte follows: 1 static, 2 shadowable deletion; clustering (a static row has none);
+                 [4] vint timestamp; [8] vint ttl, vint expiry; [16] deletion; [not 32] subset; per column: cell or
+                 complex
+    clustering = per 32 values a vint of 2 bits each, 1 empty, 2 null; values, fixed by type or vbytes
+    subset     = vint: bits of the missing columns; of 64 columns or more: vint how many are missing, then as vints
+                 the present ones if they are less than half, else the missing ones
+    cell       = byte flags: 1 tombstone, 2 expires, 4 no value, 8 the row's timestamp, 16 the row's ttl and expiry;
+                 [not 8] vint timestamp; [1 or 2, not 16] vint local deletion time; [2, not 16] vint ttl;
+                 [in a complex column] vbytes path; [not 4] value: fixed by the column's type, or vbytes
+    complex    = [row's 64] deletion; vint n, n cells
+    marker     = byte flags 2, byte kind, ushort n, clustering of n values, deletion; a boundary (kinds 2 and 5) has two
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+from zlib import crc32
+
+from helenus_agent.segment import Corrupt
+from helenus_schemas.cql import CqlType
+from helenus_schemas.table import Table
+from helenus_schemas.transcode import encoder
+
+try:
+    # What hashlib wraps: half the cost for a mutation's hundred bytes.
+    from _md5 import md5  # type: ignore[import-not-found]
+except ImportError:
+    from hashlib import md5
+
+COMPILED = not __file__.endswith(".py")
+_compiled = COMPILED
+
+# The code of a column: the width of its values, or one of these.
+_VBYTES = 0
+_COMPLEX = -1
+_NO_BYTES = -2
+_NO_COLUMN = -3
+
+# The Avro form of a key column.
+_SIZED = 0
+_INTEGER = 1
+_DATE = 2
+_UUID = 3
+_BOOLEAN = 4
+_REVERSED = 5
+_OTHER = 6
+_FORMS = {
+    **dict.fromkeys("ascii text blob varint".split(), _SIZED),
+    **dict.fromkeys("tinyint smallint int bigint timestamp time".split(), _INTEGER),
+    **dict.fromkeys("uuid timeuuid".split(), _UUID),
+    **dict.fromkeys("float double".split(), _REVERSED),
+    "boolean": _BOOLEAN,
+    "date": _DATE,
+}
+# A value's bytes, where the commit log does not fix them but the type does.
+_WIDTHS = {"tinyint": 1, "smallint": 2, "date": 4, "time": 8}
+
+_TIMESTAMP_EPOCH = 1442880000000000
+_DELETION_EPOCH = 1442880000
+_NONE = -0x8000000000000000
+_NEVER = 0x7FFFFFFFFFFFFFFF
+_HEADERS = 16
+
+_ROW = b"\0"
+_STATIC = b"\2"
+_PARTITION = b"\4"
+
+# Avro longs by two bytes: pairs that go on, and the last one or two.
+_PAIRS = tuple(bytes((v & 0x7F | 0x80, v >> 7 | 0x80)) for v in range(0x4000))
+_LAST = tuple(bytes((v,)) if v < 0x80 else bytes((v & 0x7F | 0x80, v >> 7)) for v in range(0x4000))
+
+Found = tuple[int, bytes, bytes, bytes, bytes]
+Header = tuple[bytes, tuple[int, ...]]
+
+
+class Part:
+    """A key column: its Avro `form`, the `width` a value must have (0: any), its `fixed` width in a clustering (0:
+    vbytes), and `encode`, from CQL bytes to Avro bytes, for other forms."""
+
+    def __init__(self, form: int, width: int, fixed: int, encode: Callable[[bytes], bytes]) -> None:
+        self.form = form
+        self.width = width
+        self.fixed = fixed
+        self.encode = encode
+
+
+class Plan:
+    """What the decoder needs to know of a table.
+
+    `index`: its place among the followed tables, -1 if it is none. `reason`: why a CDC table is not followed, empty for
+    tables without CDC. `known`: False for a table without schema, which can't be walked. `schema`: its mutations change
+    the schema. `columns`: name to code, keys left out. `headers`: lists of columns met lately.
+    """
+
+    def __init__(self, index: int = -1, reason: str = "", known: bool = True, schema: bool = False) -> None:
+        self.index = index
+        self.reason = reason
+        self.known = known
+        self.schema = schema
+        self.partition: tuple[Part, ...] = ()
+        self.clustering: tuple[Part, ...] = ()
+        self.columns: dict[bytes, int] = {}
+        self.headers: list[Header] = []
+
+    def give_up(self, column: bytes) -> None:
+        """The schema does not know this column either: entries that name it can't be decoded."""
+        self.columns[column] = _NO_COLUMN
+
+
+def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = False) -> Plan:
+    """The plan of a table. Raises ValueError if it is to be followed and its key has no Avro form."""
+    plan = Plan(index, reason, True, schema)
+    parts = tuple([_part(c.type, index >= 0) for c in table.primary_key])
+    plan.partition = parts[: len(table.partition_key)]
+    plan.clustering = parts[len(table.partition_key) :]
+    plan.columns = {c.name.encode(): _code(c.type) for c in (*table.dropped.values(), *table.values)}
+    return plan
+
+
+def _part(t: CqlType, encoded: bool) -> Part:
+    form = _FORMS.get(t.name, _OTHER)
+    width = t.width or _WIDTHS.get(t.name, 0)
+    if form == _OTHER:
+        return Part(form, 0, t.width, encoder(t) if encoded else bytes)
+    return Part(form, width, t.width, bytes)
+
+
+def _code(t: CqlType) -> int:
+    if t.multicell:
+        return _COMPLEX
+    if t.name == "custom" and t.label.endswith("EmptyType"):
+        return _NO_BYTES
+    return t.width or _VBYTES
+
+
+class Unknown(Exception):
+    """The mutation names a table, or a column of a table, that is not in the plans."""
+
+    def __init__(self, table: bytes, column: bytes | None = None) -> None:
+        super().__init__(table, column)
+        self.table = table
+        self.column = column
+
+    def __str__(self) -> str:
+        column = "" if self.column is None else f", column {self.column.decode(errors='replace')}"
+        return f"table {self.table.hex()}{column}"
+
+
+class Batch(NamedTuple):
+    """What a call of `decode` found.
+
+    `changes`: (index of the table, partition key, event key, event value), in the log's order. `next`: offset of the
+    first entry not decoded. `mutations`: how many were read. `skipped`: a reason per thing that is not in `changes`.
+    `problems`: (position, what is wrong) of entries that can't be decoded. `broken`: the rest of the section can't be
+    read. `schema`: a mutation of the schema went by, `unknown`: one needs a newer schema; decoding stopped there.
+    """
+
+    changes: list[tuple[int, bytes, bytes, bytes]]
+    next: int
+    mutations: int
+    skipped: list[str]
+    problems: list[tuple[int, str]]
+    broken: bool
+    schema: bool
+    unknown: Unknown | None
+
+
+def decode(data: bytes, base: int, final: bool, plans: dict[bytes, Plan], node: str, segment: int, most: int) -> Batch:
+    """Decode the entries in `data`, whose first byte is an entry's first, at the position `base` of a `segment`.
+
+    `final` says that `data` ends where its section does; else an entry cut off at the end is left for the next call.
+    `plans` by table id, `node` is the host id as text. Stops behind the mutation that reaches `most` changes.
+    """
+    changes: list[tuple[int, bytes, bytes, bytes]] = []
+    notes: list[str] = []
+    problems: list[tuple[int, str]] = []
+    found: list[Found] = []
+    unknown: Unknown | None = None
+    schema = False
+    broken = False
+    mutations = 0
+    node_bytes = b"\2" + long_bytes(len(node)) + node.encode() + b"\0"
+    segment_bytes = long_bytes(segment)
+    raw = data
+    end = len(data)
+    p = 0
+    while p < end and len(changes) < most:
+        left = end - p
+        size = u32(data, p) if left >= 8 else 0
+        if left < 12 + size or size < 10:
+            # Less than an entry: more is to come, or it is the padding of the end, or a size that can't be.
+            if data.count(b"\0", p) == left and (final or left >= 4):
+                p = end
+            elif final or (left >= 8 and (size < 10 or crc32(raw[p : p + 4]) != u32(data, p + 4))):
+                problems.append((base + p, f"an entry of {size} bytes with {left} left"))
+                broken = True
+            break
+        payload = raw[p + 8 : p + 8 + size]
+        size_crc = u32(data, p + 4)
+        after = p + 12 + size
+        if crc32(payload, size_crc) != u32(data, after - 4):
+            problems.append((base + p, "an entry with a wrong CRC"))
+            if crc32(raw[p : p + 4]) != size_crc:
+                broken = True
+                break
+            p = after
+            continue
+        mark = len(notes)
+        try:
+            if mutation(payload, plans, found, notes):
+                schema = True
+        except Unknown as error:
+            unknown = error
+            del notes[mark:]
+            break
+        except (IndexError, Corrupt) as error:
+            problems.append((base + p, str(error)))
+            del notes[mark:]
+            found.clear()
+        mutations += 1
+        p = after
+        if found:
+            digest = md5(payload).hexdigest().encode()
+            position = long_bytes(base + after)
+            parts = long_bytes(len(found))
+            for part in range(len(found)):
+                index, partition, key, scope, last = found[part]
+                value = b"".join(
+                    (b"\2@", digest, node_bytes, scope, long_bytes(part), parts, segment_bytes, position, last)
+                )
+                changes.append((index, partition, key, value))
+            found.clear()
+        if schema:
+            break
+    return Batch(changes, p, mutations, notes, problems, broken, schema, unknown)
+
+
+def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list[str]) -> bool:
+    """Walk a mutation; what it changes goes to `found`, reasons for skipping to `notes`. True if it is of the schema.
+
+    Raises Unknown, and Corrupt or IndexError for bytes outside the grammar.
+    """
+    raw = d
+    updates, p = vint(d, 0)
+    if updates == 0:
+        raise Corrupt("a mutation without updates")
+    schema = False
+    while updates:
+        updates -= 1
+        if len(d) - p < 17:
+            raise Corrupt("an update that is cut off")
+        table = raw[p : p + 16]
+        plan = plans.get(table)
+        if plan is None:
+            raise Unknown(table)
+        if plan.index < 0:
+            if not plan.known:
+                # Without its schema there is no telling where it ends: what follows is lost with it.
+                notes.append("unknown_table")
+                return schema
+            if plan.schema:
+                schema = True
+            elif plan.reason:
+                notes.append(plan.reason)
+            if updates == 0:
+                return schema
+        p = update(d, p, plan, found, notes)
+    if p != len(d):
+        raise Corrupt(f"{len(d) - p} bytes behind a mutation")
+    return schema
+
+
+def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -> int:
+    """Walk the update at `p`, its table id; returns the offset behind it."""
+    start = p
+    size, p = length(d, p + 16)
+    raw = d
+    partition = raw[p : p + size]
+    p += size
+    flags = d[p]
+    p += 1
+    if flags & 1:
+        return p
+    low, p = vint(d, p)
+    low += _TIMESTAMP_EPOCH
+    low_deletion, p = vint(d, p)
+    low_deletion += _DELETION_EPOCH
+    _, p = vint(d, p)
+    statics: tuple[int, ...] = ()
+    if flags & 8:
+        header = columns(d, p, plan, start)
+        p += len(header[0])
+        statics = header[1]
+    header = columns(d, p, plan, start)
+    p += len(header[0])
+    regulars = header[1]
+
+    tell = plan.index >= 0
+    prefix = b""
+    if tell:
+        try:
+            prefix = partition_key(partition, plan)
+        except (ValueError, IndexError):
+            notes.append("malformed_key")
+            tell = False
+    if flags & 4:
+        newest, p = deletion(d, p, low)
+        if tell:
+            found.append(
+                (plan.index, partition, prefix + bytes(len(plan.clustering)), _PARTITION, tail(newest, _NEVER))
+            )
+    if flags & 8:
+        row_flags = d[p]
+        if row_flags & 131 != 128 or not d[p + 1] & 1:
+            raise Corrupt("a static row that is none")
+        newest, expires, p = row(d, p + 2, row_flags, low, low_deletion, statics)
+        if tell:
+            found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, tail(newest, expires)))
+    if flags & 16:
+        _, p = vint(d, p)
+    values: list[bytes | None] = []
+    while True:
+        row_flags = d[p]
+        p += 1
+        if row_flags & 1:
+            return p
+        if row_flags & 2:
+            p = marker(d, p, plan, low, notes if tell else None)
+            continue
+        if row_flags & 128:
+            if d[p] & 1:
+                raise Corrupt("a static row among the others")
+            p += 1
+        values.clear()
+        p = clustering(d, p, plan, len(plan.clustering), values)
+        newest, expires, p = row(d, p, row_flags, low, low_deletion, regulars)
+        if tell:
+            try:
+                key = clustering_key(prefix, values, plan)
+            except (ValueError, IndexError):
+                notes.append("malformed_key")
+                continue
+            found.append((plan.index, partition, key, _ROW, tail(newest, expires)))
+
+
+def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
+    """The columns' header at `p`: its bytes and the codes of its columns.
+
+    A table's updates name the same few lists of columns, and a header tells its own length: so one that was met is
+    known by its bytes. Raises Unknown with the table id at `start`.
+    """
+    headers = plan.headers
+    for i in range(len(headers)):
+        known = headers[i]
+        if d.startswith(known[0], p):
+            if i:
+                headers[i] = headers[i - 1]
+                headers[i - 1] = known
+            return known
+    raw = d
+    first = p
+    count, p = vint(d, p)
+    codes = []
+    while count:
+        count -= 1
+        size, p = length(d, p)
+        name = raw[p : p + size]
+        p += size
+        code = plan.columns.get(name)
+        if code is None:
+            raise Unknown(d[start : start + 16], name)
+        if code == _NO_COLUMN:
+            raise Corrupt(f"a column that the table never had: {name!r}")
+        codes.append(code)
+    header = (raw[first:p], tuple(codes))
+    if len(headers) == _HEADERS:
+        headers.pop()
+    headers.append(header)
+    return header
+
+
+def row(d: bytes, p: int, flags: int, low: int, low_deletion: int, codes: tuple[int, ...]) -> tuple[int, int, int]:
+    """Walk a row behind its clustering; returns its newest timestamp, its earliest expiry and the offset behind it."""
+    newest = _NONE
+    expires = _NEVER
+    if flags & 4:
+        delta, p = vint(d, p)
+        newest = wrapped(low + delta)
+        if flags & 8:
+            _, p = vint(d, p)
+            delta, p = vint(d, p)
+            expires = (low_deletion + delta) & 0xFFFFFFFF
+    if flags & 16:
+        time, p = deletion(d, p, low)
+        if time > newest:
+            newest = time
+    if not flags & 32:
+        codes, p = subset(d, p, codes)
+    for code in codes:
+        cells = 1
+        if code == _COMPLEX:
+            if flags & 64:
+                time, p = deletion(d, p, low)
+                if time > newest:
+                    newest = time
+            cells, p = vint(d, p)
+        while cells:
+            cells -= 1
+            cell = d[p]
+            p += 1
+            if not cell & 8:
+                delta, p = vint(d, p)
+                time = wrapped(low + delta)
+                if time > newest:
+                    newest = time
+            if cell & 3 and not cell & 16:
+                delta, p = vint(d, p)
+                if cell & 2:
+                    time = (low_deletion + delta) & 0xFFFFFFFF
+                    if time < expires:
+                        expires = time
+                    _, p = vint(d, p)
+            if code == _COMPLEX:
+                size, p = length(d, p)
+                p += size
+            if cell & 4:
+                continue
+            if code > 0:
+                p += code
+            elif code != _NO_BYTES:
+                size, p = length(d, p)
+                p += size
+    return newest, expires, p
+
+
+def subset(d: bytes, p: int, codes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Those of the header's columns that a row has, and the offset behind what says so."""
+    missing, p = vint(d, p)
+    if missing == 0:
+        return codes, p
+    count = len(codes)
+    if count < 64:
+        return tuple([codes[i] for i in range(count) if not missing >> i & 1]), p
+    if missing > count:
+        raise Corrupt("more columns missing than there are")
+    named = set()
+    few = count - missing < count // 2
+    left = count - missing if few else missing
+    while left:
+        left -= 1
+        column, p = vint(d, p)
+        named.add(column)
+    return tuple([codes[i] for i in range(count) if (i in named) == few]), p
+
+
+def marker(d: bytes, p: int, plan: Plan, low: int, notes: list[str] | None) -> int:
+    """Walk a bound of a range deletion behind its flags; a range counts once, where it opens."""
+    kind = d[p]
+    size = d[p + 1] << 8 | d[p + 2]
+    if kind > 7 or kind == 3 or kind == 4 or size > len(plan.clustering):
+        raise Corrupt(f"a range's bound of kind {kind} with {size} values")
+    p = clustering(d, p + 3, plan, size, None)
+    _, p = deletion(d, p, low)
+    if kind == 2 or kind == 5:
+        _, p = deletion(d, p, low)
+    if notes is not None and kind != 0 and kind != 6:
+        notes.append("range_delete")
+    return p
+
+
+def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | None] | None) -> int:
+    """Walk `count` clustering values, which are appended to `values`; returns the offset behind them."""
+    raw = d
+    bits = 0
+    for i in range(count):
+        if not i & 31:
+            bits, p = vint(d, p)
+        what = bits & 3
+        bits >>= 2
+        if what:
+            if values is not None:
+                values.append(b"" if what == 1 else None)
+            continue
+        size = plan.clustering[i].fixed
+        if size == 0:
+            size, p = length(d, p)
+        elif size > len(d) - p:
+            raise Corrupt(f"a value of {size} bytes with {len(d) - p} left")
+        if values is not None:
+            values.append(raw[p : p + size])
+        p += size
+    return p
+
+
+def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
+    """The timestamp of a deletion, and the offset behind it."""
+    delta, p = vint(d, p)
+    _, p = vint(d, p)
+    return wrapped(low + delta), p
+
+
+def partition_key(data: bytes, plan: Plan) -> bytes:
+    """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0."""
+    out: list[bytes] = []
+    if len(plan.partition) == 1:
+        avro(out, data, plan.partition[0])
+        return b"".join(out)
+    p = 0
+    for part in plan.partition:
+        size = data[p] << 8 | data[p + 1]
+        if size > len(data) - p - 3 or data[p + 2 + size]:
+            raise ValueError("not a composite key")
+        avro(out, data[p + 2 : p + 2 + size], part)
+        p += size + 3
+    if p != len(data):
+        raise ValueError("not a composite key")
+    return b"".join(out)
+
+
+def clustering_key(prefix: bytes, values: list[bytes | None], plan: Plan) -> bytes:
+    """The key of a row as Avro: the partition key's `prefix`, then unions of null and the columns' types."""
+    out = [prefix]
+    for i in range(len(values)):
+        value = values[i]
+        if value is None:
+            out.append(b"\0")
+        else:
+            out.append(b"\2")
+            avro(out, value, plan.clustering[i])
+    return b"".join(out)
+
+
+def avro(out: list[bytes], value: bytes, part: Part) -> None:
+    """Append a key column's CQL bytes as Avro's, the same as `transcode.encoder` gives. Raises ValueError."""
+    form = part.form
+    if part.width and len(value) != part.width:
+        raise ValueError(f"{len(value)} bytes where {part.width} are a value")
+    if form == _SIZED:
+        out.append(long_bytes(len(value)))
+        out.append(value)
+    elif form == _INTEGER:
+        out.append(long_bytes(integer(value)))
+    elif form == _UUID:
+        text = value.hex()
+        out.append(f"H{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode())
+    elif form == _REVERSED:
+        out.append(value[::-1])
+    elif form == _DATE:
+        out.append(long_bytes((integer(value) & 0xFFFFFFFF) - 0x80000000))
+    elif form == _BOOLEAN:
+        out.append(b"\1" if value[0] else b"\0")
+    else:
+        out.append(part.encode(value))
+
+
+def tail(newest: int, expires: int) -> bytes:
+    """The last fields of an event's value: when it was written, when it expires, and no bounds."""
+    if expires == _NEVER:
+        if newest == _NONE:
+            return b"\0\0\0\0"
+        return b"".join((b"\2", long_bytes(newest), b"\0\0\0"))
+    written = b"\0" if newest == _NONE else b"\2" + long_bytes(newest)
+    return b"".join((written, b"\2", long_bytes(expires), b"\0\0"))
+
+
+def long_bytes(value: int) -> bytes:
+    """An Avro int or long: zigzag, seven bits a byte, low ones first."""
+    rest = (value << 1) ^ (value >> 63)
+    if rest < 0x4000:
+        return _LAST[rest]
+    out = []
+    while rest > 0x3FFF:
+        out.append(_PAIRS[rest & 0x3FFF])
+        rest >>= 14
+    out.append(_LAST[rest])
+    return b"".join(out)
+
+
+def vint(d: bytes, p: int) -> tuple[int, int]:
+    """The vint at `p` and the offset behind it."""
+    first = d[p]
+    p += 1
+    if first < 0x80:
+        return first, p
+    if _compiled:
+        size = 1
+        while size < 8 and first & 0x80 >> size:
+            size += 1
+        value = first & 0x7F >> size
+        while size:
+            size -= 1
+            value = value << 8 | d[p]
+            p += 1
+        return value, p
+    size = 8 - (first ^ 0xFF).bit_length()
+    if size > len(d) - p:
+        raise IndexError("index out of range")
+    return (first & 0x7F >> size) << 8 * size | int.from_bytes(d[p : p + size], "big"), p + size
+
+
+def length(d: bytes, p: int) -> tuple[int, int]:
+    """The vint at `p`, a number of bytes that are there, and the offset behind it."""
+    value = d[p]
+    if value < 0x80:
+        p += 1
+    else:
+        value, p = vint(d, p)
+    if value > len(d) - p:
+        raise Corrupt(f"a length of {value} with {len(d) - p} bytes left")
+    return value, p
+
+
+def wrapped(value: int) -> int:
+    """A sum of unsigned numbers as a signed one of 64 bits."""
+    if _compiled:
+        return value
+    value &= 0xFFFFFFFFFFFFFFFF
+    return value - 0x10000000000000000 if value >> 63 else value
+
+
+def integer(value: bytes) -> int:
+    """A signed number of at most 8 bytes."""
+    if _compiled:
+        number = 0
+        for i in range(len(value)):
+            number = number << 8 | value[i]
+        shift = 64 - 8 * len(value)
+        return number << shift >> shift
+    return int.from_bytes(value, "big", signed=True)
+
+
+def u32(d: bytes, p: int) -> int:
+    """The unsigned int at `p`, which the caller knows to be there."""
+    if _compiled:
+        number = d[p]
+        for i in range(1, 4):
+            number = number << 8 | d[p + i]
+        return number
+    return int.from_bytes(d[p : p + 4], "big")

@@ -1,0 +1,124 @@
+"""What Cassandra says about the node and its tables."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cassandra import DriverException
+from cassandra.cluster import NoHostAvailable
+from cassandra.policies import WhiteListRoundRobinPolicy
+
+from helenus_schemas.cassandra import connect
+from helenus_schemas.config import CassandraSettings
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Table, read_tables
+
+_POLL = 1.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """The node beside us. `settings` are those of its cassandra.yaml that concern CDC, as it runs with them."""
+
+    host_id: uuid.UUID
+    release: str
+    settings: Mapping[str, str]
+
+    @property
+    def raw_limit(self) -> int | None:
+        """Bytes that cdc_raw may take, None if the node does not say."""
+        old = self.settings.get("cdc_total_space_in_mb")
+        text = f"{old}MiB" if old else self.settings.get("cdc_total_space", "")
+        digits = text.rstrip("BGKMi")
+        unit = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}.get(text[len(digits) :])
+        return int(digits) * unit if unit and digits.isdigit() else None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All tables by id, the ids of materialised views, and keyspaces whose writes are not logged."""
+
+    tables: Mapping[uuid.UUID, Table]
+    views: tuple[uuid.UUID, ...]
+    not_durable: tuple[str, ...]
+
+
+class Cassandra:
+    """The node whose cdc_raw is read; it alone is asked. Raises HelenusError."""
+
+    def __init__(self, settings: CassandraSettings) -> None:
+        self._where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}"
+        self._session = connect(settings, WhiteListRoundRobinPolicy(list(settings.cassandra_contact_points)))
+        self._version: Any = None
+        self._asked: Any = None
+        self._next = 0.0
+
+    def node(self) -> Node:
+        """Who it is, and its CDC settings."""
+        local = self._rows("SELECT host_id, release_version FROM system.local WHERE key = 'local'")[0]
+        try:
+            found = self._rows("SELECT name, value FROM system_views.settings")
+            settings = {r.name: r.value for r in found if r.name.startswith("cdc") and r.value is not None}
+        except HelenusError:
+            settings = {}  # no virtual tables before 4.0
+        return Node(local.host_id, local.release_version, settings)
+
+    def schema(self) -> Schema:
+        """The schema as it is now."""
+        self._version = self._rows("SELECT schema_version FROM system.local WHERE key = 'local'")[0][0]
+        self._asked = None
+        try:
+            tables = read_tables(self._session)
+        except (DriverException, NoHostAvailable) as error:
+            raise self._unreachable(error) from None
+        views = self._rows("SELECT id FROM system_schema.views")
+        keyspaces = self._rows("SELECT keyspace_name, durable_writes FROM system_schema.keyspaces")
+        return Schema(
+            tables, tuple(r.id for r in views), tuple(r.keyspace_name for r in keyspaces if not r.durable_writes)
+        )
+
+    def changed(self) -> bool:
+        """True if the schema is another one than at the last `schema()`. Asks once a second, and never waits."""
+        now = time.monotonic()
+        if self._asked is not None and self._asked.is_done:
+            answer = self._asked.answer
+            self._asked = None
+            return answer is not None and answer != self._version
+        if self._asked is None and now >= self._next:
+            self._next = now + _POLL
+            self._asked = _Question(self._session)
+        return False
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._session.cluster.shutdown()
+
+    def _rows(self, query: str) -> list[Any]:
+        try:
+            return list(self._session.execute(query))
+        except (DriverException, NoHostAvailable) as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> HelenusError:
+        return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)
+
+
+class _Question:
+    """The schema's version, asked for in the background."""
+
+    def __init__(self, session: Any) -> None:
+        self.answer: uuid.UUID | None = None
+        self.is_done = False
+        future = session.execute_async("SELECT schema_version FROM system.local WHERE key = 'local'")
+        future.add_callbacks(self._answered, self._failed)
+
+    def _answered(self, rows: Any) -> None:
+        self.answer = rows[0][0]
+        self.is_done = True
+
+    def _failed(self, _: Exception) -> None:
+        self.is_done = True

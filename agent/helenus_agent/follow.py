@@ -1,0 +1,179 @@
+"""Which segments there are, and what is to be read next: the read mode `marker`.
+
+Cassandra fills one segment after the other and has the next one ready. Its syncer goes from the oldest to the newest
+and writes a marker into each that has new entries. So who looks from the newest to the oldest, and then reads from the
+oldest to the newest, never reads an entry before one that was written earlier; and a segment in which nothing new is
+found after a newer one had some is closed, or as good as: it is looked at again when its index says COMPLETED.
+
+A segment with changes of CDC tables gets an index with the first flush and stays until it is taken away; the others
+Cassandra deletes itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+
+import structlog
+
+from helenus_agent import metrics
+from helenus_agent.positions import Positions
+from helenus_agent.segment import Corrupt, Segment, parse_name, read_index
+from helenus_schemas.errors import HelenusError, Kind
+
+_OPEN = 8
+_log = structlog.get_logger()
+
+
+class Follow:
+    """The segments of a cdc_raw directory: `refresh` lists them, `next` says where there is something to read.
+
+    `finished` are those that are complete and read to their end: who has their changes acknowledged clears it.
+    """
+
+    def __init__(self, directory: Path, positions: Positions) -> None:
+        self.directory = directory
+        self.finished: list[Segment] = []
+        self._positions = positions
+        self._segments: dict[int, Segment] = {}
+        self._watched: list[Segment] = []
+        self._ready: deque[Segment] = deque()
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All that are not finished, the oldest first."""
+        return list(self._segments.values())
+
+    @property
+    def newest(self) -> int:
+        """The id of the newest segment, 0 if there is none."""
+        return max(self._segments, default=0)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when (s since the epoch) the oldest unread data waits; None if all is read."""
+        return min((s.since for s in list(self._ready) if s.unread), default=None)
+
+    def refresh(self) -> None:
+        """List the directory: new segments, those that are complete now, those that vanished."""
+        try:
+            with os.scandir(self.directory) as entries:
+                sizes = {e.name: e.stat().st_size for e in entries if e.name.endswith(".log")}
+        except FileNotFoundError:
+            if not self.directory.is_dir():
+                raise HelenusError(Kind.CDC_DIRECTORY, "the directory is gone", str(self.directory)) from None
+            return  # a file went between listing and asking for its size: the next time
+        except OSError as error:
+            raise HelenusError(Kind.CDC_DIRECTORY, f"cannot list: {error.strerror}", str(self.directory)) from None
+        names = {parsed[1]: name for name in sizes if (parsed := parse_name(name))}
+        for number in self._segments.keys() - names.keys():
+            self._vanished(self._segments[number])
+        finished = {s.id for s in self.finished}
+        for number in self._positions.segments.keys() - names.keys() - self._segments.keys() - finished:
+            self._went_before(number)
+        for number in sorted(names.keys() - self._segments.keys() - finished):
+            self._appeared(number, names[number])
+        for segment in self._segments.values():
+            if not segment.complete and (index := read_index(segment.path)):
+                segment.indexed = True
+                segment.complete = index[1]
+                if segment.complete and segment not in self._watched:
+                    self._watched.append(segment)
+        self._watched.sort(key=lambda s: s.id)
+        metrics.RAW_BYTES.set(sum(sizes[name] for name in names.values()))
+        metrics.PENDING.set(len(self._segments))
+
+    def next(self) -> Segment | None:
+        """The segment to read from, None if there is nothing to read at the moment."""
+        while self._ready and not self._ready[0].unread:
+            self._ready.popleft()
+        if not self._ready:
+            self._look()
+        return self._ready[0] if self._ready else None
+
+    def rewind(self) -> None:
+        """Go back to what is acknowledged."""
+        done = self._positions.done
+        for segment in self.finished:
+            if segment.id not in done:
+                self._segments[segment.id] = segment
+        self.finished = [segment for segment in self.finished if segment.id in done]
+        self._segments = dict(sorted(self._segments.items()))
+        self._watched = self.segments
+        self._ready.clear()
+        for segment in self._watched:
+            mark = self._positions.segments.get(segment.id)
+            segment.rewind(mark.offset if mark else 0)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for segment in self._segments.values():
+            segment.close()
+
+    def _look(self) -> None:
+        newer_started = False
+        ready: list[Segment] = []
+        watched: list[Segment] = []
+        for segment in reversed(self._watched):
+            if self._look_at(segment):
+                ready.append(segment)
+                watched.append(segment)
+            elif segment.complete and segment.settled:
+                self.finished.append(segment)
+                del self._segments[segment.id]
+            elif newer_started and segment.settled:
+                segment.close()
+            else:
+                watched.append(segment)
+            newer_started = newer_started or segment.started
+        watched.reverse()
+        ready.reverse()
+        for segment in ready[_OPEN:]:
+            segment.close()
+        self._watched = watched
+        self._ready.extend(ready)
+
+    def _look_at(self, segment: Segment) -> bool:
+        try:
+            return segment.look()
+        except Corrupt as error:
+            metrics.PROBLEMS.inc()
+            _log.error("segment.corrupt", path=str(segment.path), position=segment.position, error=str(error))
+        except FileNotFoundError:
+            pass  # the next listing says so
+        except OSError as error:
+            raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
+        return bool(segment.unread)
+
+    def _appeared(self, number: int, name: str) -> None:
+        mark = self._positions.segments.get(number)
+        segment = Segment(self.directory / name, mark.offset if mark else 0, mark.bad if mark else False)
+        if number in self._positions.done:
+            # Its end was not reached before, or a restarted node has linked it again.
+            self.finished.append(segment)
+            return
+        self._segments[number] = segment
+        self._watched.append(segment)
+
+    def _went_before(self, number: int) -> None:
+        mark = self._positions.segments.pop(number)
+        if mark.indexed:
+            metrics.LOST.inc()
+            _log.error("segment.lost", directory=str(self.directory), segment=number, position=mark.offset)
+
+    def _vanished(self, segment: Segment) -> None:
+        if segment.is_open:
+            # Held open it can be read to its end, and that is where nothing more will come.
+            segment.complete = True
+            return
+        self._forget(segment)
+        if segment.indexed and (segment.unread or segment.bad or not segment.looked):
+            metrics.LOST.inc()
+            _log.error("segment.lost", path=str(segment.path), position=segment.position)
+
+    def _forget(self, segment: Segment) -> None:
+        del self._segments[segment.id]
+        self._positions.segments.pop(segment.id, None)
+        self._watched = [s for s in self._watched if s is not segment]
+        self._ready = deque(s for s in self._ready if s is not segment)

@@ -1,0 +1,250 @@
+"""`helenus-stack demo`: the whole path on real servers, shown statement by statement, and checked at the end."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from cassandra.query import tuple_factory
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+
+from helenus_schemas.table import read_tables
+from helenus_stack import programs, watchdog
+from helenus_stack.compare import Difference, differences
+from helenus_stack.cql import session
+from helenus_stack.errors import StackError
+from helenus_stack.files import try_lock
+from helenus_stack.java import spark_java_home
+from helenus_stack.process import Process
+from helenus_stack.programs import Program
+from helenus_stack.progress import Terminal
+from helenus_stack.records import Decoder, messages
+from helenus_stack.show import LEGEND, Show
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+from helenus_stack.trace import Search, Tracer
+from helenus_stack.workload import CHAPTERS, KEYSPACE, SCHEMA, TABLE
+
+FOLDER = "demo"
+"""Where in the stack's directory the demo keeps its files; its presence says that the stack's data are a demo's."""
+EVENTS, DATA = f"events-{KEYSPACE}.{TABLE}", f"data-{KEYSPACE}.{TABLE}"
+START_SECONDS = 60.0
+FIRST_SECONDS = 120.0
+TRACE_SECONDS = 30.0
+CONVERGE_SECONDS = 30.0
+QUIET_SECONDS = 2.0
+PAUSE_SECONDS = 0.1
+
+
+def run(directory: Path, keep: bool) -> int:
+    """Runs the demo in a stack's directory and gives the exit code: 0 if topic and table agree, else 1; 130 at Ctrl-C.
+
+    With `keep` everything is left running at the end. Raises StackError if a step fails; then all is stopped.
+    """
+    directory = directory.absolute()
+    progress = Terminal()
+    try:
+        with _only_one(directory), _supervised(_fresh(directory, progress), keep) as stack:
+            demo = Demo(stack, progress)
+            return 0 if demo.run() else 1
+    except KeyboardInterrupt:
+        progress.say("interrupted")
+        return 130
+    except KafkaException as error:
+        raise StackError(f"Kafka: {error.args[0].str()}", str(directory / "logs"), "read kafka.log there") from error
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "demo.lock", "w") as file:
+        if not try_lock(file.fileno()):
+            raise StackError("another demo runs here", str(directory), "wait for its end, or choose another --dir")
+        yield
+
+
+def _fresh(directory: Path, progress: Terminal) -> Stack:
+    """A stack without data. What an earlier demo left goes, what anybody else left is not touched."""
+    if any(Process(path).pid for path in (directory / "run").glob("*.pid")):
+        advice = "stop it with helenus-stack down, or choose another --dir"
+        raise StackError("a stack runs here already", str(directory), advice)
+    old = Stack(directory, progress=progress)
+    if (directory / FOLDER).exists():
+        progress.say(f"removing the last demo's data in {directory}")
+        shutil.rmtree(directory / FOLDER)
+    elif (directory / "stack.json").exists():
+        advice = "remove it with helenus-stack down --delete, or choose another --dir"
+        raise StackError("there is a stack with data of yours here", str(directory), advice)
+    old.down(delete=True)
+    (directory / FOLDER).mkdir()
+    return Stack(directory, progress=progress)
+
+
+@contextmanager
+def _supervised(stack: Stack, keep: bool) -> Iterator[Stack]:
+    """The stack, which is stopped at the end, whatever ends this process; with `keep` only if the body raises."""
+    guard = watchdog.start(stack.directory / "run", stack.directory / "lock")
+    kept = False
+    try:
+        yield stack
+        kept = keep
+    finally:
+        if kept:
+            print(_how_to_go_on(stack.status(), stack.directory), flush=True)
+        else:
+            stack.progress.say("stopping everything")
+            programs.end(stack.directory)
+            stack.down()
+            stack.progress.say(f"stopped; {_where(stack.directory)}")
+        guard.terminate()
+        guard.wait()
+
+
+class Demo:
+    """One run on a fresh stack."""
+
+    def __init__(self, stack: Stack, progress: Terminal) -> None:
+        self.stack = stack
+        self.progress = progress
+        self.started = time.monotonic()
+        self.programs: list[Program] = []
+        self.show = Show(Console(highlight=False, markup=False, soft_wrap=True))
+
+    def run(self) -> bool:
+        """Whether topic and table agree at the end."""
+        self.progress.say(f"Cassandra, Kafka and a schema registry on this machine, in {self.stack.directory}")
+        java = spark_java_home(self.progress)
+        with self.progress.spinning():
+            status = self.stack.up()
+        with session(status) as cassandra:
+            self.show.title("A table with cdc = true")
+            for cql in SCHEMA:
+                self.show.statement(cql)
+                cassandra.execute(cql)
+            self._start_programs(status, str(java))
+            with closing(Tracer(status.bootstrap_servers, status.registry_url, EVENTS, DATA)) as tracer:
+                self._write(cassandra, tracer)
+            return self._converges(status, cassandra)
+
+    def _start_programs(self, status: Status, java: str) -> None:
+        self.show.title("Agent and connector, each with its properties file")
+        folder = self.stack.directory / FOLDER
+        self._start(programs.agent(status, folder), status, EVENTS, {})
+        self._start(programs.connector(status, folder, KEYSPACE, TABLE), status, DATA, {"JAVA_HOME": java})
+
+    def _start(self, program: Program, status: Status, topic: str, environment: dict[str, str]) -> None:
+        """Starts a program and waits until it has made its topic."""
+        self.show.statement(f"$ {program.told}")
+        program.start(environment)
+        self.programs.append(program)
+        admin = AdminClient({"bootstrap.servers": status.bootstrap_servers})
+        limit = time.monotonic() + START_SECONDS
+        with self.progress.spinning():
+            while topic not in admin.list_topics(timeout=10).topics:
+                self._patience(limit, program, f"the {program.name} did not make {topic}")
+                self.progress.waiting(f"waiting for the {program.name} to make {topic}")
+                time.sleep(0.1)
+
+    def _patience(self, limit: float, program: Program, what: str) -> None:
+        """Raises StackError if anything died, or time is up: then `what` is the error, with the program's log."""
+        for server in self.stack.servers:
+            if self.stack.process(server).pid is None:
+                raise StackError(f"{server.name} died", str(server.log), "read its log", programs.tail(server.log))
+        for started in self.programs:
+            started.check()
+        if time.monotonic() > limit:
+            raise program.failure(f"{what} in time")
+
+    def _write(self, cassandra: Any, tracer: Tracer) -> None:
+        self.show.title("The workload")
+        self.show.console.print(LEGEND + (", what changed in bold" if self.show.console.is_terminal else ""))
+        for title, statements in CHAPTERS:
+            self.show.title(title)
+            for cql in statements:
+                self.show.statement(cql)
+                cassandra.execute(cql)
+                if not cql.startswith("ALTER"):
+                    self._trace(cassandra.cluster.timestamp_generator.last, tracer)
+                time.sleep(PAUSE_SECONDS)
+
+    def _trace(self, write_time: int, tracer: Tracer) -> None:
+        acknowledged = time.monotonic()
+        first = not self.show.traces
+        limit = acknowledged + (FIRST_SECONDS if first else TRACE_SECONDS)
+        agent, connector = self.programs
+
+        def waiting(search: Search) -> None:
+            late, missing = (agent, "event") if search.event is None else (connector, "record")
+            self._patience(limit, late, f"a statement's {missing} did not come")
+            why = ", Spark is loading" if first and late is connector else ""
+            if (waited := time.monotonic() - acknowledged) > QUIET_SECONDS:
+                self.progress.waiting(f"waiting for the {missing}{why}, {waited:.0f} s")
+
+        with self.progress.spinning():
+            trace = tracer.trace(write_time, acknowledged, waiting)
+        self.show.trace(trace)
+        if first:
+            self.show.console.print(
+                f"  (the first record, {time.monotonic() - self.started:.0f} s after the start: Spark had to load)"
+            )
+
+    def _converges(self, status: Status, cassandra: Any) -> bool:
+        """Compares topic and table, and again while they differ: what the connector reads too early it reads again."""
+        table = next(t for t in read_tables(cassandra, KEYSPACE).values() if t.name == TABLE)
+        decoder = Decoder(status.registry_url)
+        limit = time.monotonic() + CONVERGE_SECONDS
+        with self.progress.spinning(), session(status, tuple_factory) as plain:
+            while True:
+                records = [decoder.record(message) for message in messages(status.bootstrap_servers, DATA)]
+                found = differences(plain, table, records)
+                if not found or time.monotonic() > limit:
+                    break
+                self.progress.waiting(f"{len(found)} keys differ still")
+                time.sleep(0.5)
+        statements = sum(len(chapter) for _, chapter in CHAPTERS)
+        self.show.summary(statements, len(records), time.monotonic() - self.started)
+        self.show.console.print(verdict(found))
+        return not found
+
+
+def verdict(found: Sequence[Difference]) -> str:
+    """The last line of the demo: `converged`, or the keys that differ."""
+    if not found:
+        return "converged: the last record of every key equals its row"
+    return "\n".join(["not converged, keys that differ:", *(f"  {difference}" for difference in found)])
+
+
+def _how_to_go_on(status: Status, directory: Path) -> str:
+    here = invocation()
+    where = "" if directory == Path(".helenus-stack").absolute() else f" --dir {directory}"
+    return f"""
+Everything is left running. Write to the table:
+  {here} cql{where} "UPDATE {KEYSPACE}.{TABLE} SET status = 'lost' WHERE customer = 'ada' AND order_id = 1"
+Watch its records, or its events:
+  {here} watch{where} {DATA}
+  {here} watch{where} {EVENTS}
+Stop it:
+  {here} down{where}
+Cassandra {status.contact_points[0]}:{status.cql_port}, Kafka {status.bootstrap_servers}, registry {status.registry_url}
+{_where(directory).capitalize()}"""
+
+
+def _where(directory: Path) -> str:
+    return f"configuration in {directory / FOLDER}, logs in {directory / 'logs'}"
+
+
+def invocation() -> str:
+    """How `helenus-stack` is called in this environment."""
+    if shutil.which("helenus-stack"):
+        return "helenus-stack"
+    script = Path(sys.executable).with_name("helenus-stack")
+    if not script.exists():
+        return f"{sys.executable} -m helenus_stack.cli"
+    return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)

@@ -1,0 +1,108 @@
+"""How the demo shows statements, events and records: as lines, styled where the terminal can."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from helenus_schemas.change import Scope
+from helenus_stack.records import Record
+from helenus_stack.trace import Trace
+
+LEGEND = """\
+Each statement, and below it what became of it:
+  event   the agent has read it in the commit log: time from Cassandra's answer until a consumer had the event
+  record  the connector has read the row again: time from the event until a consumer had the record
+  behind  the record's key and value, without nulls"""
+
+
+def plain(value: Any) -> Any:
+    """A value of a record, or of a row as the driver gives it, as JSON can show it: decimals and times as text."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if hasattr(value, "_asdict"):  # a user-defined type from the driver
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        if value.keys() == {"bigint", "scale"}:
+            return str(Decimal(int.from_bytes(value["bigint"], "big", signed=True)).scaleb(-value["scale"]))
+        return {str(plain(key)): plain(v) for key, v in value.items() if v is not None}
+    return [plain(v) for v in value] if isinstance(value, Iterable) else str(value)
+
+
+def key_text(key: Mapping[str, Any]) -> str:
+    """A record's key, its columns joined by slashes; `*` stands for a whole partition's clustering columns."""
+    return "/".join("*" if value is None else str(plain(value)) for value in key.values())
+
+
+def value_text(value: Mapping[str, Any] | None, before: Mapping[str, Any] | None = None) -> Text:
+    """A record's value, or a row: its columns that are not null, bold where they differ from `before`."""
+    if value is None:
+        return Text("null", "bold red")
+    shown: Sequence[Text] = [
+        Text(f"{name}: {json.dumps(plain(v), ensure_ascii=False)}", "" if before and before.get(name) == v else "bold")
+        for name, v in value.items()
+        if v is not None
+    ]
+    return Text.assemble("{", Text(", ").join(shown), "}")
+
+
+@dataclass
+class Show:
+    """Prints traces on `console` and keeps what the summary tells."""
+
+    console: Console
+    traces: list[Trace] = field(default_factory=list)
+    _last: dict[str, Record] = field(default_factory=dict)
+
+    def title(self, text: str) -> None:
+        """A heading."""
+        self.console.print(Text(f"\n{text}", "bold cyan"))
+
+    def statement(self, cql: str) -> None:
+        """A statement that was given to Cassandra."""
+        self.console.print(Text(cql))
+
+    def trace(self, trace: Trace) -> None:
+        """What became of the statement above."""
+        record = trace.record
+        key = key_text(record.key)
+        last = self._last.get(key)
+        line = Text("  → ", "dim")
+        line.append(f"event {'+' + milliseconds(trace.event_after):>7}", "green")
+        line.append(" → ", "dim")
+        line.append(f"record {'+' + milliseconds(trace.record_after):>7}", "green")
+        line.append(f"  {key} ")
+        line.append_text(value_text(record.value, last.value if last else None))
+        if trace.change.scope is Scope.PARTITION:
+            line.append("  (every row of this partition is gone)", "dim")
+        previous = next((t.record.schema_id for t in reversed(self.traces) if t.record.schema_id is not None), None)
+        if previous is not None and record.schema_id not in (None, previous):
+            line.append(f"  (value schema {previous} → {record.schema_id})", "yellow")
+        self.console.print(line)
+        self.traces.append(trace)
+        self._last[key] = record
+
+    def summary(self, statements: int, records: int, seconds: float) -> None:
+        """Counts, and the median of each hop. `records` are all in the data topic; the demo has taken `seconds`."""
+        events = [t.event_after for t in self.traces]
+        rest = [t.record_after for t in self.traces]
+        both = [a + b for a, b in zip(events, rest, strict=True)]
+        self.console.print(
+            f"\n{statements} statements, {len(events)} events, {records} records (one each at least) in {seconds:.0f} s. "
+            f"Median from statement to event {milliseconds(median(events))}, "
+            f"from event to record {milliseconds(median(rest))}, in all {milliseconds(median(both))}."
+        )
+
+
+def milliseconds(seconds: float) -> str:
+    """`62 ms`, or `8.1 s` for what takes seconds."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

@@ -1,0 +1,140 @@
+"""A Log in memory that can refuse, a Cassandra that knows what it is told, and a cdc_raw directory to write into."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from agent.writer import Cell, Row, Update, entry, file_name, header, mutation, sync_marker
+
+from helenus_agent.agent import Agent
+from helenus_agent.config import AgentSettings
+from helenus_agent.discovery import Schema
+from helenus_agent.positions import State
+from helenus_agent.transfer import delete
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Table
+from helenus_sinks.log import Headers
+
+HOST = "ad310466-96a7-4cb2-acf4-59535a960812"
+Record = tuple[str, int, "bytes | None", "bytes | None"]
+
+
+class FakeLog:
+    """Appended records wait until a flush acknowledges them. `refuse_*`: how many calls to come fail."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, int] = {}
+        self.waiting: list[Record] = []
+        self.acknowledged: list[Record] = []
+        self.refuse_create = 0
+        self.refuse_append = 0
+        self.refuse_flush = 0
+        self.flushes = 0
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+        if self.refuse_create:
+            self.refuse_create -= 1
+            raise HelenusError(Kind.BROKER_UNREACHABLE, "away", "fake")
+        return self.topics.setdefault(topic, partitions)
+
+    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        assert 0 <= partition < self.topics[topic]
+        if self.refuse_append:
+            self.refuse_append -= 1
+            raise HelenusError(Kind.APPEND_FAILED, "full", "fake")
+        self.waiting.append((topic, partition, key, value))
+
+    def flush(self, timeout: float) -> None:
+        self.flushes += 1
+        if self.refuse_flush and self.waiting:
+            self.refuse_flush -= 1
+            self.waiting.clear()
+            raise HelenusError(Kind.APPEND_FAILED, "not acknowledged", "fake")
+        self.acknowledged += self.waiting
+        self.waiting.clear()
+
+    def close(self) -> None:
+        self.waiting.clear()
+
+
+class FakeCassandra:
+    """Knows the tables in `tables`. `away`: how many calls to come fail."""
+
+    def __init__(self, *tables: Table) -> None:
+        self.tables = {t.id: t for t in tables}
+        self.views: tuple[uuid.UUID, ...] = ()
+        self.away = 0
+        self.asked = 0
+        self.is_changed = False
+
+    def set(self, *tables: Table) -> None:
+        self.tables = {t.id: t for t in tables}
+
+    def schema(self) -> Schema:
+        self.asked += 1
+        if self.away:
+            self.away -= 1
+            raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "away", "fake")
+        self.is_changed = False
+        return Schema(dict(self.tables), self.views, ())
+
+    def changed(self) -> bool:
+        return self.is_changed
+
+
+class Raw:
+    """A cdc_raw directory; segments are written as Cassandra does: the content first, then the marker before it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self.ends: dict[int, int] = {}
+
+    def segment(self, segment: int, size: int = 100_000) -> Path:
+        path = self.path / file_name(segment)
+        path.write_bytes(header(segment).ljust(size, b"\0"))
+        self.ends[segment] = len(header(segment))
+        return path
+
+    def write(self, segment: int, *payloads: bytes, raw: bytes = b"") -> None:
+        """A section of these mutations, and of `raw` bytes behind them."""
+        content = b"".join(entry(p) for p in payloads) + raw
+        at = self.ends[segment]
+        end = at + 8 + len(content)
+        with open(self.path / file_name(segment), "r+b") as file:
+            file.seek(at + 8)
+            file.write(content)
+            file.seek(at)
+            file.write(sync_marker(segment, at, end))
+        self.ends[segment] = end
+
+    def index(self, segment: int, complete: bool = False) -> None:
+        path = self.path / file_name(segment).replace(".log", "_cdc.idx")
+        path.write_text(f"{self.ends[segment]}" + ("\nCOMPLETED" if complete else ""))
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(p.name for p in self.path.iterdir())
+
+
+def write_of(table: Table, key: int, time: int = 1_700_000_000_000_000) -> bytes:
+    """A mutation: an insert into a table with an int key `pk` and an int column `v`."""
+    return mutation(Update(table, key.to_bytes(4, "big"), [Row((), {"v": Cell(b"1234")}, time=time)]))
+
+
+def agent_on(
+    tmp_path: Path, raw: Raw, cassandra: FakeCassandra, log: FakeLog, state: State, **properties: str
+) -> Agent:
+    settings = AgentSettings.of(
+        {
+            "state.dir": str(tmp_path / "state"),
+            "cdc.raw.dir": str(raw.path),
+            "kafka.bootstrap.servers": "nowhere:1",
+            **{key.replace("_", "."): value for key, value in properties.items()},
+        },
+        "test",
+    )
+    positions = state.load(HOST)
+    return Agent(settings, raw.path, cassandra, log, state, positions, delete)  # type: ignore[arg-type]

@@ -1,0 +1,481 @@
+"""The agent on a directory of written segments, with a Log that can refuse and a Cassandra that can be away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.fakes import FakeCassandra, FakeLog, Raw, agent_on, write_of
+from agent.writer import Cell, Row, Update, mutation, table_of
+from cassandra.metadata import Murmur3Token
+from prometheus_client import REGISTRY
+
+from helenus_agent import agent as module
+from helenus_agent.agent import Agent
+from helenus_agent.positions import State
+from helenus_schemas import change, names
+from helenus_schemas.errors import HelenusError, Kind
+
+TABLE = table_of("t", "pk int pk, v int")
+
+
+def metric(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"helenus_agent_{name}", labels) or 0.0
+
+
+class Bench:
+    """An agent and all around it. `work` runs it until there is nothing more to do."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.tmp_path = tmp_path
+        self.raw = Raw(tmp_path / "cdc_raw")
+        self.cassandra = FakeCassandra(TABLE)
+        self.log = FakeLog()
+        self.state = State(tmp_path / "state")
+        self.agent: Agent | None = None
+
+    def start(self, **properties: str) -> Agent:
+        """Start it, as another process would after the one before is gone."""
+        self.log.waiting.clear()
+        self.agent = agent_on(self.tmp_path, self.raw, self.cassandra, self.log, self.state, **properties)
+        self.agent.start()
+        return self.agent
+
+    def work(self) -> None:
+        assert self.agent is not None
+        while True:
+            self.agent._listed = 0.0
+            worked = self.agent.step()
+            committed = self.agent.commit()
+            if not worked and not committed:
+                return
+
+    def run(self, seconds: float = 20.0, until: int | None = None) -> None:
+        """Run it in a thread until so many records are acknowledged."""
+        assert self.agent is not None
+        stop = threading.Event()
+        failure: list[BaseException] = []
+
+        def target() -> None:
+            assert self.agent is not None
+            try:
+                self.agent.run(stop)
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=target)
+        thread.start()
+        for _ in range(int(seconds * 100)):
+            if not thread.is_alive() or (until is not None and len(self.log.acknowledged) >= until):
+                break
+            thread.join(0.01)
+        stop.set()
+        thread.join(10)
+        assert not thread.is_alive()
+        if failure:
+            raise failure[0]
+
+    @property
+    def keys(self) -> list[int]:
+        """Keys of the acknowledged events."""
+        return [int.from_bytes(self.number(key), "big") for _, _, key, _ in self.log.acknowledged]
+
+    @staticmethod
+    def number(key: bytes | None) -> bytes:
+        from helenus_schemas.key import KeyCodec
+
+        assert key is not None
+        return KeyCodec(TABLE).decode(key)[0] or b""
+
+    @property
+    def saved(self) -> Any:
+        return self.state.load("ad310466-96a7-4cb2-acf4-59535a960812")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(module, "_COMMIT", 0.0)
+    monkeypatch.setattr(module, "_LIST", -1.0)
+    bench = Bench(tmp_path)
+    yield bench
+    bench.state.close()
+    if bench.agent is not None:
+        bench.agent._follow.close()
+        for segment in bench.agent._follow.finished:
+            segment.close()
+
+
+def test_changes_become_events(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, *(write_of(TABLE, n) for n in range(50)))
+    bench.start(topic_partitions="7")
+    before = metric("events_total", table="ks.t")
+    bench.work()
+    assert bench.keys == list(range(50))
+    for topic, partition, key, value in bench.log.acknowledged:
+        assert topic == "events-ks.t"
+        token = Murmur3Token.hash_fn(bench.number(key))
+        assert partition == names.partition(token, 7)
+        assert value is not None
+        found = change.decode(value)
+        assert (found.node, found.segment, found.parts) == (bench.state.load(found.node or "").host_id, 10, 1)
+    assert change.decode(bench.log.acknowledged[-1][3] or b"").position == bench.raw.ends[10]
+    assert bench.saved.segments[10].offset == bench.raw.ends[10]
+    assert metric("events_total", table="ks.t") == before + 50
+
+
+def test_a_segment_goes_only_when_complete_and_acknowledged(bench: Bench) -> None:
+    path = bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.raw.index(10)
+    agent = bench.start()
+    bench.work()
+    assert path.exists()
+
+    bench.raw.write(10, write_of(TABLE, 2))
+    bench.raw.index(10, complete=True)
+    assert agent.step()
+    assert not agent.step()
+    assert path.exists()  # read to its end, but nothing is acknowledged
+    bench.log.refuse_flush = 1
+    with pytest.raises(HelenusError):
+        agent.commit()
+    assert path.exists()
+    assert bench.saved.done == []
+    bench.log.waiting.clear()
+    agent._follow.rewind()
+    bench.work()
+    assert bench.raw.names == []
+    assert bench.saved.done == [10]
+    assert bench.keys == [1, 2]
+
+
+def test_saved_only_after_the_acknowledgement(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    agent = bench.start()
+    steps: list[str] = []
+    flush, save = bench.log.flush, bench.state.save
+    monkeypatch.setattr(bench.log, "flush", lambda timeout: (steps.append("flush"), flush(timeout)))
+    monkeypatch.setattr(bench.state, "save", lambda positions: (steps.append("save"), save(positions)))
+    agent.step()
+    assert steps == []
+    agent.commit()
+    assert steps == ["flush", "save"]
+
+
+def test_a_refused_flush_loses_nothing(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, *(write_of(TABLE, n) for n in range(10)))
+    bench.log.refuse_flush = 2
+    before = metric("retries_total", kind="append-failed")
+    bench.start()
+    bench.run(until=10)
+    assert bench.keys == list(range(10))
+    assert metric("retries_total", kind="append-failed") == before + 2
+    assert bench.agent is not None
+    assert bench.agent.ready() is None
+
+
+def test_a_refused_append_loses_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_EVENTS", 3)
+    bench.raw.segment(10)
+    bench.raw.write(10, *(write_of(TABLE, n) for n in range(10)))
+    bench.log.refuse_append = 3
+    bench.start()
+    bench.run(until=10)
+    assert set(bench.keys) == set(range(10))
+
+
+def test_a_broker_that_refuses_for_good_stops_the_agent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start()
+
+    def append(*_: object) -> None:
+        raise HelenusError(Kind.BROKER_REFUSED, "no", "fake")
+
+    monkeypatch.setattr(bench.log, "append", append)
+    with pytest.raises(HelenusError, match="no"):
+        bench.run()
+
+
+def test_not_ready_while_the_broker_is_away(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.log.refuse_flush = 10**9
+    agent = bench.start()
+    bench.run(seconds=0.3)
+    assert "not acknowledged" in (agent.ready() or "")
+    assert bench.log.acknowledged == []
+    assert not bench.saved.segments
+
+
+def test_goes_on_after_a_restart(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1), write_of(TABLE, 2))
+    bench.start()
+    bench.work()
+    bench.raw.write(10, write_of(TABLE, 3))
+    bench.start()
+    bench.work()
+    assert bench.keys == [1, 2, 3]
+
+
+def test_stops_within_a_section_and_goes_on_there(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_EVENTS", 2)
+    bench.raw.segment(10)
+    bench.raw.write(10, *(write_of(TABLE, n) for n in range(7)))
+    agent = bench.start()
+    agent.step()
+    agent.commit()
+    assert bench.keys == [0, 1]
+    bench.start()
+    bench.work()
+    assert bench.keys == list(range(7))
+
+
+def test_an_entry_larger_than_a_piece(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PIECE", 64)
+    wide = table_of("t", "pk int pk, v int, w text")
+    bench.cassandra.set(wide)
+    big = mutation(Update(wide, b"\0\0\0\2", [Row((), {"w": Cell(b"x" * 5000)}, time=5)]))
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(wide, 1), big, write_of(wide, 3))
+    bench.start()
+    bench.work()
+    assert bench.keys == [1, 2, 3]
+
+
+def test_a_corrupt_segment_is_quarantined_and_the_rest_goes_on(bench: Bench) -> None:
+    for number in (10, 11, 12):
+        bench.raw.segment(number)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.raw.index(10, complete=True)
+    bench.raw.write(11, write_of(TABLE, 2), raw=b"\0\0\0\x20garbage that is no entry at all, and long")
+    bench.raw.write(11, write_of(TABLE, 3))
+    bench.raw.index(11)
+    bench.raw.write(12, write_of(TABLE, 4))
+    agent = bench.start()
+    bench.work()
+    assert bench.keys == [1, 2, 3, 4]
+    assert "could not be read" in (agent.ready() or "")
+    # Cassandra still writes to it: it stays where it is.
+    assert "CommitLog-7-11.log" in bench.raw.names
+    bench.raw.write(11, write_of(TABLE, 5))
+    bench.raw.index(11, complete=True)
+    bench.work()
+    held = bench.tmp_path / "state" / "quarantine"
+    assert sorted(p.name for p in held.iterdir()) == ["CommitLog-7-11.log", "CommitLog-7-11_cdc.idx"]
+    assert bench.raw.names == ["CommitLog-7-12.log"]
+    assert bench.keys == [1, 2, 3, 4, 5]
+    assert metric("quarantined_segments") == 1
+    # It stays unhealthy through a restart, until someone has looked at it.
+    agent = bench.start()
+    bench.work()
+    assert str(held) in (agent.ready() or "")
+    for path in held.iterdir():
+        path.unlink()
+    bench.work()
+    assert agent.ready() is None
+
+
+def test_bad_is_remembered_through_a_restart(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
+    bench.raw.index(10)
+    bench.start()
+    bench.work()
+    assert bench.agent is not None
+    bench.agent._commit(1.0)
+    bench.raw.index(10, complete=True)
+    bench.start()
+    bench.work()
+    assert (bench.tmp_path / "state" / "quarantine" / "CommitLog-7-10.log").exists()
+
+
+def test_a_crash_after_quarantine(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
+    bench.raw.index(10, complete=True)
+    bench.start()
+    bench.work()  # it is moved, but that is not in the saved positions
+    before = metric("lost_segments_total")
+    assert 10 in bench.saved.segments
+    bench.start()
+    bench.work()
+    assert metric("lost_segments_total") == before
+
+
+def test_a_new_table_is_followed_from_its_first_change(bench: Bench) -> None:
+    other = table_of("other", "pk int pk, v int")
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start()
+    bench.work()
+    bench.cassandra.set(TABLE, other)
+    bench.raw.write(10, write_of(other, 2), write_of(TABLE, 3))
+    bench.work()
+    assert [(topic, bench.number(key)[-1]) for topic, _, key, _ in bench.log.acknowledged] == [
+        ("events-ks.t", 1),
+        ("events-ks.other", 2),
+        ("events-ks.t", 3),
+    ]
+
+
+def test_a_table_that_gets_cdc_is_followed_from_then_on(bench: Bench) -> None:
+    """The schema's own mutation in the log says when: nothing waits for the driver."""
+    schema = table_of("tables", "pk int pk, v int", cdc=False, keyspace="system_schema")
+    off = replace(TABLE, cdc=False)
+    bench.cassandra.set(off, schema)
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start()
+    bench.work()
+    bench.cassandra.set(TABLE, schema)
+    bench.raw.write(10, write_of(TABLE, 2), write_of(schema, 0), write_of(TABLE, 3), write_of(TABLE, 4))
+    bench.work()
+    assert bench.keys == [3, 4]
+
+
+def test_a_table_that_loses_cdc_is_told_through_the_segments_there_are(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start()
+    bench.cassandra.set(replace(TABLE, cdc=False))
+    bench.cassandra.is_changed = True
+    bench.work()
+    bench.raw.segment(11)
+    bench.raw.write(10, write_of(TABLE, 2))
+    bench.work()
+    bench.raw.write(11, write_of(TABLE, 3))
+    bench.work()
+    assert bench.keys == [1, 2]
+
+
+def test_a_table_that_lost_cdc_while_the_agent_was_down(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start()
+    bench.work()
+    bench.raw.write(10, write_of(TABLE, 2))
+    bench.cassandra.set(replace(TABLE, cdc=False))
+    bench.start()
+    bench.work()
+    bench.raw.segment(11)
+    bench.raw.write(11, write_of(TABLE, 3))
+    bench.work()
+    assert bench.keys == [1, 2]
+
+
+def test_a_table_that_nobody_knows_is_counted(bench: Bench) -> None:
+    dropped = table_of("dropped", "pk int pk, v int")
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1), write_of(dropped, 2), write_of(dropped, 2), write_of(TABLE, 3))
+    bench.start()
+    before, asked = metric("skipped_total", reason="unknown_table"), bench.cassandra.asked
+    bench.work()
+    assert bench.keys == [1, 3]
+    assert metric("skipped_total", reason="unknown_table") == before + 2
+    assert bench.cassandra.asked == asked + 1
+    assert bench.agent is not None
+    assert bench.agent.ready() is None
+
+
+def test_waits_for_cassandra_where_only_it_knows(bench: Bench) -> None:
+    other = table_of("other", "pk int pk, v int")
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1), write_of(other, 2), write_of(TABLE, 3))
+    bench.start()
+    bench.cassandra.set(TABLE, other)
+    bench.cassandra.away = 2
+    bench.run(until=3)
+    assert [bench.number(key)[-1] for _, _, key, _ in bench.log.acknowledged] == [1, 2, 3]
+
+
+def test_waits_for_the_topic(bench: Bench) -> None:
+    other = table_of("other", "pk int pk, v int")
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1), write_of(other, 2))
+    bench.start()
+    bench.cassandra.set(TABLE, other)
+    bench.log.refuse_create = 2
+    bench.run(until=2)
+    assert {topic for topic, *_ in bench.log.acknowledged} == {"events-ks.t", "events-ks.other"}
+
+
+def test_no_table_has_cdc(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.cassandra.set(replace(TABLE, cdc=False))
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start()
+    assert "ALTER TABLE" in capsys.readouterr().out
+    bench.work()
+    assert bench.log.acknowledged == []
+
+
+def test_excluded_tables_are_counted_and_their_segments_go(bench: Bench) -> None:
+    before = metric("skipped_total", reason="excluded")
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.raw.index(10, complete=True)
+    bench.start(table_exclude_list=r"ks\.t")
+    bench.work()
+    assert (bench.log.acknowledged, bench.raw.names) == ([], [])
+    assert metric("skipped_total", reason="excluded") == before + 1
+
+
+def test_stopping_commits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_COMMIT", 1e9)
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    agent = bench.start()
+    agent._committed = module.time.monotonic()
+    bench.run(seconds=0.2)
+    assert bench.keys == [1]
+    assert bench.saved.segments[10].offset == bench.raw.ends[10]
+
+
+def test_stopping_while_the_broker_is_away_is_no_error(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start()
+    bench.log.refuse_flush = 10**9
+    bench.run(seconds=0.2)
+    bench.log.refuse_flush = 0
+    bench.start()
+    bench.work()
+    assert bench.keys == [1]
+
+
+def test_quiet_segments_are_saved_seldom(bench: Bench) -> None:
+    off = replace(TABLE, cdc=False)
+    bench.cassandra.set(off)
+    bench.raw.segment(10)
+    bench.start()
+    bench.work()
+    flushes = bench.log.flushes
+    for n in range(5):
+        bench.raw.write(10, write_of(off, n))
+        bench.work()
+    assert bench.log.flushes == flushes + 1  # the first, long after the last commit
+
+
+def test_age_of_what_waits(bench: Bench) -> None:
+    bench.raw.segment(10)
+    agent = bench.start()
+    bench.work()
+    assert metric("oldest_unsent_seconds") == 0
+    bench.raw.write(10, write_of(TABLE, 1))
+    agent.step()
+    segment = agent._follow.segments[0]
+    assert 0 <= metric("oldest_unsent_seconds") < 5
+    segment.since -= 100
+    agent._oldest = segment.since
+    assert 100 <= metric("oldest_unsent_seconds") < 105
+    agent.commit()
+    assert metric("oldest_unsent_seconds") == 0

@@ -1,0 +1,145 @@
+"""The command: one clear message for bad input, within seconds, and no heavy imports."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helenus_agent.positions import State
+
+MAIN = "from helenus_agent.cli import main; main()"
+
+
+def agent(path: Path) -> tuple[int, str, float]:
+    """Exit code, standard error and seconds of a run."""
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", MAIN, str(path)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == ""
+    return done.returncode, done.stderr, time.monotonic() - started
+
+
+def properties(tmp_path: Path, **more: str) -> Path:
+    raw = tmp_path / "cdc_raw"
+    raw.mkdir(exist_ok=True)
+    keys = {
+        "cdc.raw.dir": str(raw),
+        "state.dir": str(tmp_path / "state"),
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "cassandra.port": "1",
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    path = tmp_path / "agent.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    return path
+
+
+def test_no_file(tmp_path: Path) -> None:
+    code, told, _ = agent(tmp_path / "none.properties")
+    assert code == 2
+    assert "none.properties" in told
+    assert "Traceback" not in told
+
+
+def test_unknown_property(tmp_path: Path) -> None:
+    code, told, seconds = agent(properties(tmp_path, state_dri="x"))
+    assert (code, told.count("\n")) == (2, 1)
+    assert "did you mean state.dir" in told
+    assert seconds < 10
+
+
+def test_cdc_is_off(tmp_path: Path) -> None:
+    (tmp_path / "cassandra.yaml").write_text("cdc_enabled: false\n")
+    code, told, _ = agent(properties(tmp_path, cassandra_config=str(tmp_path / "cassandra.yaml")))
+    assert (code, told.count("\n")) == (2, 1)
+    assert "cdc_enabled" in told
+
+
+def test_no_directory(tmp_path: Path) -> None:
+    code, told, _ = agent(properties(tmp_path, cdc_raw_dir="/does/not/exist"))
+    assert (code, told.count("\n")) == (1, 1)
+    assert "/does/not/exist" in told
+
+
+def test_another_agent(tmp_path: Path) -> None:
+    path = properties(tmp_path)
+    state = State(tmp_path / "state")
+    code, told, _ = agent(path)
+    state.close()
+    assert (code, told.count("\n")) == (1, 1)
+    assert "another agent" in told
+
+
+def test_no_cassandra(tmp_path: Path) -> None:
+    code, told, seconds = agent(properties(tmp_path))
+    assert (code, told.count("\n")) == (1, 1)
+    assert "cassandra.contact.points" in told
+    assert seconds < 15
+
+
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[socket.socket] = []
+
+        def take() -> None:
+            while True:
+                try:
+                    held.append(server.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in held:
+            connection.close()
+
+
+def test_a_cassandra_that_does_not_answer(tmp_path: Path, deaf: int) -> None:
+    code, told, seconds = agent(properties(tmp_path, cassandra_port=str(deaf), cassandra_connect_timeout_ms="2000"))
+    assert (code, told.count("\n")) == (1, 1), told
+    assert str(deaf) in told
+    assert seconds < 20
+
+
+def test_imports() -> None:
+    heavy = (
+        "pyspark",
+        "fastavro",
+        "pandas",
+        "pyarrow",
+        "confluent_kafka.schema_registry",
+        "httpx",
+        "helenus_connector",
+    )
+    code = f"import sys, helenus_agent.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_pure_is_a_choice(pure: str, tmp_path: Path) -> None:
+    code = "from helenus_agent import decoder; print(decoder.__file__.endswith('.py'), decoder.COMPILED)"
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HELENUS_PURE": pure},
+    )
+    if pure:
+        assert done.stdout.strip() == "True False"
+    else:
+        assert done.stdout.strip() in ("True False", "False True")

@@ -1,0 +1,264 @@
+"""Which segment is read next, which is finished, which is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from agent.fakes import HOST, Raw, write_of
+from agent.writer import table_of
+from prometheus_client import REGISTRY
+
+from helenus_agent import segment as segment_module
+from helenus_agent.follow import Follow
+from helenus_agent.positions import Mark, Positions
+from helenus_schemas.errors import HelenusError, Kind
+
+TABLE = table_of("t", "pk int pk, v int")
+
+
+def lost() -> float:
+    return REGISTRY.get_sample_value("helenus_agent_lost_segments_total") or 0.0
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Raw:
+    return Raw(tmp_path / "cdc_raw")
+
+
+def follow_of(raw: Raw, positions: Positions | None = None) -> Follow:
+    follow = Follow(raw.path, positions or Positions(HOST))
+    follow.refresh()
+    return follow
+
+
+def drain(follow: Follow) -> list[int]:
+    """Read all there is; the ids of the segments, in the order of their sections."""
+    order = []
+    while segment := follow.next():
+        order.append(segment.id)
+        segment.skip()
+    return order
+
+
+def test_oldest_first(raw: Raw) -> None:
+    for number in (12, 10, 11):
+        raw.segment(number)
+        raw.write(number, write_of(TABLE, number))
+        raw.write(number, write_of(TABLE, number))
+    follow = follow_of(raw)
+    assert drain(follow) == [10, 10, 11, 11, 12, 12]
+    raw.write(12, write_of(TABLE, 1))
+    raw.segment(13)
+    assert drain(follow) == [12]
+    follow.refresh()
+    raw.write(13, write_of(TABLE, 1))
+    assert drain(follow) == [13]
+    follow.close()
+
+
+def test_what_the_older_one_gets_meanwhile_goes_first(raw: Raw) -> None:
+    """Both get a marker between two looks: the older one's entries come first, all of them."""
+    for number in (10, 11):
+        raw.segment(number)
+    raw.write(10, write_of(TABLE, 1))
+    follow = follow_of(raw)
+    assert drain(follow) == [10]
+    raw.write(10, write_of(TABLE, 2))
+    raw.write(10, write_of(TABLE, 3))
+    raw.write(11, write_of(TABLE, 4))
+    assert drain(follow) == [10, 10, 11]
+    follow.close()
+
+
+def test_finished_only_when_complete_and_read(raw: Raw) -> None:
+    raw.segment(10)
+    raw.write(10, write_of(TABLE, 1))
+    follow = follow_of(raw)
+    raw.index(10)
+    follow.refresh()
+    assert drain(follow) == [10]
+    assert follow.finished == []
+    raw.write(10, write_of(TABLE, 2))
+    raw.index(10, complete=True)
+    follow.refresh()
+    segment = follow.next()
+    assert segment is not None
+    assert follow.finished == []
+    segment.skip()
+    assert follow.next() is None
+    assert follow.finished == [segment]
+    assert follow.segments == []
+    follow.refresh()
+    assert follow.segments == []
+    segment.close()
+
+
+def test_an_older_one_is_left_alone_until_its_index_is_complete(raw: Raw) -> None:
+    for number in (10, 11):
+        raw.segment(number)
+        raw.write(number, write_of(TABLE, number))
+    follow = follow_of(raw)
+    assert drain(follow) == [10, 11]
+    assert [s.is_open for s in follow.segments] == [False, True]
+    raw.write(10, write_of(TABLE, 3))
+    raw.index(10, complete=True)
+    assert drain(follow) == []
+    follow.refresh()
+    assert drain(follow) == [10]
+    assert [s.id for s in follow.finished] == [10]
+    follow.close()
+
+
+def test_resumes_where_positions_say(raw: Raw) -> None:
+    raw.segment(10)
+    raw.write(10, write_of(TABLE, 1))
+    end = raw.ends[10]
+    raw.write(10, write_of(TABLE, 2))
+    follow = follow_of(raw, Positions(HOST, {10: Mark(end, True, True)}))
+    segment = follow.next()
+    assert segment is not None
+    assert (segment.unread[0][0], segment.bad) == (end + 8, True)
+    follow.close()
+
+
+def test_rewinds_to_positions(raw: Raw) -> None:
+    for number in (10, 11):
+        raw.segment(number)
+        raw.write(number, write_of(TABLE, 1))
+        raw.write(number, write_of(TABLE, 2))
+    raw.index(10, complete=True)
+    positions = Positions(HOST)
+    follow = follow_of(raw, positions)
+    assert drain(follow) == [10, 10, 11, 11]
+    assert [s.id for s in follow.finished] == [10]
+    follow.rewind()
+    assert follow.finished == []
+    assert drain(follow) == [10, 10, 11, 11]
+    positions.segments[11] = Mark(raw.ends[11])
+    follow.rewind()
+    assert drain(follow) == [10, 10]
+    for segment in follow.finished:
+        segment.close()
+    follow.close()
+
+
+def test_done_segments_that_come_back_are_finished_at_once(raw: Raw) -> None:
+    raw.segment(10)
+    raw.write(10, write_of(TABLE, 1))
+    raw.index(10, complete=True)
+    follow = follow_of(raw, Positions(HOST, done=[10]))
+    assert [s.id for s in follow.finished] == [10]
+    assert drain(follow) == []
+    follow.rewind()
+    assert [s.id for s in follow.finished] == [10]
+    follow.refresh()
+    assert [s.id for s in follow.finished] == [10]
+
+
+def test_vanished_without_changes_of_cdc_tables(raw: Raw) -> None:
+    before = lost()
+    for number in (10, 11, 12):
+        raw.segment(number)
+        raw.write(number, write_of(TABLE, 1))
+    follow = follow_of(raw)
+    assert drain(follow) == [10, 11, 12]
+    (raw.path / "CommitLog-7-10.log").unlink()
+    follow.refresh()
+    assert [s.id for s in follow.segments] == [11, 12]
+    assert lost() == before
+    follow.close()
+
+
+def test_vanished_unread(raw: Raw) -> None:
+    before = lost()
+    raw.segment(10)
+    raw.write(10, write_of(TABLE, 1))
+    raw.index(10)
+    follow = follow_of(raw)
+    (raw.path / "CommitLog-7-10.log").unlink()
+    follow.refresh()
+    assert follow.segments == []
+    assert drain(follow) == []
+    assert lost() == before + 1
+
+
+def test_vanished_while_it_is_read(raw: Raw) -> None:
+    """Held open, it is read to its end; nothing is lost."""
+    before = lost()
+    for number in (10, 11):
+        raw.segment(number)
+        raw.write(number, write_of(TABLE, 1))
+        raw.write(number, write_of(TABLE, 2))
+    raw.index(10)
+    follow = follow_of(raw)
+    segment = follow.next()
+    assert segment is not None
+    segment.skip()
+    (raw.path / "CommitLog-7-10.log").unlink()
+    follow.refresh()
+    assert drain(follow) == [10, 11, 11]
+    assert [s.id for s in follow.finished] == [10]
+    # Not acknowledged after all: it can still be read again.
+    follow.rewind()
+    assert drain(follow) == [10, 10, 11, 11]
+    assert lost() == before
+    for segment in follow.finished:
+        segment.close()
+    follow.close()
+
+
+def test_vanished_while_the_agent_was_down(raw: Raw) -> None:
+    before = lost()
+    positions = Positions(HOST, {8: Mark(100, False), 9: Mark(100, True)})
+    follow_of(raw, positions)
+    assert lost() == before + 1
+    assert positions.segments == {}
+
+
+def test_a_broken_chain_finishes_as_bad(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = raw.segment(10)
+    raw.write(10, write_of(TABLE, 1))
+    with open(path, "r+b") as file:
+        file.seek(raw.ends[10])
+        file.write(b"\0\0\4\0nope")
+    raw.index(10, complete=True)
+    raw.segment(11)
+    raw.write(11, write_of(TABLE, 1))
+    follow = follow_of(raw)
+    assert drain(follow) == [10, 11]
+    assert follow.finished == []
+    monkeypatch.setattr(segment_module, "_PATIENCE", -1.0)
+    assert drain(follow) == []
+    assert drain(follow) == []
+    assert [(s.id, s.bad) for s in follow.finished] == [(10, True)]
+    follow.finished[0].close()
+    follow.close()
+
+
+def test_few_files_are_open(raw: Raw) -> None:
+    for number in range(100, 160):
+        raw.segment(number, size=1000)
+        raw.write(number, write_of(TABLE, 1))
+    follow = follow_of(raw)
+    assert follow.next() is not None
+    assert sum(s.is_open for s in follow.segments) <= 8
+    assert len(drain(follow)) == 60
+    follow.next()
+    assert sum(s.is_open for s in follow.segments) == 1
+    follow.close()
+
+
+def test_other_files_are_ignored(raw: Raw) -> None:
+    (raw.path / "README").write_text("")
+    (raw.path / "x.log").write_text("")
+    (raw.path / "CommitLog-7-9_cdc.idx").write_text("12")
+    assert follow_of(raw).segments == []
+
+
+def test_a_directory_that_goes_away(raw: Raw) -> None:
+    follow = follow_of(raw)
+    raw.path.rmdir()
+    with pytest.raises(HelenusError) as error:
+        follow.refresh()
+    assert error.value.kind is Kind.CDC_DIRECTORY

@@ -1,0 +1,272 @@
+"""The agent beside a real Cassandra and a real Kafka: killed, cut off, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent import golden
+from cassandra.cluster import Cluster
+from confluent_kafka import Consumer
+
+from helenus_schemas import change
+from helenus_schemas.key import KeyCodec
+from helenus_schemas.table import read_tables
+
+pytestmark = [
+    pytest.mark.integration,
+    # The driver's event loop and the consumer are ended by their own threads, which leaves warnings of no interest.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+MAIN = "from helenus_agent.cli import main; main()"
+
+
+class Live:
+    """The servers, and agents beside them."""
+
+    def __init__(self, stack: Any, directory: Path) -> None:
+        self.stack = stack
+        self.directory = directory
+        self.status = stack.status()
+        self.cluster = Cluster(self.status.contact_points, port=self.status.cql_port)
+        self.session = self.cluster.connect()
+        self.raw = Path(self.status.nodes[0].cdc_raw)
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self.out = directory / "agent.out"
+
+    def start(self, failpoint: str = "", **more: str) -> subprocess.Popen[bytes]:
+        keys = {
+            "cassandra.contact.points": self.status.contact_points[0],
+            "cassandra.port": str(self.status.cql_port),
+            "cassandra.config": self.status.nodes[0].cassandra_yaml,
+            "kafka.bootstrap.servers": self.status.bootstrap_servers,
+            "state.dir": str(self.directory / "state"),
+            **{key.replace("_", "."): value for key, value in more.items()},
+        }
+        path = self.directory / "agent.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        with open(self.out, "ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-c", MAIN, str(path)],
+                stderr=out,
+                env={**os.environ, "HELENUS_FAILPOINT": failpoint},
+            )
+        self.agents.append(process)
+        return process
+
+    def stop(self, process: subprocess.Popen[bytes], seconds: float = 10) -> int:
+        process.send_signal(signal.SIGTERM)
+        return process.wait(seconds)
+
+    def events(self, topic: str) -> list[tuple[bytes, bytes]]:
+        """All there is in a topic, as key and value."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.status.bootstrap_servers,
+                "group.id": "test",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "allow.auto.create.topics": False,
+            }
+        )
+        try:
+            known = consumer.list_topics(timeout=10).topics
+            if topic not in known:
+                return []
+            left = len(known[topic].partitions)
+            consumer.subscribe([topic])
+            found = []
+            deadline = time.monotonic() + 30
+            while left and time.monotonic() < deadline:
+                for message in consumer.consume(1000, 1.0):
+                    if message.error():
+                        left -= 1
+                    else:
+                        found.append((message.key(), message.value()))
+            return found
+        finally:
+            consumer.close()
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.out.read_text()
+            time.sleep(0.5)
+
+    def insert(self, table: str, first: int, last: int) -> None:
+        query = self.session.prepare(f"INSERT INTO live.{table} (a, v) VALUES (?, ?)")
+        futures = []
+        for n in range(first, last):
+            futures.append(self.session.execute_async(query, (n, "x" * 100)))
+            if len(futures) == 500:
+                for future in futures:
+                    future.result()
+                futures.clear()
+        for future in futures:
+            future.result()
+
+    def table(self, name: str) -> None:
+        self.session.execute(
+            "CREATE KEYSPACE IF NOT EXISTS live WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+        )
+        self.session.execute(f"CREATE TABLE IF NOT EXISTS live.{name} (a int PRIMARY KEY, v text) WITH cdc = true")
+
+    def keys(self, table: str) -> Counter[int]:
+        """How often each int key is in a table's topic."""
+        codec = KeyCodec(next(t for t in read_tables(self.session, "live").values() if t.name == table))
+        return Counter(
+            int.from_bytes(codec.decode(key)[0] or b"", "big") for key, _ in self.events(f"events-live.{table}")
+        )
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    stack = pytest.importorskip("helenus_stack.stack")
+    directory = tmp_path_factory.mktemp("stack")
+    options = {
+        "commitlog_segment_size": "1MiB",
+        "commitlog_sync_period": "1000ms",
+        "materialized_views_enabled": "true",
+    }
+    with stack.Stack(directory, only=["cassandra", "kafka"], cassandra_yaml=options) as running:
+        yield running
+
+
+@pytest.fixture
+def live(servers: Any, tmp_path: Path) -> Iterator[Live]:
+    live = Live(servers, tmp_path)
+    yield live
+    for process in live.agents:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    live.cluster.shutdown()
+
+
+def test_every_statement(live: Live) -> None:
+    agent = live.start()
+    for statement in golden.SETUP:
+        live.session.execute(statement, timeout=60)
+    for statement, _ in golden.STATEMENTS:
+        live.session.execute(statement, timeout=60)
+    tables = {t.name: t for t in read_tables(live.session, "g").values() if t.cdc}
+    wanted = Counter(
+        (e.table, e.scope, golden.expected_key(tables[e.table], e.key))
+        for _, expected in golden.STATEMENTS
+        for e in expected
+    )
+
+    def told() -> Counter[tuple[str, str, bytes]]:
+        return Counter(
+            (name, change.decode(value).scope.name, key)
+            for name in tables
+            for key, value in live.events(f"events-g.{name}")
+        )
+
+    live.wait(lambda: told() >= wanted)
+    assert told() == wanted
+    assert live.stop(agent) == 0
+
+
+@pytest.mark.parametrize("point", ["agent.after-append", "agent.after-flush", "agent.after-save"])
+def test_killed_anywhere(live: Live, point: str) -> None:
+    """Killed while it works, time and again: every key arrives, and what is done with is taken away."""
+    table = "killed_" + point.removeprefix("agent.after-")
+    live.table(table)
+    total = 0
+    for visit in (1, 2, 5):
+        agent = live.start(failpoint=f"{point}:{visit}")
+        while agent.poll() is None:
+            live.insert(table, total, total + 200)
+            total += 200
+        assert agent.returncode == -signal.SIGKILL
+    live.insert(table, total, total + 3000)
+    total += 3000
+    agent = live.start()
+    live.wait(lambda: len(live.keys(table)) >= total)
+    assert sorted(live.keys(table)) == list(range(total))
+    live.wait(lambda: len(list(live.raw.glob("*.log"))) <= 3)
+    assert live.stop(agent) == 0
+
+
+def test_broker_away(live: Live) -> None:
+    live.table("away")
+    agent = live.start()
+    live.insert("away", 0, 1000)
+    live.wait(lambda: len(live.keys("away")) == 1000)
+    live.stack.kill("kafka")
+    live.insert("away", 1000, 20_000)
+    time.sleep(5)
+    assert agent.poll() is None
+    cpu = _cpu(agent.pid)
+    time.sleep(3)
+    assert _cpu(agent.pid) - cpu < 1.0  # it waits, it does not spin
+    live.stack.start("kafka")
+    live.wait(lambda: len(live.keys("away")) >= 20_000, 90)
+    assert sorted(live.keys("away")) == list(range(20_000))
+    assert _megabytes(agent.pid) < 300
+    assert live.stop(agent) == 0
+
+
+def test_stopped_while_the_broker_is_away(live: Live) -> None:
+    live.table("stopped")
+    agent = live.start()
+    live.insert("stopped", 0, 100)
+    live.wait(lambda: len(live.keys("stopped")) == 100)
+    live.stack.kill("kafka")
+    live.insert("stopped", 100, 200)
+    time.sleep(2)
+    assert live.stop(agent, 15) == 0
+    started = time.monotonic()
+    assert live.start().wait(30) == 1
+    assert time.monotonic() - started < 20
+    assert "broker-unreachable" in live.out.read_text() or "bootstrap servers" in live.out.read_text()
+    live.stack.start("kafka")
+    agent = live.start()
+    live.wait(lambda: len(live.keys("stopped")) >= 200)
+    assert live.stop(agent) == 0
+
+
+def test_cassandra_restarts(live: Live) -> None:
+    live.table("restarted")
+    agent = live.start()
+    live.insert("restarted", 0, 1000)
+    live.wait(lambda: len(live.keys("restarted")) >= 1000)
+    live.stack.kill("cassandra1")
+    live.stack.start("cassandra1")
+    live.wait(lambda: _answers(live), 60)
+    live.table("born_later")
+    live.insert("restarted", 1000, 2000)
+    live.insert("born_later", 0, 100)
+    live.wait(lambda: len(live.keys("restarted")) >= 2000 and len(live.keys("born_later")) >= 100)
+    assert agent.poll() is None
+    assert live.stop(agent) == 0
+
+
+def _answers(live: Live) -> bool:
+    try:
+        live.session.execute("SELECT key FROM system.local")
+    except Exception:
+        return False
+    return True
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _megabytes(pid: int) -> float:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(text.split("VmRSS:")[1].split()[0]) / 1024

@@ -1,0 +1,93 @@
+"""Positions survive, belong to one node, and one agent."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from helenus_agent.positions import Mark, Positions, State
+from helenus_schemas.errors import HelenusError, Kind
+
+HOST = "ad310466-96a7-4cb2-acf4-59535a960812"
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    state = State(tmp_path / "a" / "b")
+    assert state.load(HOST) == Positions(HOST)
+    table = str(uuid.uuid4())
+    saved = Positions(HOST, {7: Mark(20), 8: Mark(90, True, True)}, [5, 6], [table])
+    state.save(saved)
+    assert state.load(HOST) == saved
+    assert saved.followed_ids == [uuid.UUID(table)]
+    assert sorted(p.name for p in state.directory.iterdir()) == ["lock", "positions.json"]
+    state.close()
+
+
+def test_a_second_agent_is_refused(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    with pytest.raises(HelenusError, match="another agent") as error:
+        State(tmp_path)
+    assert error.value.kind is Kind.STATE
+    state.close()
+    State(tmp_path).close()
+
+
+def test_the_state_of_another_node_is_refused(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.save(Positions(HOST))
+    with pytest.raises(HelenusError, match="belongs to the node"):
+        state.load(str(uuid.uuid4()))
+    state.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"format": 99}),
+        json.dumps({"format": 1, "host_id": HOST, "segments": {"x": {}}, "done": [], "followed": []}),
+        json.dumps({"format": 1, "host_id": HOST, "segments": {}, "done": [], "followed": ["x"]}),
+    ],
+)
+def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
+    state = State(tmp_path)
+    (tmp_path / "positions.json").write_text(text)
+    with pytest.raises(HelenusError, match="cannot read the positions"):
+        state.load(HOST)
+    state.close()
+
+
+def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = State(tmp_path)
+    state.save(Positions(HOST, {1: Mark(10)}))
+
+    def crash(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(json, "dump", crash)
+    with pytest.raises(HelenusError, match="No space left") as error:
+        state.save(Positions(HOST, {1: Mark(20)}))
+    assert error.value.kind is Kind.STATE
+    assert state.load(HOST).segments == {1: Mark(10)}
+    state.close()
+
+
+def test_no_directory_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HelenusError, match=r"state\.dir"):
+        State(tmp_path / "file")
+
+
+def test_done_segments_are_remembered_for_a_while() -> None:
+    positions = Positions(HOST, {n: Mark(n) for n in range(600)})
+    for n in range(600):
+        positions.finish(n)
+        positions.finish(n)
+    assert positions.segments == {}
+    assert positions.done == list(range(88, 600))

@@ -1,0 +1,129 @@
+"""Which tables are followed, and for how long."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from agent.writer import table_of
+
+from helenus_agent.decoder import Unknown
+from helenus_agent.tables import Tables
+from helenus_schemas.table import Table
+
+
+def updated(tables: Tables, *known: Table, newest: int = 10) -> tuple[list[str], list[str], list[str]]:
+    report = tables.update({t.id: t for t in known}, (), newest)
+    return (
+        [t.full_name for t in report.added],
+        [t.full_name for t, _ in report.refused],
+        [t.full_name for t in report.retired],
+    )
+
+
+def index(tables: Tables, table: Table) -> int:
+    return tables.plans[table.id.bytes].index
+
+
+A = table_of("a", "pk int pk, v int")
+B = table_of("b", "pk int pk, v int")
+PLAIN = table_of("plain", "pk int pk, v int", cdc=False)
+
+
+def test_tables_with_cdc_are_followed() -> None:
+    tables = Tables()
+    assert updated(tables, A, PLAIN) == (["ks.a"], [], [])
+    assert updated(tables, A, PLAIN, B) == (["ks.b"], [], [])
+    assert updated(tables, A, PLAIN, B) == ([], [], [])
+    assert [index(tables, t) for t in (A, PLAIN, B)] == [0, -1, 1]
+    assert tables.followed_ids == [A.id, B.id]
+
+
+def test_an_unchanged_table_keeps_its_plan() -> None:
+    tables = Tables()
+    updated(tables, A, B)
+    plan = tables.plans[A.id.bytes]
+    wider = table_of("b", "pk int pk, v int, w int")
+    updated(tables, A, wider)
+    assert tables.plans[A.id.bytes] is plan
+    assert b"w" in tables.plans[B.id.bytes].columns
+    assert tables.followed == [A, wider]
+
+
+def test_lists_of_tables() -> None:
+    other = table_of("a", "pk int pk, v int", keyspace="other")
+    for include, exclude, wanted in (
+        ((), (), ["ks.a", "ks.b", "other.a"]),
+        ((r"ks\..*",), (), ["ks.a", "ks.b"]),
+        ((r"ks\.a", r"other\..*"), (), ["ks.a", "other.a"]),
+        (("a",), (), []),
+        ((), (r".*\.a",), ["ks.b"]),
+        ((r"ks\..*",), (r"ks\.b",), ["ks.a"]),
+    ):
+        tables = Tables(include, exclude)
+        assert updated(tables, A, B, other)[0] == wanted
+    assert tables.plans[B.id.bytes].reason == "excluded"
+
+
+def test_a_key_without_avro_form_is_refused_once() -> None:
+    tables = Tables()
+    odd = table_of("odd", "pk frozen<list<int>> pk, v int")
+    assert updated(tables, odd, A) == (["ks.a"], ["ks.odd"], [])
+    assert updated(tables, table_of("odd", "pk frozen<list<int>> pk, v int, w int"), A) == ([], [], [])
+    assert tables.plans[odd.id.bytes].reason == "unsupported_key"
+
+
+def test_a_table_that_loses_cdc_is_followed_through_the_segments_there_are() -> None:
+    tables = Tables()
+    updated(tables, A, B)
+    off = replace(A, cdc=False)
+    assert updated(tables, off, B, newest=10) == ([], [], ["ks.a"])
+    assert updated(tables, replace(table_of("a", "pk int pk, v int, w int"), cdc=False), B, newest=12) == ([], [], [])
+    tables.reach(10)
+    assert index(tables, A) == 0
+    tables.reach(11)
+    assert index(tables, A) == -1
+    assert tables.followed_ids == [B.id]
+    # It may come back, with the same place.
+    assert updated(tables, A, B) == ([], [], [])
+    assert index(tables, A) == 0
+
+
+def test_a_table_that_lost_cdc_while_the_agent_was_down() -> None:
+    tables = Tables(before=[PLAIN.id, uuid.uuid4()])
+    assert updated(tables, PLAIN, newest=10) == (["ks.plain"], [], ["ks.plain"])
+    tables.reach(11)
+    assert index(tables, PLAIN) == -1
+    assert updated(tables, table_of("plain", "pk int pk, v int, w int", cdc=False)) == ([], [], [])
+    assert index(tables, PLAIN) == -1
+
+
+def test_a_dropped_table_is_still_known() -> None:
+    tables = Tables()
+    updated(tables, A, B)
+    updated(tables, B)
+    assert index(tables, A) == 0
+
+
+def test_views_and_the_schema() -> None:
+    tables = Tables()
+    view = uuid.uuid4()
+    schema = table_of("tables", "pk text pk, v int", cdc=False, keyspace="system_schema")
+    tables.update({schema.id: schema}, (view,), 0)
+    assert tables.plans[view.bytes].known
+    assert tables.plans[view.bytes].index == -1
+    assert tables.plans[schema.id.bytes].schema
+
+
+def test_giving_up() -> None:
+    tables = Tables()
+    updated(tables, A)
+    stranger = Unknown(bytes(16))
+    assert not tables.knows(stranger)
+    tables.give_up(stranger)
+    assert not tables.plans[bytes(16)].known
+    column = Unknown(A.id.bytes, b"u")
+    assert not tables.knows(column)
+    assert tables.knows(Unknown(A.id.bytes, b"v"))
+    tables.give_up(column)
+    assert str(column) == f"table {A.id.hex}, column u"

@@ -1,0 +1,118 @@
+"""The command, as far as it goes without servers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from helenus_stack import readiness
+from helenus_stack.cli import main
+from helenus_stack.errors import StackError
+from helenus_stack.process import Process, stop
+from helenus_stack.progress import Silent
+from helenus_stack.server import Command, Server
+
+
+@pytest.fixture
+def directory(cache: Path, tmp_path: Path) -> Path:
+    return tmp_path / "stack"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, list(map(str, arguments)))
+
+
+def test_status_of_nothing(directory: Path) -> None:
+    result = run("status", "--json", "--dir", directory)
+    assert result.exit_code == 1
+    status = json.loads(result.stdout)
+    assert status["contact_points"] == ["127.0.0.1"]
+    assert status["registry_url"] == "http://127.0.0.1:8081/apis/ccompat/v7"
+    assert status["nodes"][0]["cdc_raw"] == str(directory / "cassandra1" / "cdc_raw")
+    assert {server["state"] for server in status["servers"]} == {"stopped"}
+    assert not directory.exists(), "looking leaves no traces"
+
+
+def test_status_is_a_table(directory: Path) -> None:
+    lines = run("status", "--dir", directory).stdout.splitlines()
+    assert lines[0].split() == ["SERVER", "STATE", "ADDRESS", "PID", "LOG"]
+    assert [line.split()[0] for line in lines[1:]] == ["cassandra1", "kafka", "registry"]
+    assert len({line.index(word) for line, word in zip(lines[1:], ["stopped"] * 3, strict=True)}) == 1
+
+
+def test_down_of_nothing_is_done(directory: Path) -> None:
+    assert run("down", "--dir", directory).exit_code == 0
+
+
+def test_down_deletes_only_its_own(directory: Path) -> None:
+    from helenus_stack.settings import Settings
+
+    (directory / "kafka").mkdir(parents=True)
+    (directory / "mine").mkdir()
+    assert run("down", "--delete", "--dir", directory).exit_code == 0
+    assert (directory / "kafka").exists(), "a directory without stack.json is not ours"
+    Settings().save(directory / "stack.json")
+    assert run("down", "--delete", "--dir", directory).exit_code == 0
+    assert not (directory / "kafka").exists()
+    assert (directory / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stop", "mongo"], "there is no server 'mongo'"),
+        (["logs"], "there are no logs yet"),
+        (["up", "--nodes", "7"], "--nodes"),
+        (["up", "--cassandra-yaml", "cdc_enabled"], "'cdc_enabled' is not KEY=VALUE"),
+    ],
+)
+def test_mistakes_end_in_one_message(directory: Path, arguments: list[str], message: str) -> None:
+    result = run(*arguments, "--dir", directory)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_logs_are_shown_from_their_end(directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (directory / "logs").mkdir(parents=True)
+    (directory / "logs" / "kafka.log").write_text("one\ntwo\nthree\n")
+    run("logs", "kafka", "-n", "2", "--dir", directory)
+    assert capfd.readouterr().out == "two\nthree\n"
+
+
+def server(folder: Path, seconds: float) -> Server:
+    def prepare(java: Path, jars: object) -> Command:
+        raise NotImplementedError
+
+    return Server("fake", folder, "127.0.0.1", 1, "kafka", 17, True, prepare, lambda: False, seconds)
+
+
+def test_a_server_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    fake, process = server(tmp_path / "fake", 30), Process(tmp_path / "fake.pid")
+    process.start(["sh", "-c", "echo the disk is full; exit 3"], tmp_path, fake.log, {})
+    with pytest.raises(StackError, match="fake died while starting") as caught:
+        readiness.wait([(fake, process)], Silent())
+    assert "the disk is full" in caught.value.detail
+    assert caught.value.where == str(fake.log)
+
+
+def test_a_server_that_never_answers_misses_its_limit(tmp_path: Path) -> None:
+    fake, process = server(tmp_path / "fake", 0.3), Process(tmp_path / "fake.pid")
+    process.start(["sleep", "60"], tmp_path, fake.log, {})
+    try:
+        with pytest.raises(StackError, match="fake was not ready in 0 s"):
+            readiness.wait([(fake, process)], Silent())
+    finally:
+        stop([process], 0)
+
+
+def test_probing_leaves_logging_alone() -> None:
+    before = logging.root.level, len(logging.root.handlers)
+    from helenus_stack import kafka
+
+    assert not kafka.ready("127.0.0.1:1")
+    assert (logging.root.level, len(logging.root.handlers)) == before

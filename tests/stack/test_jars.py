@@ -1,0 +1,122 @@
+"""Locks, the cache they fill, and what happens to a file that isn't the locked one."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from helenus_stack import jars
+from helenus_stack.errors import StackError
+from helenus_stack.jars import Artifact
+from helenus_stack.progress import Progress, Silent
+
+CONTENT = b"classes"
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+SERVERS = ("cassandra", "kafka", "registry")
+
+
+def artifact(name: str) -> Artifact:
+    return Artifact.parse(f"org.example:{name}:1.0", SHA256)
+
+
+class Registry:
+    """Delivers `content` for every file asked for, and remembers what was asked."""
+
+    def __init__(self, content: bytes = CONTENT) -> None:
+        self.content = content
+        self.asked: list[str] = []
+
+    def __call__(self, artifacts: Sequence[Artifact], folder: Path, progress: Progress) -> None:
+        for wanted in artifacts:
+            self.asked.append(wanted.file)
+            (folder / wanted.file).write_bytes(self.content)
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "file"),
+    [
+        ("g:name:1.0", "name-1.0.jar"),
+        ("g:name:1.0:tar.gz", "name-1.0.tar.gz"),
+        ("g:name:1.0:jar:linux-x86_64", "name-1.0-linux-x86_64.jar"),
+    ],
+)
+def test_coordinates_name_a_file_and_read_back(coordinates: str, file: str) -> None:
+    parsed = Artifact.parse(coordinates)
+    assert (parsed.file, parsed.coordinates) == (file, coordinates)
+
+
+@pytest.mark.parametrize("line", ["g:name:1.0", f"{SHA256} g:name", "abcd g:name:1.0", f"{SHA256} g:name:1:jar:c:x"])
+def test_a_bad_lock_line_is_named(line: str) -> None:
+    with pytest.raises(StackError, match=r"x\.lock line 2"):
+        jars.parse_lock(f"# root g:name:1.0\n{line}\n", "x.lock")
+
+
+def test_shipped_locks_pin_every_file_once() -> None:
+    locked = [file for server in SERVERS for file in jars.read_lock(server)]
+    assert len(locked) > 100
+    checksums = {file.file: file.sha256 for file in locked}
+    assert all(checksums[file.file] == file.sha256 for file in locked), "two servers' files share a name"
+
+
+def test_fetches_only_what_is_missing(tmp_path: Path) -> None:
+    registry = Registry()
+    first = jars.fetch([artifact("a")], Silent(), registry, tmp_path)
+    both = jars.fetch([artifact("a"), artifact("b")], Silent(), registry, tmp_path)
+    jars.fetch([artifact("a"), artifact("b")], Silent(), registry, tmp_path)
+    assert registry.asked == ["a-1.0.jar", "b-1.0.jar"]
+    assert first == both[:1]
+    assert all(path.read_bytes() == CONTENT for path in both)
+
+
+def test_a_file_with_another_checksum_never_enters_the_cache(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"org\.example:a:1\.0 has the checksum .* its lock says") as caught:
+        jars.fetch([artifact("a")], Silent(), Registry(b"something else"), tmp_path)
+    assert "mirror" in caught.value.advice
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_what_is_not_delivered_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"org\.example:a:1\.0 was not delivered"):
+        jars.fetch([artifact("a")], Silent(), lambda wanted, folder, progress: None, tmp_path)
+
+
+def test_fetching_at_once_downloads_once(tmp_path: Path) -> None:
+    registry = Registry()
+    together = threading.Barrier(4)
+
+    def fetch() -> None:
+        together.wait()
+        jars.fetch([artifact("a"), artifact("b")], Silent(), registry, tmp_path)
+
+    threads = [threading.Thread(target=fetch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(registry.asked) == ["a-1.0.jar", "b-1.0.jar"]
+
+
+def test_remains_of_a_killed_download_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".fetch-killed").mkdir()
+    (tmp_path / ".fetch-killed" / "a-1.0.jar").write_bytes(b"half")
+    jars.fetch([artifact("a")], Silent(), Registry(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "a-1.0.jar"]
+
+
+def test_an_archive_is_unpacked_once(tmp_path: Path) -> None:
+    archive = tmp_path / "server-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        member = tarfile.TarInfo("lib/run.jar")
+        member.size = len(CONTENT)
+        tar.addfile(member, io.BytesIO(CONTENT))
+    folder = jars.unpack(archive, Silent())
+    (folder / "seen").touch()
+    assert jars.unpack(archive, Silent()) == folder
+    assert (folder / "lib" / "run.jar").read_bytes() == CONTENT
+    assert (folder / "seen").exists()

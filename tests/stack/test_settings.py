@@ -1,0 +1,130 @@
+"""The configuration that servers are given, and the ports they share out."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helenus_stack import cassandra, kafka, ports, registry
+from helenus_stack.errors import StackError
+from helenus_stack.settings import Settings
+
+JARS = [Path("/jars/jamm-0.4.0.jar"), Path("/jars/cassandra-all-5.0.9.jar")]
+JAVA = Path("/java")
+
+
+def test_nodes_share_the_ring_evenly(tmp_path: Path) -> None:
+    nodes = [cassandra.configuration(Settings(nodes=3), i, tmp_path / str(i)) for i in range(3)]
+    tokens = [int(str(node["initial_token"])) for node in nodes]
+    assert tokens[0] == -(2**63)
+    assert {tokens[1] - tokens[0], tokens[2] - tokens[1]} <= {2**64 // 3, 2**64 // 3 + 1}
+    assert [node["listen_address"] for node in nodes] == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    assert len({str(node["cdc_raw_directory"]) for node in nodes}) == 3
+
+
+def test_cassandra_yaml_is_what_agents_read(tmp_path: Path) -> None:
+    settings = Settings(port_offset=100, cassandra_yaml={"commitlog_sync_period": "100ms"})
+    command = cassandra.prepare(settings, 0, tmp_path / "cassandra1", JAVA, JARS)
+    written = yaml.safe_load((tmp_path / "cassandra1" / "cassandra.yaml").read_text())
+    assert written["cdc_enabled"] is True
+    assert written["cdc_raw_directory"] == str(tmp_path / "cassandra1" / "cdc_raw")
+    assert written["native_transport_port"] == 9142
+    assert written["commitlog_sync_period"] == "100ms"
+    assert command.environment["CLASSPATH"] == "/jars/jamm-0.4.0.jar:/jars/cassandra-all-5.0.9.jar"
+    assert command.arguments[0] == "/java/bin/java"
+    assert "-javaagent:/jars/jamm-0.4.0.jar" in command.arguments
+
+
+def test_a_restarted_node_forgets_its_temporary_files(tmp_path: Path) -> None:
+    leftover = tmp_path / "tmp" / "liblz4.so"
+    leftover.parent.mkdir()
+    leftover.touch()
+    cassandra.prepare(Settings(), 0, tmp_path, JAVA, JARS)
+    assert not leftover.exists()
+
+
+def test_kafka_formats_its_folder_only_before_the_first_start(tmp_path: Path) -> None:
+    settings = Settings(port_offset=100, kafka_properties={"message.max.bytes": "5"})
+    first = kafka.prepare(settings, tmp_path, JAVA, JARS)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "meta.properties").touch()
+    later = kafka.prepare(settings, tmp_path, JAVA, JARS)
+    assert "StorageTool" in first.arguments[-1]
+    assert not any("StorageTool" in argument for argument in later.arguments)
+    properties = (tmp_path / "server.properties").read_text().splitlines()
+    assert "listeners=PLAINTEXT://127.0.0.1:9192,CONTROLLER://127.0.0.1:9193" in properties
+    assert "message.max.bytes=5" in properties
+
+
+def test_every_listener_is_on_loopback_and_distinct() -> None:
+    listeners = Settings(nodes=3).listeners
+    assert len(set(listeners)) == len(listeners) == 13
+    assert all(address.startswith("127.0.0.") for address, _ in listeners)
+
+
+def test_stacks_a_hundred_apart_never_meet() -> None:
+    numbers = [port for address, port in Settings(nodes=3).listeners if address == "127.0.0.1"]
+    assert len({port % ports.STEP for port in numbers}) == len(numbers)
+
+
+def test_settings_are_remembered_and_changed(tmp_path: Path) -> None:
+    path = tmp_path / "stack.json"
+    saved = Settings(nodes=3, port_offset=200, cassandra_yaml={"a": {"b": 1}}, kafka_properties={"c": "d"})
+    saved.save(path)
+    assert Settings.changed(path, {"nodes": None, "heap": None}) == saved
+    assert Settings.changed(path, {"nodes": 3, "heap": "1g"}) == replace(saved, heap="1g")
+
+
+def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
+    Settings(nodes=3).save(tmp_path / "stack.json")
+    with pytest.raises(StackError, match=r"has 3 node\(s\), not 1.*--delete"):
+        Settings.changed(tmp_path / "stack.json", {"nodes": 1})
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"nodez": 1}'])
+def test_broken_settings_are_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stack.json").write_text(text)
+    with pytest.raises(StackError, match=r"stack\.json"):
+        Settings.changed(tmp_path / "stack.json", {})
+
+
+def test_the_registry_keeps_schemas_in_its_folder(tmp_path: Path) -> None:
+    archive = tmp_path / "apicurio.tar.gz"
+    (tmp_path / "apicurio").mkdir()  # as if unpacked
+    command = registry.prepare(Settings(), tmp_path / "registry", JAVA, [archive])
+    assert (
+        f"-Dapicurio.datasource.url=jdbc:h2:file:{tmp_path / 'registry' / 'schemas'};WRITE_DELAY=0" in command.arguments
+    )
+    assert command.folder == tmp_path / "apicurio"
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def test_a_listener_makes_its_port_taken(listener: int) -> None:
+    assert ports.taken([("127.0.0.1", listener)]) == [f"127.0.0.1:{listener}"]
+    assert ports.taken([("127.0.0.2", listener)]) == []
+
+
+def test_an_offset_that_is_taken_is_refused(cache: Path, listener: int) -> None:
+    offset = listener - Settings().kafka_port
+    refused = pytest.raises(StackError, match=rf"127\.0\.0\.1:{listener}.*--port-offset")
+    with refused, ports.claim(Settings(), offset):
+        pass
+
+
+def test_stacks_that_start_together_get_different_ports(cache: Path) -> None:
+    with ports.claim(Settings(), None) as first, ports.claim(Settings(), None) as second:
+        assert first.port_offset != second.port_offset
+        assert json.dumps(first.listeners) != json.dumps(second.listeners)
