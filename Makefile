@@ -34,11 +34,11 @@ bench: $(READY) ## Measure; docs/performance.md says what and how
 	$(BIN)/python -m bench
 
 .PHONY: constraints
-constraints: ## Pin the newest versions that pyproject.toml allows
+constraints: ## Print the newest versions that pyproject.toml allows, for constraints.txt
 	$(PYTHON) -m venv --clear build/constraints
 	build/constraints/bin/pip install --quiet --upgrade pip
 	build/constraints/bin/pip install --quiet ".[stack]" --group dev
-	build/constraints/bin/pip freeze --exclude helenus --exclude pip > constraints.txt
+	build/constraints/bin/pip freeze --exclude helenus --exclude pip
 
 .PHONY: clean
 clean: ## Remove what was built and installed

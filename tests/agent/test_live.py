@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from agent import golden
 from cassandra.cluster import Cluster
-from confluent_kafka import Consumer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from helenus_schemas import change
 from helenus_schemas.key import KeyCodec
@@ -85,7 +85,7 @@ class Live:
             if topic not in known:
                 return []
             left = len(known[topic].partitions)
-            consumer.subscribe([topic])
+            consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in known[topic].partitions])
             found = []
             deadline = time.monotonic() + 30
             while left and time.monotonic() < deadline:
