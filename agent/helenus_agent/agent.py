@@ -73,13 +73,15 @@ class Agent:
         self._moved = False
         self._oldest: float | None = None
         self._schema_is_old = True
-        self._trouble: str | None = None
+        self._not_durable: set[str] = set()
+        self._trouble: str | None = "the agent is starting"
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
         """Learn the schema, make the topics, list the segments. Raises HelenusError."""
         self._follow.refresh()
         self._learn()
+        self._trouble = None
         if not self._tables.followed:
             _log.warning("tables.none", advice="ALTER TABLE ... WITH cdc = true; the agent waits for one")
 
@@ -229,10 +231,14 @@ class Agent:
     def _take_away(self, segment: Segment) -> None:
         segment.close()
         try:
-            if segment.bad:
+            if segment.bad and segment.path.exists():
                 path = quarantine(segment.path, self._quarantine)
                 self._positions.finish(segment.id)
                 _log.error("segment.quarantined", path=str(path))
+            elif segment.bad:
+                self._positions.finish(segment.id)
+                metrics.LOST.inc()
+                _log.error("segment.lost", path=str(segment.path), position=segment.position)
             else:
                 self._transfer(segment.path)
                 _log.info("segment.done", segment=segment.id)
@@ -256,10 +262,10 @@ class Agent:
             _log.warning("table.retired", table=table.full_name, advice="what it logged with cdc = true still gets out")
         for table in report.added:
             _log.info("table.followed", table=table.full_name, id=str(table.id))
-            if table.keyspace in schema.not_durable:
-                _log.warning(
-                    "table.not-durable", table=table.full_name, advice="durable_writes = false: no log, no CDC"
-                )
+        silent = {table.keyspace for table in self._tables.followed} & set(schema.not_durable)
+        for keyspace in silent - self._not_durable:
+            _log.warning("keyspace.not-durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
+        self._not_durable = silent
         self._make_topics()
         self._schema_is_old = False
 

@@ -93,9 +93,14 @@ def _check(node: Node, directory: Path) -> None:
 def _stop(stop: threading.Event) -> None:
     """Stop soon; and should something hang, without it: what is saved is safe."""
     stop.set()
-    timer = threading.Timer(_GRACE, lambda: os._exit(0))
+    timer = threading.Timer(_GRACE, _leave)
     timer.daemon = True
     timer.start()
+
+
+def _leave() -> None:
+    _log.warning("agent.stopped", waited_s=_GRACE, then="what is not acknowledged is read again at the next start")
+    os._exit(0)
 
 
 if __name__ == "__main__":

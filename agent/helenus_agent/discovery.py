@@ -18,6 +18,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table, read_tables
 
 _POLL = 1.0
+_TRIES = 5
+_VERSION = "SELECT schema_version FROM system.local WHERE key = 'local'"
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,15 @@ class Cassandra:
 
     def schema(self) -> Schema:
         """The schema as it is now."""
-        self._version = self._rows("SELECT schema_version FROM system.local WHERE key = 'local'")[0][0]
         self._asked = None
-        try:
-            tables = read_tables(self._session)
-        except (DriverException, NoHostAvailable) as error:
-            raise self._unreachable(error) from None
-        views = self._rows("SELECT id FROM system_schema.views")
-        keyspaces = self._rows("SELECT keyspace_name, durable_writes FROM system_schema.keyspaces")
+        for _ in range(_TRIES):
+            self._version = self._rows(_VERSION)[0][0]
+            tables = self._tables()
+            views = self._rows("SELECT id FROM system_schema.views")
+            keyspaces = self._rows("SELECT keyspace_name, durable_writes FROM system_schema.keyspaces")
+            # It takes several queries: a change between them is seen by its version.
+            if self._rows(_VERSION)[0][0] == self._version:
+                break
         return Schema(
             tables, tuple(r.id for r in views), tuple(r.keyspace_name for r in keyspaces if not r.durable_writes)
         )
@@ -97,6 +100,16 @@ class Cassandra:
         """Disconnect."""
         self._session.cluster.shutdown()
 
+    def _tables(self) -> Mapping[uuid.UUID, Table]:
+        try:
+            found = read_tables(self._session)
+        except (DriverException, NoHostAvailable) as error:
+            raise self._unreachable(error) from None
+        except ValueError as error:
+            raise HelenusError(Kind.TABLE_UNSUPPORTED, f"the schema is not understood: {error}", self._where) from None
+        # One that was made while we asked may be here without its columns: better not to know it at all.
+        return {table.id: table for table in found.values() if table.partition_key}
+
     def _rows(self, query: str) -> list[Any]:
         try:
             return list(self._session.execute(query))
@@ -113,7 +126,7 @@ class _Question:
     def __init__(self, session: Any) -> None:
         self.answer: uuid.UUID | None = None
         self.is_done = False
-        future = session.execute_async("SELECT schema_version FROM system.local WHERE key = 'local'")
+        future = session.execute_async(_VERSION)
         future.add_callbacks(self._answered, self._failed)
 
     def _answered(self, rows: Any) -> None:

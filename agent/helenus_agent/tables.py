@@ -53,7 +53,7 @@ class Tables:
         """
         report = Report()
         for view in views:
-            self.plans.setdefault(view.bytes, Plan())
+            self.plans[view.bytes] = Plan()
         for table in known.values():
             old = self._known.get(table.id)
             if old != table:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from helenus_schemas.table import read_tables
-from helenus_stack import programs, watchdog
+from helenus_stack import ports, programs, watchdog
 from helenus_stack.compare import Difference, differences
 from helenus_stack.cql import session
 from helenus_stack.errors import StackError
@@ -26,6 +26,7 @@ from helenus_stack.process import Process
 from helenus_stack.programs import Program
 from helenus_stack.progress import Terminal
 from helenus_stack.records import Decoder, messages
+from helenus_stack.settings import Settings
 from helenus_stack.show import LEGEND, Show
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
@@ -84,6 +85,8 @@ def _fresh(directory: Path, progress: Terminal) -> Stack:
         raise StackError("there is a stack with data of yours here", str(directory), advice)
     old.down(delete=True)
     (directory / FOLDER).mkdir()
+    with ports.claim(Settings(), None) as settings:
+        settings.save(directory / "stack.json")  # the connector is told the ports before there are servers
     return Stack(directory, progress=progress)
 
 
@@ -119,37 +122,38 @@ class Demo:
 
     def run(self) -> bool:
         """Whether topic and table agree at the end."""
-        self.progress.say(f"Cassandra, Kafka and a schema registry on this machine, in {self.stack.directory}")
-        java = spark_java_home(self.progress)
+        self.show.title("The connector: Spark loads while its servers start")
+        folder = self.stack.directory / FOLDER
+        connector = programs.connector(self.stack.status(), folder, KEYSPACE, TABLE)
+        self._start(connector, {"JAVA_HOME": str(spark_java_home(self.progress))})
+        self.show.title(f"The servers, in {self.stack.directory}")
         with self.progress.spinning():
             status = self.stack.up()
         with session(status) as cassandra:
-            self.show.title("A table with cdc = true")
+            self.show.title("A table with cdc = true, and the agent beside its node")
             for cql in SCHEMA:
                 self.show.statement(cql)
                 cassandra.execute(cql)
-            self._start_programs(status, str(java))
+            agent = programs.agent(status, folder)
+            self._start(agent, {})
+            self._wait_for_topic(status, agent)
             with closing(Tracer(status.bootstrap_servers, status.registry_url, EVENTS, DATA)) as tracer:
                 self._write(cassandra, tracer)
             return self._converges(status, cassandra)
 
-    def _start_programs(self, status: Status, java: str) -> None:
-        self.show.title("Agent and connector, each with its properties file")
-        folder = self.stack.directory / FOLDER
-        self._start(programs.agent(status, folder), status, EVENTS, {})
-        self._start(programs.connector(status, folder, KEYSPACE, TABLE), status, DATA, {"JAVA_HOME": java})
-
-    def _start(self, program: Program, status: Status, topic: str, environment: dict[str, str]) -> None:
-        """Starts a program and waits until it has made its topic."""
+    def _start(self, program: Program, environment: dict[str, str]) -> None:
         self.show.statement(f"$ {program.told}")
         program.start(environment)
         self.programs.append(program)
+
+    def _wait_for_topic(self, status: Status, agent: Program) -> None:
+        """The agent makes the topic when it has found the table, and is at work then."""
         admin = AdminClient({"bootstrap.servers": status.bootstrap_servers})
         limit = time.monotonic() + START_SECONDS
         with self.progress.spinning():
-            while topic not in admin.list_topics(timeout=10).topics:
-                self._patience(limit, program, f"the {program.name} did not make {topic}")
-                self.progress.waiting(f"waiting for the {program.name} to make {topic}")
+            while EVENTS not in admin.list_topics(timeout=10).topics:
+                self._patience(limit, agent, f"the agent did not make {EVENTS}")
+                self.progress.waiting(f"waiting for the agent to make {EVENTS}")
                 time.sleep(0.1)
 
     def _patience(self, limit: float, program: Program, what: str) -> None:
@@ -178,7 +182,7 @@ class Demo:
         acknowledged = time.monotonic()
         first = not self.show.traces
         limit = acknowledged + (FIRST_SECONDS if first else TRACE_SECONDS)
-        agent, connector = self.programs
+        connector, agent = self.programs
 
         def waiting(search: Search) -> None:
             late, missing = (agent, "event") if search.event is None else (connector, "record")

@@ -107,6 +107,7 @@ def connector(status: Status, folder: Path, keyspace: str, table: str) -> Progra
         [
             ("bootstrap.servers", status.bootstrap_servers, "The brokers of events and records."),
             ("checkpoint.dir", folder / "checkpoint", "Where Spark notes which events are done."),
+            ("startup.timeout.ms", 300_000, "How long to wait for servers and a table that are not there yet."),
             ("spark.master", "local[2,4]", "Spark within the worker's process, on two cores, four attempts at a task."),
             (
                 "spark.driver.extraJavaOptions",

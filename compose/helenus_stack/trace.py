@@ -65,7 +65,7 @@ class Search:
 
 
 class Tracer:
-    """Reads the events and the data topic of a table from their start; both must exist. Close it at the end."""
+    """Reads the events and the data topic of a table from their start, as soon as they exist. Close it at the end."""
 
     def __init__(self, bootstrap_servers: str, registry_url: str, events: str, data: str) -> None:
         self._decoder = Decoder(registry_url)
@@ -73,8 +73,7 @@ class Tracer:
         self._consumer = Consumer(
             {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
         )
-        known = self._consumer.list_topics(timeout=10).topics
-        self._consumer.assign([TopicPartition(t, p, 0) for t in (events, data) for p in known[t].partitions])
+        self._missing = [events, data]
 
     def trace(self, write_time: int, acknowledged: float, waiting: Callable[[Search], None]) -> Trace:
         """Waits for the event with this write time (µs) and its record; `acknowledged` in s of the monotonic clock.
@@ -84,6 +83,7 @@ class Tracer:
         search = Search(write_time)
         while (event := search.event) is None or (record := search.record) is None:
             waiting(search)
+            self._assign()
             message = self._consumer.poll(_POLL_SECONDS)
             arrival = Arrival(message, time.monotonic())
             if message is None:
@@ -99,6 +99,13 @@ class Tracer:
             max(0.0, event.at - acknowledged),
             max(0.0, record.at - event.at),
         )
+
+    def _assign(self) -> None:
+        if self._missing:
+            known = self._consumer.list_topics(timeout=10).topics
+            found = [topic for topic in self._missing if topic in known]
+            self._consumer.incremental_assign([TopicPartition(t, p, 0) for t in found for p in known[t].partitions])
+            self._missing = [topic for topic in self._missing if topic not in found]
 
     def close(self) -> None:
         """Lets go of the broker."""

@@ -48,7 +48,3 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
     structlog.get_logger().info("worker.starting", connectors=[c.name for c in connectors], listeners=worker.listeners)
     running.run()
     structlog.get_logger().info("worker.stopped")
-
-
-if __name__ == "__main__":
-    main()

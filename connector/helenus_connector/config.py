@@ -81,7 +81,6 @@ class ConnectorSettings(CassandraSettings):
     settle_replay_ms: Milliseconds = 30_000
     value_converter_schema_registry_url: Name
     value_converter_schema_registry_basic_auth_user_info: SecretStr | None = None
-    schema_registry_retry_ms: Milliseconds = 30_000
     output_format: Literal["key-value-avro"] = "key-value-avro"
     max_batch_size: int = Field(default=20_000, ge=1)
     cache_max_capacity: int = Field(default=131_072, ge=8)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import tenacity
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
@@ -34,7 +33,6 @@ class Registry:
                 settings.value_converter_schema_registry_basic_auth_user_info.get_secret_value()
             )
         self._client = SchemaRegistryClient(config)
-        self._retry_s = settings.schema_registry_retry_ms / 1000
         self._memory = memory
 
     def check(self) -> None:
@@ -44,26 +42,16 @@ class Registry:
     def register(self, subject: str, schema: str) -> int:
         """The id of a schema in a subject, registered if it is new; the subject is set to BACKWARD first.
 
-        Retries for `schema.registry.retry.ms`, then raises HelenusError REGISTRY_UNREACHABLE; REGISTRY_REFUSED at once.
+        Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, or REGISTRY_REFUSED.
         """
         name = f"{self._url} {subject} {hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
         known = self._remembered()
         if name in known:
             return known[name]
-        for attempt in tenacity.Retrying(
-            stop=tenacity.stop_after_delay(self._retry_s),
-            wait=tenacity.wait_random_exponential(0.2, max=5),
-            retry=tenacity.retry_if_exception(_is_outage),
-            reraise=True,
-        ):
-            with attempt:
-                number = self._register(subject, schema)
+        self._ask(lambda: self._client.set_compatibility(subject, "BACKWARD"), subject)
+        number = int(self._ask(lambda: self._client.register_schema(subject, Schema(schema, "AVRO")), subject))
         self._remember({**self._remembered(), name: number})
         return number
-
-    def _register(self, subject: str, schema: str) -> int:
-        self._ask(lambda: self._client.set_compatibility(subject, "BACKWARD"), subject)
-        return int(self._ask(lambda: self._client.register_schema(subject, Schema(schema, "AVRO")), subject))
 
     def _ask(self, call: Callable[[], Any], subject: str = "") -> Any:
         try:
@@ -89,7 +77,3 @@ class Registry:
         with os.fdopen(file, "w") as out:
             json.dump(ids, out)
         Path(path).replace(self._memory)
-
-
-def _is_outage(error: BaseException) -> bool:
-    return isinstance(error, HelenusError) and error.kind is Kind.REGISTRY_UNREACHABLE

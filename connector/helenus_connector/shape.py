@@ -12,6 +12,7 @@ from helenus_connector.registry import Registry
 from helenus_connector.reread import Image
 from helenus_schemas import avro
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Table
 from helenus_schemas.transcode import Malformed, encoder, nullable
 from helenus_sinks.log import Headers
@@ -67,6 +68,7 @@ class RowShape:
 def schemas(table: Table) -> tuple[str, str]:
     """The Avro schemas of a table's key and value, as text. Raises HelenusError TABLE_UNSUPPORTED."""
     try:
+        KeyCodec(table)
         return avro.text(avro.key_schema(table)), avro.text(avro.value_schema(table))
-    except avro.Unmappable as error:
-        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error)) from None
+    except ValueError as error:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None

@@ -67,6 +67,7 @@ class EventsReader(DataSourceStreamReader):
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
         self._stepped_back = False
+        self._away: str | None = None
         self._last_batch = time.time()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -87,10 +88,13 @@ class EventsReader(DataSourceStreamReader):
             try:
                 latest = self._broker().latest(self._known())
             except KafkaException as error:
-                # A broker that is away makes no batch; the ones before are kept and go on when it is back.
-                structlog.get_logger().warning("source.broker_away", error=str(error.args[0].str()))
+                # A broker that is away makes no batch. A client that has met one is let go: it may go by the leaders
+                # of before the broker's restart for ever.
+                self._broker_is(str(error.args[0].str()))
+                self.stop()
                 time.sleep(1)
                 return start
+            self._broker_is(None)
             refuse_other_partitions(start["topics"], latest)
             tick = start["tick"] + (now >= self._due())
             end = {"tick": tick, "topics": limited(start["topics"], latest, limit)}
@@ -153,6 +157,15 @@ class EventsReader(DataSourceStreamReader):
     def stop(self) -> None:
         if self._planner is not None:
             self._planner.close()
+            self._planner = None
+
+    def _broker_is(self, away: str | None) -> None:
+        """Tell, once each time, that the broker is away or back."""
+        if away is not None and self._away is None:
+            structlog.get_logger().warning("source.broker_away", error=away)
+        elif away is None and self._away is not None:
+            structlog.get_logger().info("source.broker_back")
+        self._away = away
 
     def _broker(self) -> Planner:
         if self._planner is None:

@@ -68,6 +68,7 @@ class FakeCassandra:
         self.away = 0
         self.asked = 0
         self.is_changed = False
+        self.not_durable: tuple[str, ...] = ()
 
     def set(self, *tables: Table) -> None:
         self.tables = {t.id: t for t in tables}
@@ -78,7 +79,7 @@ class FakeCassandra:
             self.away -= 1
             raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "away", "fake")
         self.is_changed = False
-        return Schema(dict(self.tables), self.views, ())
+        return Schema(dict(self.tables), self.views, self.not_durable)
 
     def changed(self) -> bool:
         return self.is_changed

@@ -479,3 +479,32 @@ def test_age_of_what_waits(bench: Bench) -> None:
     assert 100 <= metric("oldest_unsent_seconds") < 105
     agent.commit()
     assert metric("oldest_unsent_seconds") == 0
+
+
+def test_keyspaces_without_log_are_named(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.cassandra.not_durable = ("ks", "other")
+    bench.start()
+    assert capsys.readouterr().out.count("durable_writes = false") == 1
+    bench.cassandra.is_changed = True
+    bench.work()
+    assert "durable_writes" not in capsys.readouterr().out
+
+
+def test_not_ready_before_it_is_started(bench: Bench) -> None:
+    agent = agent_on(bench.tmp_path, bench.raw, bench.cassandra, bench.log, bench.state)
+    assert "starting" in (agent.ready() or "")
+    agent.start()
+    assert agent.ready() is None
+
+
+def test_a_bad_segment_that_vanishes_is_lost(bench: Bench) -> None:
+    for number in (10, 11):
+        bench.raw.segment(number)
+    bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
+    bench.raw.index(10)
+    before = metric("lost_segments_total")
+    agent = bench.start()
+    agent.step()
+    (bench.raw.path / "CommitLog-7-10.log").unlink()
+    bench.work()
+    assert metric("lost_segments_total") == before + 1

@@ -53,6 +53,11 @@ def eventually(check: Callable[[], Any], seconds: float, what: str) -> Any:
         time.sleep(0.5)
 
 
+def script(name: str) -> str:
+    """A command of Helenus, as it is installed beside this Python."""
+    return str(Path(sys.executable).with_name(name))
+
+
 def _end_with_parent() -> None:
     """A test run that is killed leaves no process behind."""
     pr_set_pdeathsig = 1
@@ -71,7 +76,7 @@ class Command:
     def start(self, **environment: str) -> Command:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *self.arguments],
+                [script(self.arguments[0]), *self.arguments[1:]],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -153,7 +158,7 @@ class Pipeline:
         self.directory.mkdir(parents=True, exist_ok=True)
         port = free_port()
         agent = write_properties(self.directory / "agent.properties", self.agent_properties(port))
-        self.agent = Command(["helenus_agent.cli", str(agent)], self.directory / "agent.log", port)
+        self.agent = Command(["helenus-agent", str(agent)], self.directory / "agent.log", port)
 
     def agent_properties(self, port: int) -> dict[str, object]:
         return {
@@ -183,7 +188,7 @@ class Pipeline:
             str(write_properties(self.directory / f"{t}.properties", {**self.connector_properties(t), **dotted(more)}))
             for t in tables
         ]
-        self.connector = Command(["helenus_connector.cli", str(worker), *files], self.directory / "connector.log", port)
+        self.connector = Command(["helenus-connector", str(worker), *files], self.directory / "connector.log", port)
         return self.connector
 
     def connector_properties(self, table: str) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from integration.pipeline import Pipeline, eventually, free_port, write_properties
+from integration.pipeline import Pipeline, eventually, free_port, script, write_properties
 
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
@@ -30,14 +29,15 @@ def pipeline(status: Status, session: Any, directory: Path) -> Pipeline:
     session.execute("CREATE TABLE bad.t (k int PRIMARY KEY, v int) WITH cdc = true")
     session.execute("CREATE TABLE bad.without_cdc (k int PRIMARY KEY, v int)")
     session.execute("CREATE TABLE bad.unmappable (k int PRIMARY KEY, v map<frozen<list<int>>, text>) WITH cdc = true")
+    session.execute("CREATE TABLE bad.listed (k frozen<list<int>> PRIMARY KEY, v int) WITH cdc = true")
     return Pipeline(status, directory, session)
 
 
-def fails(*arguments: str) -> tuple[int, str]:
+def fails(command: str, *arguments: str) -> tuple[int, str]:
     """Run a command that must end by itself; returns its exit status and the last line it printed."""
     start = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL
+        [script(command), *arguments], capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL
     )
     assert time.monotonic() - start < LIMIT_S
     assert "Traceback" not in done.stderr, done.stderr
@@ -66,7 +66,7 @@ CONFIGURATION = {
 @pytest.mark.parametrize("case", CONFIGURATION)
 def test_agent_with_a_wrong_file(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
     changes, told = CONFIGURATION[case]
-    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, **changes))
+    status, message = fails("helenus-agent", agent_file(pipeline, tmp_path, **changes))
     assert status == 2
     assert re.search(told, message), message
     assert "agent.properties" in message
@@ -74,21 +74,21 @@ def test_agent_with_a_wrong_file(pipeline: Pipeline, tmp_path: Path, case: str) 
 
 def test_agent_on_a_node_without_cdc(pipeline: Pipeline, tmp_path: Path) -> None:
     path = node_yaml(pipeline.status, tmp_path, cdc_enabled=False)
-    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, cassandra_config=path))
+    status, message = fails("helenus-agent", agent_file(pipeline, tmp_path, cassandra_config=path))
     assert status != 0
     assert "cdc_enabled" in message
     assert str(path) in message
 
 
 def test_agent_without_access_to_cdc_raw(pipeline: Pipeline, tmp_path: Path) -> None:
-    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, cdc_raw_dir=tmp_path / "nowhere"))
+    status, message = fails("helenus-agent", agent_file(pipeline, tmp_path, cdc_raw_dir=tmp_path / "nowhere"))
     assert status != 0
     assert str(tmp_path / "nowhere") in message
 
 
 def test_agent_without_broker(pipeline: Pipeline, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
-    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, kafka_bootstrap_servers=address))
+    status, message = fails("helenus-agent", agent_file(pipeline, tmp_path, kafka_bootstrap_servers=address))
     assert status == 1
     assert address in message
     assert "bootstrap" in message
@@ -96,7 +96,7 @@ def test_agent_without_broker(pipeline: Pipeline, tmp_path: Path) -> None:
 
 def test_agent_without_cassandra(pipeline: Pipeline, tmp_path: Path) -> None:
     port = free_port()
-    status, message = fails("helenus_agent.cli", agent_file(pipeline, tmp_path, cassandra_port=port))
+    status, message = fails("helenus-agent", agent_file(pipeline, tmp_path, cassandra_port=port))
     assert status == 1
     assert str(port) in message
     assert "cassandra.contact.points" in message
@@ -122,6 +122,12 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
     "no such table": ({}, {"table": "nothing"}, 1, r"no such table.*bad\.nothing.*create the table"),
     "table without cdc": ({}, {"table": "without_cdc"}, 1, r"no cdc = true.*bad\.without_cdc.*ALTER TABLE"),
     "type without Avro form": ({}, {"table": "unmappable"}, 1, r"bad\.unmappable: column v: "),
+    "key type that is not supported": (
+        {},
+        {"table": "listed"},
+        1,
+        r"frozen<list<int>> is not supported in a primary key",
+    ),
     "unreachable broker": ({"bootstrap.servers": "127.0.0.1:9"}, {}, 1, r"127\.0\.0\.1:9\b.*bootstrap"),
     "unreachable registry": (
         {},
@@ -136,7 +142,7 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
 @pytest.mark.parametrize("case", CONNECTOR)
 def test_connector(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
     worker, table, expected, told = CONNECTOR[case]
-    status, message = fails("helenus_connector.cli", *connector_files(pipeline, tmp_path, worker, table))
+    status, message = fails("helenus-connector", *connector_files(pipeline, tmp_path, worker, table))
     assert re.search(told, message), message
     assert status == expected
 
@@ -153,7 +159,7 @@ def test_a_wrong_password(pipeline: Pipeline, guarded: Status, tmp_path: Path) -
     login = {"cassandra.port": guarded.cql_port, "cassandra.username": "cassandra", "cassandra.password": "wr0ng"}
     files = connector_files(pipeline, tmp_path, {}, login)
     agent = agent_file(pipeline, tmp_path, cassandra_config=guarded.nodes[0].cassandra_yaml, **_underscored(login))
-    for command in (["helenus_connector.cli", *files], ["helenus_agent.cli", agent]):
+    for command in (["helenus-connector", *files], ["helenus-agent", agent]):
         status, message = fails(*command)
         assert status == 1
         assert "refused the login" in message

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from integration.pipeline import Pipeline, eventually
 from integration.workload import Workload, create
 
@@ -38,6 +40,18 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
 @pytest.fixture
 def workload(session: Any, request: pytest.FixtureRequest) -> Workload:
     return Workload(session, TABLE, seed=sum(request.node.name.encode()))
+
+
+@contextmanager
+def away(stack: Stack, server: str) -> Iterator[None]:
+    """A server stops while the workload runs, and comes back before it ends."""
+    time.sleep(1)
+    stack.stop(server)
+    try:
+        yield
+    finally:
+        stack.start(server)
+        time.sleep(1)
 
 
 @pytest.mark.parametrize("point", ["agent.after-append", "agent.after-flush", "agent.after-save"])
@@ -87,37 +101,27 @@ def test_python_worker_killed_between_flush_and_commit(
 
 
 def test_kafka_stopped(pipeline: Pipeline, workload: Workload, stack: Stack) -> None:
-    with workload:
-        time.sleep(1)
-        stack.stop("kafka")
+    with workload, away(stack, "kafka"):
         time.sleep(OUTAGE_S)
-        stack.start("kafka")
-        time.sleep(1)
     pipeline.converges(TABLE, 120)
 
 
 def test_registry_stopped_while_the_table_is_altered(
     pipeline: Pipeline, workload: Workload, stack: Stack, session: Any
 ) -> None:
-    with workload:
-        stack.kill("registry")
+    with workload, away(stack, "registry"):
         session.execute(f"ALTER TABLE {TABLE} ADD later text")
         session.execute(f"UPDATE {TABLE} SET later = 'x' WHERE p = 1 AND q = 'a' AND c = 1 AND d = {ID}")
         time.sleep(OUTAGE_S / 2)
         assert pipeline.connector.health()[0] == 503
         assert "registry" in pipeline.connector.health()[1]
-        stack.start("registry")
     pipeline.converges(TABLE, 120)
     assert any(r.value and "later" in r.value for r in pipeline.records(TABLE))
 
 
 def test_cassandra_stopped(pipeline: Pipeline, workload: Workload, stack: Stack) -> None:
-    with workload:
-        time.sleep(1)
-        stack.stop("cassandra")
+    with workload, away(stack, "cassandra"):
         time.sleep(OUTAGE_S)
-        stack.start("cassandra")
-        time.sleep(1)
     assert workload.failed, "the workload met the outage"
     pipeline.converges(TABLE, 120)
 
@@ -132,10 +136,21 @@ def test_cassandra_killed(pipeline: Pipeline, workload: Workload, stack: Stack) 
     pipeline.converges(TABLE, 120)
 
 
+def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline) -> None:
+    """And nothing is skipped: the next start meets it again."""
+    producer = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
+    producer.produce(f"events-{TABLE}", b"no event", b"key", 0)
+    producer.flush()
+    assert pipeline.connector.dies(90) == 1
+    assert pipeline.connector.start().dies(90) == 1
+    told = pipeline.connector.tail(1)
+    assert f"topic events-{TABLE}, partition 0, offset" in told
+    assert "errors.tolerance=all" in told
+
+
 def test_nothing_is_left_behind(pipeline: Pipeline) -> None:
-    assert pipeline.connector.stop() == 0
     assert pipeline.agent.stop() == 0
-    assert not spark_processes(pipeline)
+    assert eventually(lambda: not spark_processes(pipeline), 10, "Spark ends with its driver")
     pid = pipeline.connector.process.pid if pipeline.connector.process else 0
     assert not list(Path("/dev/shm").glob(f"helenus-{pid}-*"))
 

@@ -90,7 +90,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
     try:
         pipeline.agent.start().ready()
         tables = ("all_kinds", "types", "keys", "only_keys", "narrow")
-        pipeline.connect(*(f"path.{t}" for t in tables)).start().ready()
+        pipeline.connect(*(f"path.{t}" for t in tables), errors_tolerance="all").start().ready()
         yield pipeline
         assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
     finally:
@@ -188,3 +188,20 @@ def test_copies_of_settled_changes_are_dropped(pipeline: Pipeline, session: Any)
     eventually(lambda: settled() >= already + len(copies), 30, "copies are counted as settled")
     pipeline.adds_up("path-narrow")
     assert len(pipeline.records("path.narrow")) == before
+
+
+def test_an_event_that_cannot_be_decoded_goes_to_the_dead_letter_topic(pipeline: Pipeline) -> None:
+    producer = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
+    producer.produce("events-path.narrow", b"no event", b"key", 0)
+    producer.flush()
+
+    def dead() -> list[Any]:
+        return list(messages(pipeline.status.bootstrap_servers, "dlq-path.narrow"))
+
+    (letter,) = eventually(dead, 30, "the dead letter is there")
+    headers = dict(letter.headers())
+    assert (letter.key(), letter.value()) == (b"key", b"no event")
+    assert headers["__connect.errors.topic"] == b"events-path.narrow"
+    assert headers["__connect.errors.partition"] == b"0"
+    assert b"not an event" in headers["__connect.errors.exception.message"]
+    pipeline.converges("path.narrow")

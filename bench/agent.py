@@ -1,0 +1,263 @@
+"""What the agent costs: decoding alone, draining a backlog to a real Kafka, and the delay of a single write.
+
+    PYTHONPATH=... python bench/agent.py [--rows 400000] [--dir DIRECTORY]
+
+Starts its own Cassandra and Kafka. CPU seconds are those of the agent's process (all its threads), without its start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cassandra.cluster import Cluster
+from cassandra.query import BatchStatement, BatchType
+from confluent_kafka import Consumer, TopicPartition
+
+from helenus_agent import decoder as installed
+from helenus_agent.segment import Segment
+from helenus_schemas.table import read_tables
+from helenus_stack.stack import Stack
+
+NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
+PORT = 19404
+PIECE = 1 << 20
+
+
+def load(session: Any, rows: int) -> None:
+    """Write rows of a partition each: every one is a mutation of its own."""
+    session.execute(
+        "CREATE KEYSPACE IF NOT EXISTS bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    session.execute(
+        "CREATE TABLE IF NOT EXISTS bench.t "
+        "(id bigint, ck text, v int, w text, m map<text, int>, PRIMARY KEY (id, ck)) WITH cdc = true"
+    )
+    insert = session.prepare("INSERT INTO bench.t (id, ck, v, w, m) VALUES (?, ?, ?, ?, ?)")
+    update = session.prepare("UPDATE bench.t SET v = ? WHERE id = ? AND ck = ?")
+    chance = random.Random(1)
+    futures = []
+    for first in range(0, rows, 50):
+        batch = BatchStatement(BatchType.UNLOGGED)
+        for n in range(first, min(first + 50, rows)):
+            if n % 3:
+                batch.add(insert, (n, f"k{n % 100}", n, "hello world", {"a": 1} if n % 2 else None))
+            else:
+                batch.add(update, (n, chance.randrange(10**9), f"k{n % 100}"))
+        futures.append(session.execute_async(batch, timeout=60))
+        if len(futures) == 40:
+            for future in futures:
+                future.result()
+            futures.clear()
+    for future in futures:
+        future.result()
+
+
+def pieces(raw: Path) -> Iterator[tuple[bytes, int, int]]:
+    """The sections of all segments: content, offset, segment id."""
+    for path in sorted(raw.glob("*.log")):
+        segment = Segment(path)
+        while segment.look():
+            data, base, final = segment.read(1 << 30)
+            assert final
+            yield data, base, segment.id
+            segment.skip()
+        segment.close()
+
+
+def decode_all(decoder: ModuleType, sections: list[tuple[bytes, int, int]], plans: dict[bytes, Any]) -> tuple[int, int]:
+    """Mutations and events in the sections, taken in pieces as the agent does."""
+    mutations = events = 0
+    for data, base, segment in sections:
+        at = 0
+        while at < len(data):
+            piece = data[at : at + PIECE]
+            batch = decoder.decode(piece, base + at, at + len(piece) == len(data), plans, NODE, segment, 4096)
+            assert not batch.problems
+            if batch.unknown:
+                plans[batch.unknown.table] = decoder.Plan(known=False)
+            at += batch.next
+            mutations += batch.mutations
+            events += len(batch.changes)
+    return mutations, events
+
+
+def plain_decoder() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("plain.decoder", Path(installed.__file__).parent / "decoder.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measure_decoder(decoder: ModuleType, raw: Path, tables: Any) -> tuple[int, int, float]:
+    """Mutations, events, and the best CPU time of some passes."""
+    sections = list(pieces(raw))
+    followed = [t for t in tables.values() if t.cdc]
+    plans = {t.id.bytes: decoder.plan_of(t, followed.index(t) if t.cdc else -1) for t in tables.values()}
+    best = 1e9
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+    for _ in range(3 if decoder.COMPILED else 2):
+        started = time.process_time()
+        mutations, events = decode_all(decoder, sections, plans)
+        best = min(best, time.process_time() - started)
+    return mutations, events, best
+
+
+class Running:
+    """An agent process beside the stack's first node."""
+
+    def __init__(self, status: Any, directory: Path, **environment: str) -> None:
+        directory.mkdir(exist_ok=True)
+        properties = directory / "agent.properties"
+        properties.write_text(
+            f"cassandra.contact.points={status.contact_points[0]}\ncassandra.port={status.cql_port}\n"
+            f"cassandra.config={status.nodes[0].cassandra_yaml}\nstate.dir={directory}/state\n"
+            f"kafka.bootstrap.servers={status.bootstrap_servers}\nhttp.port={PORT}\n"
+        )
+        command = [sys.executable, "-c", "from helenus_agent.cli import main; main()", str(properties)]
+        self.process = subprocess.Popen(command, env={**os.environ, **environment})
+
+    def metric(self, name: str) -> float:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=5) as answer:
+                text = answer.read().decode()
+        except OSError:
+            return 0.0
+        return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def peak(self) -> float:
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.split("VmHWM:")[1].split()[0]) / 1024
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+
+
+def start_cost(status: Any, directory: Path, **environment: str) -> float:
+    """CPU seconds until an agent with nothing to read is there."""
+    agent = Running(status, directory, **environment)
+    while not agent.metric("helenus_agent_cdc_raw_bytes"):
+        time.sleep(0.2)
+    cost = agent.cpu()
+    agent.stop()
+    return cost
+
+
+def drain(status: Any, directory: Path, events: int, **environment: str) -> tuple[float, float, float]:
+    """CPU seconds and seconds to drain a backlog, and the peak of memory in MB."""
+    agent = Running(status, directory, **environment)
+    started = 0.0
+    while agent.metric("helenus_agent_events_total") < events:
+        if not started and agent.metric("helenus_agent_mutations_read_total"):
+            started = time.monotonic()
+        assert agent.process.poll() is None
+        time.sleep(0.05)
+    seconds = time.monotonic() - started
+    result = agent.cpu(), seconds, agent.peak()
+    agent.stop()
+    return result
+
+
+def delays(status: Any, session: Any, directory: Path, writes: int) -> list[float]:
+    """Milliseconds from a write's acknowledgement to its event at a consumer, sorted."""
+    agent = Running(status, directory)
+    consumer = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench", "fetch.wait.max.ms": 5})
+    partitions = consumer.list_topics("events-bench.t", timeout=10).topics["events-bench.t"].partitions
+    while not agent.metric("helenus_agent_cdc_raw_bytes"):
+        time.sleep(0.2)
+    time.sleep(3)
+    ends = [TopicPartition("events-bench.t", n) for n in partitions]
+    for end in ends:
+        _, end.offset = consumer.get_watermark_offsets(end, timeout=10)
+    consumer.assign(ends)
+    arrived: list[float] = []
+    written: list[float] = []
+
+    def consume() -> None:
+        while len(arrived) < writes:
+            message = consumer.poll(5)
+            if message is None:
+                return
+            if not message.error():
+                arrived.append(time.monotonic())
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    insert = session.prepare("INSERT INTO bench.t (id, ck, v) VALUES (?, 'late', 1)")
+    for n in range(writes):
+        session.execute(insert, (-n - 1,))
+        written.append(time.monotonic())
+        time.sleep(0.05 * random.random() * 2)
+    thread.join()
+    idle = agent.cpu()
+    time.sleep(20)
+    print(f"idle: {(agent.cpu() - idle) / 20 * 100:.2f} % of a core")
+    agent.stop()
+    consumer.close()
+    return sorted((b - a) * 1000 for a, b in zip(written, sorted(arrived), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--dir", type=Path)
+    options = parser.parse_args()
+    directory = options.dir or Path(tempfile.mkdtemp())
+    with Stack(directory / "stack", only=["cassandra", "kafka"]) as stack:
+        status = stack.status()
+        cluster = Cluster(status.contact_points, port=status.cql_port)
+        session = cluster.connect()
+        base = start_cost(status, directory / "empty")
+        load(session, options.rows)
+        time.sleep(1)
+        tables = read_tables(session)
+        raw, copy = Path(status.nodes[0].cdc_raw), directory / "copy"
+        shutil.copytree(raw, copy)
+
+        print(f"{'decoder':<10} {'mutations':>10} {'events':>10} {'us/event':>9}")
+        for decoder in [plain_decoder()] + ([installed] if installed.COMPILED else []):
+            mutations, events, best = measure_decoder(decoder, copy, tables)
+            name = "compiled" if decoder.COMPILED else "plain"
+            print(f"{name:<10} {mutations:>10} {events:>10} {best / events * 1e6:>9.2f}")
+
+        print(f"{'agent':<10} {'events/s':>10} {'CPU s/M':>10} {'peak MB':>9}")
+        for name, environment in (("compiled", {}), ("plain", {"HELENUS_PURE": "1"})):
+            if name == "compiled" and not installed.COMPILED:
+                continue
+            for path in raw.iterdir():
+                path.unlink()
+            for path in copy.iterdir():
+                shutil.copy(path, raw / path.name)
+            cpu, seconds, peak = drain(status, directory / name, events, **environment)
+            print(f"{name:<10} {events / seconds:>10.0f} {(cpu - base) / events * 1e6:>10.2f} {peak:>9.0f}")
+
+        found = delays(status, session, directory / "delay", 400)
+        print(f"write to event, ms: median {found[200]:.0f}, p99 {found[396]:.0f}, most {found[-1]:.0f}")
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

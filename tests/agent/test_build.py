@@ -1,0 +1,20 @@
+"""The build hook where there is no compiler, or none wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from agent.conftest import PACKAGE, ROOT, load
+
+
+@pytest.mark.parametrize(("variable", "value"), [("HELENUS_PURE", "1"), ("CC", "/bin/false")])
+def test_stays_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    pytest.importorskip("Cython")
+    build = load("hatch_build", ROOT / "hatch_build.py")
+    monkeypatch.setenv(variable, value)
+    told: list[str] = []
+    assert build.compile_decoder(PACKAGE, tmp_path, told.append) is None
+    assert len(told) == 1
+    assert "plain Python" in told[0]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,262 @@
+"""The demo: its files, its lines, and the whole of it on real servers."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from rich.console import Console
+
+from helenus_agent.config import AgentSettings
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_schemas.change import Change, encode
+from helenus_stack import programs
+from helenus_stack.compare import Difference
+from helenus_stack.demo import run, verdict
+from helenus_stack.errors import StackError
+from helenus_stack.process import Process
+from helenus_stack.records import Record
+from helenus_stack.settings import Settings
+from helenus_stack.show import Show, key_text, milliseconds, plain, value_text
+from helenus_stack.stack import Stack
+from helenus_stack.trace import Arrival, Search, Trace
+from helenus_stack.workload import CHAPTERS, KEYSPACE, TABLE
+
+
+@dataclass
+class Message:
+    """As much of a Kafka message as a search looks at."""
+
+    payload: bytes | None
+    name: bytes = b"key"
+    made: int = 1000
+
+    def key(self) -> bytes:
+        return self.name
+
+    def value(self) -> bytes | None:
+        return self.payload
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.made
+
+
+def event(write_time: int, key: bytes = b"key", made: int = 1000) -> Arrival:
+    return Arrival(Message(encode(Change("0" * 32, "node", write_time=write_time)), key, made), at=1.0)
+
+
+def record(key: bytes = b"\0\0\0\0\1key", made: int = 1000) -> Arrival:
+    return Arrival(Message(None, key, made), at=2.0)
+
+
+class TestSearch:
+    def test_finds_the_event_by_its_write_time(self) -> None:
+        search = Search(7)
+        search.add_event(event(6))
+        assert search.event is None
+        search.add_event(wanted := event(7))
+        search.add_event(event(7))
+        assert search.event is wanted, "the agent may send it twice"
+
+    def test_finds_the_record_by_the_key_of_the_event(self) -> None:
+        search = Search(7)
+        search.add_event(event(7))
+        search.add_record(record(b"\0\0\0\0\1other"))
+        assert search.record is None
+        search.add_record(wanted := record())
+        assert search.record is wanted
+
+    def test_an_earlier_record_of_the_key_is_not_the_one(self) -> None:
+        search = Search(7)
+        search.add_record(record(made=999))
+        search.add_event(event(7, made=1000))
+        assert search.record is None
+
+    def test_the_record_may_arrive_before_the_event(self) -> None:
+        search = Search(7)
+        search.add_record(wanted := record(made=1001))
+        assert search.record is None
+        search.add_event(event(7, made=1000))
+        assert search.record is wanted
+
+
+class Address(NamedTuple):
+    street: str | None
+    no: int
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"bigint": b"\x04\xe2", "scale": 2}, "12.50"),
+        ({"bigint": b"\xff", "scale": -1}, "-1E+1"),
+        (datetime.date(2026, 3, 1), "2026-03-01"),
+        (Decimal("1.0"), "1.0"),
+        ({"a": None, "b": [1, {"c": None}]}, {"b": [1, {}]}),
+        (Address(None, 3), {"no": 3}),
+        ({4}, [4]),
+        (b"\1\2", "0x0102"),
+        (True, True),
+    ],
+)
+def test_plain(value: Any, shown: Any) -> None:
+    assert plain(value) == shown
+
+
+def test_a_key_and_a_whole_partition() -> None:
+    assert key_text({"customer": "ada", "order_id": 1}) == "ada/1"
+    assert key_text({"customer": "ada", "order_id": None}) == "ada/*"
+
+
+def test_a_value_shows_what_changed() -> None:
+    text = value_text({"a": 1, "b": "x", "c": None}, before={"a": 1, "b": "y", "c": 2})
+    assert text.plain == '{a: 1, b: "x"}'
+    assert [text.plain[span.start : span.end] for span in text.spans if span.style == "bold"] == ['b: "x"']
+    assert value_text(None).plain == "null"
+
+
+def test_milliseconds() -> None:
+    assert [milliseconds(s) for s in (0.0621, 0.9994, 8.14)] == ["62 ms", "999 ms", "8.1 s"]
+
+
+def test_lines_and_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    show = Show(Console(soft_wrap=True))
+    for number, status in ((1, "new"), (2, "paid")):
+        row = Record(0, number, 0, {"customer": "ada", "order_id": 1}, {"status": status}, {}, number)
+        show.trace(Trace(Change("0" * 32, "node"), row, 0.062, 0.2 * number))
+    show.summary(3, 2, 46.0)
+    first, second, _, *summary = capsys.readouterr().out.splitlines()
+    assert first == '  → event  +62 ms → record +200 ms  ada/1 {status: "new"}'
+    assert second == '  → event  +62 ms → record +400 ms  ada/1 {status: "paid"}  (value schema 1 → 2)'
+    assert "3 statements, 2 events, 2 records" in " ".join(summary)
+    assert "from event to record 300 ms, in all 362 ms" in " ".join(summary)
+
+
+def test_verdict() -> None:
+    assert verdict([]).startswith("converged")
+    told = verdict([Difference(("ada", 1), {"status": "new"}, None)])
+    assert told.startswith("not converged")
+    assert "('ada', 1): the topic says {'status': 'new'}, the table None" in told
+
+
+def test_the_files_are_what_the_commands_want(tmp_path: Path) -> None:
+    status = Stack(tmp_path).status()
+    agent = programs.agent(status, tmp_path / "demo")
+    connector = programs.connector(status, tmp_path / "demo", "shop", "orders")
+    assert AgentSettings.load(agent.files[0]).cassandra_port == 9042
+    assert WorkerSettings.load(connector.files[0]).bootstrap_servers == "127.0.0.1:9092"
+    assert ConnectorSettings.load(connector.files[1]).events == "events-shop.orders"
+    for path in (*agent.files, *connector.files):
+        lines = path.read_text().splitlines()
+        keys = [i for i, line in enumerate(lines) if "=" in line and not line.startswith("#")]
+        assert keys
+        assert all(lines[i - 1].startswith("# ") for i in keys), "every key is explained"
+
+
+def test_every_statement_can_be_traced() -> None:
+    statements = [cql for _, chapter in CHAPTERS for cql in chapter]
+    assert 25 <= len(statements) <= 45
+    assert all(f"{KEYSPACE}.{TABLE}" in cql for cql in statements)
+    assert sum(cql.startswith("ALTER") for cql in statements) == 1
+
+
+class TestFresh:
+    def test_another_ones_data_is_not_touched(self, tmp_path: Path) -> None:
+        Settings().save(tmp_path / "stack.json")
+        (tmp_path / "cassandra1").mkdir()
+        with pytest.raises(StackError, match="data of yours"):
+            run(tmp_path, keep=False)
+        assert (tmp_path / "cassandra1").exists()
+
+    def test_a_running_stack_is_left_alone(self, tmp_path: Path) -> None:
+        process = Process(tmp_path / "run" / "kafka.pid")
+        process.start(["sleep", "60"], tmp_path, tmp_path / "log", {})
+        try:
+            with pytest.raises(StackError, match="helenus-stack down"):
+                run(tmp_path, keep=False)
+            assert process.pid
+        finally:
+            process.signal(signal.SIGKILL)
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "helenus_stack.cli", *map(str, arguments)]
+
+
+def stack_of(directory: Path) -> list[Path]:
+    """The pid files of what should have ended."""
+    return list((directory / "run").glob("*.pid"))
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs: one that has ended may wait for its parent to notice."""
+    state = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True).stdout
+    return bool(state) and not state.startswith("Z")
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(600)
+def test_demo_converges_and_goes_on(tmp_path: Path) -> None:
+    done = subprocess.run(command("demo", "--keep", "--dir", tmp_path), capture_output=True, text=True)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "\nconverged" in done.stdout
+        assert done.stdout.count("→ record") == sum(not cql.startswith("ALTER") for _, c in CHAPTERS for cql in c)
+        assert "(value schema" in done.stdout, "the new column has come"
+        assert {p.stem for p in stack_of(tmp_path)} == {"cassandra1", "kafka", "registry", "agent", "connector"}
+
+        again = subprocess.run(command("demo", "--dir", tmp_path), capture_output=True, text=True)
+        assert again.returncode == 1
+        assert "helenus-stack down" in again.stderr
+
+        watch = subprocess.Popen(
+            command("watch", "data-shop.orders", "--dir", tmp_path), stdout=subprocess.PIPE, text=True
+        )
+        assert watch.stdout
+        time.sleep(5)  # it shows what comes from its start on
+        where = "customer = 'ada' AND order_id = 1"
+        update = f"UPDATE shop.orders SET status = 'lost' WHERE {where}"
+        subprocess.run(command("cql", update, "--dir", tmp_path), check=True)
+        assert 'ada/1 {courier: "pigeon"' in (line := watch.stdout.readline())
+        assert 'status: "lost"' in line
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(20) == 0
+        watch.stdout.close()
+        select = command("cql", f"SELECT status FROM shop.orders WHERE {where}", "--dir", tmp_path)
+        assert subprocess.run(select, capture_output=True, text=True).stdout == '{status: "lost"}\n'
+    finally:
+        subprocess.run(command("down", "--dir", tmp_path), check=True)
+    assert not stack_of(tmp_path)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("sign", ["starting kafka", "→ record"])
+def test_interrupt_stops_everything(tmp_path: Path, sign: str) -> None:
+    with subprocess.Popen(
+        command("demo", "--dir", tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    ) as demo:
+        assert demo.stdout
+        assert any(sign in line for line in demo.stdout)
+        pids = [pid for path in stack_of(tmp_path) if (pid := Process(path).pid)]
+        assert pids
+        demo.send_signal(signal.SIGINT)
+        asked = time.monotonic()
+        rest = demo.stdout.read()
+        assert demo.wait() == 130, rest
+    assert time.monotonic() - asked < 20
+    assert not stack_of(tmp_path)
+    assert not [pid for pid in pids if alive(pid)]
