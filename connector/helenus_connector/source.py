@@ -66,7 +66,7 @@ class EventsReader(DataSourceStreamReader):
         self.plan = plan
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
-        self._stepped_back = False
+        self._first: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._away: str | None = None
         self._last_batch = time.time()
 
@@ -107,12 +107,12 @@ class EventsReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = start["topics"]
-        if not self._stepped_back:
+        everything = start["tick"] != end["tick"]
+        # The first batch may be planned again, when an attempt at it failed.
+        if self._first in (None, (start, end)):
+            self._first = (start, end)
             begin = self._step_back(begin)
-            self._stepped_back = True
             everything = True
-        else:
-            everything = start["tick"] != end["tick"]
         tasks: list[InputPartition] = []
         for topic, connector in self.plan.connectors.items():
             ends = end["topics"].get(topic, {})

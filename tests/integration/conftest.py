@@ -1,19 +1,17 @@
-"""One stack for all integration tests, and a keyspace of its own for each test that wants one."""
+"""One stack for all integration tests."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cassandra.cluster import Cluster
+from cassandra.policies import ConstantReconnectionPolicy
 
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -30,21 +28,10 @@ def status(stack: Stack) -> Status:
 
 @pytest.fixture(scope="session")
 def session(status: Status) -> Iterator[Any]:
-    cluster = Cluster(status.contact_points, port=status.cql_port)
+    reconnect = ConstantReconnectionPolicy(1.0, max_attempts=None)
+    cluster = Cluster(status.contact_points, port=status.cql_port, reconnection_policy=reconnect)
     yield cluster.connect()
     cluster.shutdown()
-
-
-@pytest.fixture
-def keyspace(session: Any) -> str:
-    return new_keyspace(session)
-
-
-def new_keyspace(session: Any) -> str:
-    name = f"ks{next(_numbers)}"
-    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
-    session.execute(f"CREATE KEYSPACE {name} WITH replication = {replication}")
-    return name
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from typing import Any
 from cassandra.cluster import Cluster
 from cassandra.query import tuple_factory
 
-from helenus_schemas.table import Table, read_tables
+from helenus_schemas.table import read_tables
 from helenus_stack.compare import Difference, differences
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
@@ -148,7 +148,6 @@ class Pipeline:
 
     status: Status
     directory: Path
-    session: Any
     agent: Command = field(init=False)
     connector: Command = field(init=False)
     decoder: Decoder = field(init=False)
@@ -203,10 +202,6 @@ class Pipeline:
             "value.converter.schema.registry.url": self.status.registry_url,
         }
 
-    def table(self, name: str) -> Table:
-        keyspace, table = name.split(".")
-        return next(t for t in read_tables(self.session, keyspace).values() if t.name == table)
-
     def records(self, table: str) -> list[Record]:
         return [self.decoder.record(m) for m in messages(self.status.bootstrap_servers, f"data-{table}")]
 
@@ -214,8 +209,10 @@ class Pipeline:
         cluster = Cluster(self.status.contact_points, port=self.status.cql_port)
         try:
             session = cluster.connect()
+            keyspace, name = table.split(".")
+            definition = next(t for t in read_tables(session, keyspace).values() if t.name == name)
             session.row_factory = tuple_factory
-            return differences(session, self.table(table), self.records(table))
+            return differences(session, definition, self.records(table))
         finally:
             cluster.shutdown()
 

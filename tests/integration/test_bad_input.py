@@ -30,7 +30,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Pipeline:
     session.execute("CREATE TABLE bad.without_cdc (k int PRIMARY KEY, v int)")
     session.execute("CREATE TABLE bad.unmappable (k int PRIMARY KEY, v map<frozen<list<int>>, text>) WITH cdc = true")
     session.execute("CREATE TABLE bad.listed (k frozen<list<int>> PRIMARY KEY, v int) WITH cdc = true")
-    return Pipeline(status, directory, session)
+    return Pipeline(status, directory)
 
 
 def fails(command: str, *arguments: str) -> tuple[int, str]:

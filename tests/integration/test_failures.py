@@ -27,7 +27,7 @@ OUTAGE_S = 20
 
 @pytest.fixture(scope="module")
 def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status, directory, session)
+    pipeline = Pipeline(status, directory)
     create(session, "failures", "t")
     try:
         pipeline.agent.start().ready()

@@ -75,7 +75,7 @@ KEYS = {
 
 @pytest.fixture(scope="module")
 def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status, directory, session)
+    pipeline = Pipeline(status, directory)
     create(session, "path", "all_kinds")
     session.execute(f"CREATE TABLE path.types (k int PRIMARY KEY, {columns(TYPES)}) WITH cdc = true")
     keys = {f"k{i}": t for i, t in enumerate(KEYS)}
