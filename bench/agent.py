@@ -39,8 +39,8 @@ PORT = 19404
 PIECE = 1 << 20
 
 
-def load(session: Any, rows: int) -> None:
-    """Write rows of a partition each: every one is a mutation of its own."""
+def create(session: Any) -> None:
+    """Make the table."""
     session.execute(
         "CREATE KEYSPACE IF NOT EXISTS bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
@@ -48,6 +48,10 @@ def load(session: Any, rows: int) -> None:
         "CREATE TABLE IF NOT EXISTS bench.t "
         "(id bigint, ck text, v int, w text, m map<text, int>, PRIMARY KEY (id, ck)) WITH cdc = true"
     )
+
+
+def load(session: Any, rows: int) -> None:
+    """Write rows of a partition each: every one is a mutation of its own."""
     insert = session.prepare("INSERT INTO bench.t (id, ck, v, w, m) VALUES (?, ?, ?, ?, ?)")
     update = session.prepare("UPDATE bench.t SET v = ? WHERE id = ? AND ck = ?")
     chance = random.Random(1)
@@ -184,11 +188,13 @@ def drain(status: Any, directory: Path, events: int, **environment: str) -> tupl
 def delays(status: Any, session: Any, directory: Path, writes: int) -> list[float]:
     """Milliseconds from a write's acknowledgement to its event at a consumer, sorted."""
     agent = Running(status, directory)
+    while not agent.metric("helenus_agent_decoder_info"):
+        time.sleep(0.2)
+    insert = session.prepare("INSERT INTO bench.t (id, ck, v) VALUES (?, 'late', 1)")
+    session.execute(insert, (0,))  # the first makes the producer
+    time.sleep(3)
     consumer = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench", "fetch.wait.max.ms": 5})
     partitions = consumer.list_topics("events-bench.t", timeout=10).topics["events-bench.t"].partitions
-    while not agent.metric("helenus_agent_cdc_raw_bytes"):
-        time.sleep(0.2)
-    time.sleep(3)
     ends = [TopicPartition("events-bench.t", n) for n in partitions]
     for end in ends:
         _, end.offset = consumer.get_watermark_offsets(end, timeout=10)
@@ -206,7 +212,6 @@ def delays(status: Any, session: Any, directory: Path, writes: int) -> list[floa
 
     thread = threading.Thread(target=consume)
     thread.start()
-    insert = session.prepare("INSERT INTO bench.t (id, ck, v) VALUES (?, 'late', 1)")
     for n in range(writes):
         session.execute(insert, (-n - 1,))
         written.append(time.monotonic())
@@ -230,6 +235,9 @@ def main() -> None:
         status = stack.status()
         cluster = Cluster(status.contact_points, port=status.cql_port)
         session = cluster.connect()
+        create(session)
+        found = delays(status, session, directory / "delay", 400)
+        print(f"write to event, ms: median {found[200]:.0f}, p99 {found[396]:.0f}, most {found[-1]:.0f}")
         base = start_cost(status, directory / "empty")
         load(session, options.rows)
         time.sleep(1)
@@ -254,8 +262,6 @@ def main() -> None:
             cpu, seconds, peak = drain(status, directory / name, events, **environment)
             print(f"{name:<10} {events / seconds:>10.0f} {(cpu - base) / events * 1e6:>10.2f} {peak:>9.0f}")
 
-        found = delays(status, session, directory / "delay", 400)
-        print(f"write to event, ms: median {found[200]:.0f}, p99 {found[396]:.0f}, most {found[-1]:.0f}")
         cluster.shutdown()
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from helenus_schemas.table import read_tables
-from helenus_stack import ports, programs, watchdog
-from helenus_stack.compare import Difference, differences
+from helenus_stack import programs, watchdog
+from helenus_stack.compare import differences
 from helenus_stack.cql import session
 from helenus_stack.errors import StackError
 from helenus_stack.files import try_lock
@@ -26,8 +25,7 @@ from helenus_stack.process import Process
 from helenus_stack.programs import Program
 from helenus_stack.progress import Terminal
 from helenus_stack.records import Decoder, messages
-from helenus_stack.settings import Settings
-from helenus_stack.show import LEGEND, Show
+from helenus_stack.show import LEGEND, Show, how_to_go_on, verdict
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 from helenus_stack.trace import Search, Tracer
@@ -56,7 +54,6 @@ def run(directory: Path, keep: bool) -> int:
             demo = Demo(stack, progress)
             return 0 if demo.run() else 1
     except KeyboardInterrupt:
-        progress.say("interrupted")
         return 130
     except KafkaException as error:
         raise StackError(f"Kafka: {error.args[0].str()}", str(directory / "logs"), "read kafka.log there") from error
@@ -76,17 +73,15 @@ def _fresh(directory: Path, progress: Terminal) -> Stack:
     if any(Process(path).pid for path in (directory / "run").glob("*.pid")):
         advice = "stop it with helenus-stack down, or choose another --dir"
         raise StackError("a stack runs here already", str(directory), advice)
-    old = Stack(directory, progress=progress)
-    if (directory / FOLDER).exists():
-        progress.say(f"removing the last demo's data in {directory}")
-        shutil.rmtree(directory / FOLDER)
-    elif (directory / "stack.json").exists():
+    folder = directory / FOLDER
+    if (directory / "stack.json").exists() and not folder.exists():
         advice = "remove it with helenus-stack down --delete, or choose another --dir"
         raise StackError("there is a stack with data of yours here", str(directory), advice)
-    old.down(delete=True)
-    (directory / FOLDER).mkdir()
-    with ports.claim(Settings(), None) as settings:
-        settings.save(directory / "stack.json")  # the connector is told the ports before there are servers
+    if folder.exists():
+        progress.say(f"removing the last demo's data in {directory}")
+    Stack(directory, progress=progress).down(delete=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
     return Stack(directory, progress=progress)
 
 
@@ -100,12 +95,12 @@ def _supervised(stack: Stack, keep: bool) -> Iterator[Stack]:
         kept = keep
     finally:
         if kept:
-            print(_how_to_go_on(stack.status(), stack.directory), flush=True)
+            print(how_to_go_on(stack.status(), f"{KEYSPACE}.{TABLE}"), flush=True)
         else:
             stack.progress.say("stopping everything")
             programs.end(stack.directory)
             stack.down()
-            stack.progress.say(f"stopped; {_where(stack.directory)}")
+            stack.progress.say(f"stopped; what it left is in {stack.directory}: configuration in {FOLDER}, and logs")
         guard.terminate()
         guard.wait()
 
@@ -122,11 +117,13 @@ class Demo:
 
     def run(self) -> bool:
         """Whether topic and table agree at the end."""
-        self.show.title("The connector: Spark loads while its servers start")
+        java = spark_java_home(self.progress)
         folder = self.stack.directory / FOLDER
-        connector = programs.connector(self.stack.status(), folder, KEYSPACE, TABLE)
-        self._start(connector, {"JAVA_HOME": str(spark_java_home(self.progress))})
-        self.show.title(f"The servers, in {self.stack.directory}")
+        self.show.title(f"Kafka and a schema registry, in {self.stack.directory}")
+        with self.progress.spinning():
+            status = self.stack.up("kafka", "registry")
+        self.show.title("The connector, so that Spark loads while Cassandra starts")
+        self._start(programs.connector(status, folder, KEYSPACE, TABLE), {"JAVA_HOME": str(java)})
         with self.progress.spinning():
             status = self.stack.up()
         with session(status) as cassandra:
@@ -216,39 +213,3 @@ class Demo:
         self.show.summary(statements, len(records), time.monotonic() - self.started)
         self.show.console.print(verdict(found))
         return not found
-
-
-def verdict(found: Sequence[Difference]) -> str:
-    """The last line of the demo: `converged`, or the keys that differ."""
-    if not found:
-        return "converged: the last record of every key equals its row"
-    return "\n".join(["not converged, keys that differ:", *(f"  {difference}" for difference in found)])
-
-
-def _how_to_go_on(status: Status, directory: Path) -> str:
-    here = invocation()
-    where = "" if directory == Path(".helenus-stack").absolute() else f" --dir {directory}"
-    return f"""
-Everything is left running. Write to the table:
-  {here} cql{where} "UPDATE {KEYSPACE}.{TABLE} SET status = 'lost' WHERE customer = 'ada' AND order_id = 1"
-Watch its records, or its events:
-  {here} watch{where} {DATA}
-  {here} watch{where} {EVENTS}
-Stop it:
-  {here} down{where}
-Cassandra {status.contact_points[0]}:{status.cql_port}, Kafka {status.bootstrap_servers}, registry {status.registry_url}
-{_where(directory).capitalize()}"""
-
-
-def _where(directory: Path) -> str:
-    return f"configuration in {directory / FOLDER}, logs in {directory / 'logs'}"
-
-
-def invocation() -> str:
-    """How `helenus-stack` is called in this environment."""
-    if shutil.which("helenus-stack"):
-        return "helenus-stack"
-    script = Path(sys.executable).with_name("helenus-stack")
-    if not script.exists():
-        return f"{sys.executable} -m helenus_stack.cli"
-    return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)

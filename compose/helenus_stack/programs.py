@@ -40,7 +40,9 @@ class Program:
     @property
     def told(self) -> str:
         """The command as a person gives it."""
-        return " ".join([f"helenus-{self.name}", *map(str, self.files)])
+        here = Path.cwd()
+        files = (path.relative_to(here) if path.is_relative_to(here) else path for path in self.files)
+        return " ".join([f"helenus-{self.name}", *map(str, files)])
 
     def start(self, environment: Mapping[str, str]) -> None:
         """Starts it in its own session, with its output appended to the log."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -13,7 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from helenus_schemas.change import Scope
+from helenus_stack.compare import Difference
 from helenus_stack.records import Record
+from helenus_stack.status import Status
 from helenus_stack.trace import Trace
 
 LEGEND = """\
@@ -97,7 +102,8 @@ class Show:
         rest = [t.record_after for t in self.traces]
         both = [a + b for a, b in zip(events, rest, strict=True)]
         self.console.print(
-            f"\n{statements} statements, {len(events)} events, {records} records (one each at least) in {seconds:.0f} s. "
+            f"\n{statements} statements, {len(events)} events, {records} records (one each at least) "
+            f"in {seconds:.0f} s. "
             f"Median from statement to event {milliseconds(median(events))}, "
             f"from event to record {milliseconds(median(rest))}, in all {milliseconds(median(both))}."
         )
@@ -106,3 +112,36 @@ class Show:
 def milliseconds(seconds: float) -> str:
     """`62 ms`, or `8.1 s` for what takes seconds."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def verdict(found: Sequence[Difference]) -> str:
+    """The last line of the demo: `converged`, or the keys that differ."""
+    if not found:
+        return "converged: the last record of every key equals its row"
+    return "\n".join(["not converged, keys that differ:", *(f"  {difference}" for difference in found)])
+
+
+def how_to_go_on(status: Status, table: str) -> str:
+    """What to do with a stack that is left running with agent and connector for `table`."""
+    here = invocation()
+    where = "" if Path(status.directory) == Path(".helenus-stack").absolute() else f" --dir {status.directory}"
+    return f"""
+Everything is left running. Write to the table:
+  {here} cql{where} "UPDATE {table} SET status = 'lost' WHERE customer = 'ada' AND order_id = 1"
+Watch its records, or its events:
+  {here} watch{where} data-{table}
+  {here} watch{where} events-{table}
+Stop it:
+  {here} down{where}
+Cassandra {status.contact_points[0]}:{status.cql_port}, Kafka {status.bootstrap_servers}, registry {status.registry_url}
+Configuration in {status.directory}/demo, logs in {status.directory}/logs"""
+
+
+def invocation() -> str:
+    """How `helenus-stack` is called in this environment."""
+    if shutil.which("helenus-stack"):
+        return "helenus-stack"
+    script = Path(sys.executable).with_name("helenus-stack")
+    if not script.exists():
+        return f"{sys.executable} -m helenus_stack.cli"
+    return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)

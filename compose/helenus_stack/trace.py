@@ -71,7 +71,12 @@ class Tracer:
         self._decoder = Decoder(registry_url)
         self._events = events
         self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "helenus-stack",
+                "enable.auto.commit": "false",
+                "log_level": "0",
+            }
         )
         self._missing = [events, data]
 

@@ -21,12 +21,12 @@ from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_schemas.change import Change, encode
 from helenus_stack import programs
 from helenus_stack.compare import Difference
-from helenus_stack.demo import run, verdict
+from helenus_stack.demo import run
 from helenus_stack.errors import StackError
 from helenus_stack.process import Process
 from helenus_stack.records import Record
 from helenus_stack.settings import Settings
-from helenus_stack.show import Show, key_text, milliseconds, plain, value_text
+from helenus_stack.show import Show, key_text, milliseconds, plain, value_text, verdict
 from helenus_stack.stack import Stack
 from helenus_stack.trace import Arrival, Search, Trace
 from helenus_stack.workload import CHAPTERS, KEYSPACE, TABLE
