@@ -13,7 +13,6 @@ from collections import Counter
 from pathlib import Path
 
 import structlog
-from cassandra.cmurmur3 import murmur3
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_event_set, wait_exponential, wait_random
 from tenacity.nap import sleep_using_event
 
@@ -30,6 +29,11 @@ from helenus_schemas import names
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.failpoints import reach
 from helenus_sinks.log import Log
+
+try:
+    from cassandra.cmurmur3 import murmur3
+except ImportError:  # a driver built without its extensions
+    from cassandra.murmur3 import murmur3
 
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # and changes, at which a piece ends early
@@ -149,13 +153,14 @@ class Agent:
             if not worked:
                 if not self._appended:
                     self._trouble = None
-                stop.wait(self._settings.poll_interval_ms / 1000)
+                time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
 
     def _read(self, segment: Segment, most: int) -> None:
         try:
             data, base, final = segment.read(most)
         except FileNotFoundError:
-            segment.skip()  # deleted under us: the next listing tells what that means
+            segment.bad = True  # deleted under us: the next listing tells what that means
+            segment.skip()
             return
         except Corrupt as error:
             self._problem(segment, segment.position, str(error))

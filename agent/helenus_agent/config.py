@@ -58,7 +58,7 @@ class AgentSettings(CassandraSettings, LogSettings):
     table_exclude_list: Patterns = ()
     read_mode: Literal["marker"] = "marker"
     segment_transfer: Literal["delete"] = "delete"
-    poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=10_000)] = 20
+    poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000)] = 20
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=0, ge=0, lt=65536)
 

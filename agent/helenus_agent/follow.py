@@ -116,8 +116,11 @@ class Follow:
         ready: list[Segment] = []
         watched: list[Segment] = []
         for segment in reversed(self._watched):
-            if self._look_at(segment):
+            found = self._look_at(segment)
+            if found:
                 ready.append(segment)
+                watched.append(segment)
+            elif found is None:
                 watched.append(segment)
             elif segment.complete and segment.settled:
                 self.finished.append(segment)
@@ -134,14 +137,15 @@ class Follow:
         self._watched = watched
         self._ready.extend(ready)
 
-    def _look_at(self, segment: Segment) -> bool:
+    def _look_at(self, segment: Segment) -> bool | None:
+        """Whether there is something to read; None if the file is gone, which the next listing will show."""
         try:
             return segment.look()
         except Corrupt as error:
             metrics.PROBLEMS.inc()
             _log.error("segment.corrupt", path=str(segment.path), position=segment.position, error=str(error))
         except FileNotFoundError:
-            pass  # the next listing says so
+            return None
         except OSError as error:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
         return bool(segment.unread)

@@ -508,3 +508,19 @@ def test_a_bad_segment_that_vanishes_is_lost(bench: Bench) -> None:
     (bench.raw.path / "CommitLog-7-10.log").unlink()
     bench.work()
     assert metric("lost_segments_total") == before + 1
+
+
+def test_vanished_between_the_look_and_the_read(bench: Bench) -> None:
+    for number in (10, 11):
+        bench.raw.segment(number)
+        bench.raw.write(number, write_of(TABLE, number))
+        bench.raw.index(number)
+    before = metric("lost_segments_total")
+    agent = bench.start()
+    assert agent._follow.next() is not None
+    (bench.raw.path / "CommitLog-7-10.log").unlink()
+    agent._follow.segments[0].close()
+    bench.work()
+    assert bench.keys == [11]
+    assert metric("lost_segments_total") == before + 1
+    assert agent.ready() is None

@@ -262,3 +262,18 @@ def test_a_directory_that_goes_away(raw: Raw) -> None:
     with pytest.raises(HelenusError) as error:
         follow.refresh()
     assert error.value.kind is Kind.CDC_DIRECTORY
+
+
+def test_vanished_between_the_listing_and_the_look(raw: Raw) -> None:
+    """Complete, but never read: that is not finished."""
+    before = lost()
+    raw.segment(10)
+    raw.write(10, write_of(TABLE, 1))
+    raw.index(10, complete=True)
+    follow = follow_of(raw)
+    (raw.path / "CommitLog-7-10.log").unlink()
+    assert follow.next() is None
+    assert follow.finished == []
+    follow.refresh()
+    assert follow.segments == []
+    assert lost() == before + 1
