@@ -98,7 +98,6 @@ def _supervised(stack: Stack, keep: bool) -> Iterator[Stack]:
             print(how_to_go_on(stack.status(), f"{KEYSPACE}.{TABLE}"), flush=True)
         else:
             stack.progress.say("stopping everything")
-            programs.end(stack.directory)
             stack.down()
             stack.progress.say(f"stopped; what it left is in {stack.directory}: configuration in {FOLDER}, and logs")
         guard.terminate()

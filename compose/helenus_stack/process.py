@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -78,8 +79,10 @@ def stop(processes: Iterable[Process], limit: float) -> None:
     """Ends processes, all at once: asks, and after `limit` seconds forces. Their pid files go."""
     processes = list(processes)
     for process in processes:
-        # A paused process is woken after the signal, to see it.
-        if limit and process.signal(signal.SIGTERM):
+        # The leader alone is asked: it ends its children itself, and may need them for that. A paused one is woken.
+        if limit and (pid := process.pid) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
             process.signal(signal.SIGCONT)
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline and any(process.pid for process in processes):

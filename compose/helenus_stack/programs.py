@@ -5,11 +5,8 @@ Their pid files lie with the servers', so `helenus-stack down` and the watchdog 
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,15 +64,7 @@ def tail(log: Path) -> str:
 
 def end(directory: Path) -> None:
     """Stops agent and connector in a stack's directory, if they run, while their servers still answer."""
-    running = [Process(directory / "run" / f"{name}.pid") for name in ("agent", "connector")]
-    for process in running:
-        # The parent alone: the connector ends its children itself, and needs them for that.
-        if (pid := process.pid) is not None:
-            os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < deadline and any(process.pid for process in running):
-        time.sleep(0.05)
-    stop(running, 0)
+    stop([Process(directory / "run" / f"{name}.pid") for name in ("agent", "connector")], STOP_SECONDS)
 
 
 def agent(status: Status, folder: Path) -> Program:

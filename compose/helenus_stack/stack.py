@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from helenus_stack import cassandra, kafka, ports, readiness, registry, watchdog
+from helenus_stack import cassandra, kafka, ports, programs, readiness, registry, watchdog
 from helenus_stack.errors import StackError
 from helenus_stack.files import exclusive
 from helenus_stack.jars import fetch, read_lock
@@ -140,10 +140,11 @@ class Stack:
         return self.status()
 
     def down(self, *, delete: bool = False) -> None:
-        """Stops everything; with `delete`, removes the data too."""
+        """Stops everything, agent and connector first; with `delete`, removes the data too."""
         if not self.directory.exists():
             return
         with self._alone():
+            programs.end(self.directory)
             stop(map(Process, self._run.glob("*.pid")), STOP_SECONDS)
             if delete and self._file.exists():
                 for folder in (*(server.folder for server in self.servers), self._run, self.directory / "logs"):

@@ -14,12 +14,10 @@ from typing import Any
 
 import structlog
 import tenacity
-from confluent_kafka import KafkaException
 
 from helenus_connector import metrics
 from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.kafka_events import Planner
 from helenus_connector.plan import Plan
 from helenus_connector.registry import Registry
 from helenus_connector.shape import schemas
@@ -27,7 +25,7 @@ from helenus_schemas.cassandra import connect
 from helenus_schemas.errors import Action, HelenusError, Kind, told_in
 from helenus_schemas.monitoring import serve
 from helenus_schemas.table import Table, read_tables
-from helenus_sinks.kafka import KafkaLog, broker_error
+from helenus_sinks.kafka import KafkaLog
 
 _log = structlog.get_logger()
 _MAX_BACKOFF_S = 30.0
@@ -58,9 +56,9 @@ class Topics:
         """
         if not self._missing:
             return
-        counts = self._partitions([c.events for c in self._missing])
-        for connector in [c for c in self._missing if counts[c.events]]:
-            log = KafkaLog(self._worker.producer_config)
+        log = KafkaLog(self._worker.producer_config)
+        counts = log.topics()
+        for connector in [c for c in self._missing if c.events in counts]:
             events = counts[connector.events]
             data = log.create(connector.data, events, {"cleanup.policy": "compact"})
             if data != events:
@@ -73,17 +71,6 @@ class Topics:
     def missing(self) -> list[str]:
         """Events topics that do not exist yet."""
         return [c.events for c in self._missing]
-
-    def _partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        planner = Planner(self._worker.consumer_config, "helenus-check")
-        try:
-            return planner.partitions(topics)
-        except KafkaException as failure:
-            # The admin client tells why; the consumer only that time ran out.
-            KafkaLog(self._worker.producer_config).create(topics[0], 1, {})
-            raise broker_error(failure.args[0], self._worker.bootstrap_servers) from None
-        finally:
-            planner.close()
 
 
 def check(connectors: Sequence[ConnectorSettings], directory: Path, topics: Topics) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Headers
 
-_CREATE_TIMEOUT = 5.0
+_ANSWER_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
 _DEFAULTS: dict[str, object] = {
     "enable.idempotence": "true",
@@ -55,22 +55,27 @@ class KafkaLog:
         self._error: KafkaError | None = None
         self._heard: KafkaError | None = None
 
-    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
-        admin = AdminClient({**self._client, "error_cb": self._hear})
+    def topics(self) -> dict[str, int]:
+        """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
         try:
-            # A list of all topics: to ask for one by name would create it, where the broker is set to do that.
-            known = admin.list_topics(timeout=_CREATE_TIMEOUT).topics
-            if topic in known:
-                return len(known[topic].partitions)
-            new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
-            admin.create_topics([new], operation_timeout=_CREATE_TIMEOUT)[topic].result()
-            return partitions
+            # All of them: to ask for one by name would create it, where the broker is set to do that.
+            known = self._admin().list_topics(timeout=_ANSWER_TIMEOUT).topics
         except KafkaException as failure:
-            error = failure.args[0]
-            if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return len(admin.list_topics(topic, timeout=_CREATE_TIMEOUT).topics[topic].partitions)
-            # A time-out tells less than what the client's connections met on the way.
-            raise broker_error(self._heard if self._heard and error.code() in _VAGUE else error, self._where) from None
+            raise self._told(failure.args[0]) from None
+        return {name: len(topic.partitions) for name, topic in known.items()}
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+        known = self.topics()
+        if topic in known:
+            return known[topic]
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
+        try:
+            self._admin().create_topics([new], operation_timeout=_ANSWER_TIMEOUT)[topic].result()
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._told(failure.args[0]) from None
+            return self.topics()[topic]
+        return partitions
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         producer = self._producer or self._start()
@@ -113,6 +118,13 @@ class KafkaLog:
             self._producer.flush(1)
             self._producer = None
         self._error = None
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({**self._client, "error_cb": self._hear})
+
+    def _told(self, error: KafkaError) -> HelenusError:
+        """The error, or what the connections met on the way where it only says that time ran out."""
+        return broker_error(self._heard if self._heard and error.code() in _VAGUE else error, self._where)
 
     def _start(self) -> Producer:
         self._error = None
