@@ -180,6 +180,8 @@ class Pipeline:
                 "checkpoint.dir": self.directory / "checkpoint",
                 "listeners": f"http://127.0.0.1:{port}",
                 "spark.master": "local[2,4]",
+                # A JVM that is started often and lives for a minute is better off without its second compiler.
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "log.level": "debug",
             },
         )
