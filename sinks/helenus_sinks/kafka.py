@@ -69,8 +69,10 @@ class KafkaLog:
         if topic in known:
             return known[topic]
         new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
+        # The client must outlive its request: the answer comes through it.
+        admin = self._admin()
         try:
-            self._admin().create_topics([new], operation_timeout=_ANSWER_TIMEOUT)[topic].result()
+            admin.create_topics([new], operation_timeout=_ANSWER_TIMEOUT)[topic].result()
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._told(failure.args[0]) from None
