@@ -114,6 +114,9 @@ def _parse(
         return CqlType(name), at
     if quoted is None and name == "varchar":
         return CqlType("text"), at
+    if quoted is None and name == "empty":
+        # Old compact tables without a value column have one of this type.
+        return CqlType("custom", label="org.apache.cassandra.db.marshal.EmptyType"), at
     if name not in udts:
         raise ValueError(f"unknown CQL type {name!r} in {text!r}")
     return udts[name], at

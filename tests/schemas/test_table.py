@@ -50,6 +50,10 @@ def test_text_that_is_no_type(text: str) -> None:
         parse(text)
 
 
+def test_the_type_of_an_old_compact_table_has_no_bytes() -> None:
+    assert parse("empty").label.endswith("EmptyType")
+
+
 def test_a_table_with_everything() -> None:
     found = read_tables(
         schema(
