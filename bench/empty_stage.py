@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from helenus_connector.plan import Plan
 from helenus_connector.source import EventsSource
 from helenus_connector.spark import session
 from helenus_sinks.kafka import KafkaLog
-from helenus_stack.process import python_module
 from helenus_stack.programs import Program
 from helenus_stack.status import Status
 
@@ -29,7 +29,9 @@ class _Module(Program):
 
     def start(self, environment: Any) -> None:
         here = {"PYTHONPATH": str(Path(__file__).parents[1])}
-        command = python_module("bench.empty_stage", *map(str, self.files))
+        # Imported, not run as a module: Spark then sends its functions by name.
+        code = "import sys; from bench.empty_stage import main; main(*sys.argv[1:])"
+        command = [sys.executable, "-c", code, *map(str, self.files)]
         self.process.start(command, self.directory, self.log, {**environment, **here})
 
 
@@ -37,6 +39,17 @@ def program(status: Status, directory: Path, worker: Path, events: str, target: 
     """The program that copies `events` to `target` through an empty stage, with the settings of a worker file."""
     KafkaLog({"bootstrap.servers": status.bootstrap_servers}).create(target, 4, {})
     return _Module("empty", directory, [worker, Path(events), Path(target)])
+
+
+def append_all(producer: dict[str, str], target: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The empty stage. A function of this module, so that a worker finds its producer again in the next batch."""
+    log = _logs.setdefault("log", KafkaLog(producer))
+    for batch in batches:
+        for _, partition, offset, _, key, value in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+            if offset >= 0:
+                log.append(target, partition, key, value)
+    log.flush(10)
+    yield pa.RecordBatch.from_arrays([pa.array([b""], pa.binary())], names=["outcome"])
 
 
 def main(worker_file: str, events: str, target: str) -> None:
@@ -49,16 +62,7 @@ def main(worker_file: str, events: str, target: str) -> None:
     plan.save()
     spark = session(worker, Path(directory))
     spark.dataSource.register(EventsSource)
-    producer = worker.producer_config
-
-    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        log = _logs.setdefault("log", KafkaLog(producer))
-        for batch in batches:
-            for _, partition, offset, _, key, value in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-                if offset >= 0:
-                    log.append(target, partition, key, value)
-        log.flush(10)
-        yield pa.RecordBatch.from_arrays([pa.array([b""], pa.binary())], names=["outcome"])
+    stage = partial(append_all, worker.producer_config, target)
 
     def process(frame: Any, _: int) -> None:
         frame.mapInArrow(stage, "outcome binary").collect()
@@ -66,7 +70,3 @@ def main(worker_file: str, events: str, target: str) -> None:
     frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
     checkpoint = {"checkpointLocation": f"{directory}/checkpoint"}
     frame.writeStream.options(**checkpoint).foreachBatch(process).start().awaitTermination()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
