@@ -78,6 +78,7 @@ class Process:
 def stop(processes: Iterable[Process], limit: float) -> None:
     """Ends processes, all at once: asks, and after `limit` seconds forces. Their pid files go."""
     processes = list(processes)
+    groups = [pid for process in processes if (pid := process.pid) is not None]
     for process in processes:
         # The leader alone is asked: it ends its children itself, and may need them for that. A paused one is woken.
         if limit and (pid := process.pid) is not None:
@@ -87,8 +88,10 @@ def stop(processes: Iterable[Process], limit: float) -> None:
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline and any(process.pid for process in processes):
         time.sleep(0.05)
-    for process in processes:
-        process.signal(signal.SIGKILL)
+    # What is left of each group, its leader or children that it did not end.
+    for group in groups:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
     while any(process.pid for process in processes):
         time.sleep(0.02)
     for process in processes:
