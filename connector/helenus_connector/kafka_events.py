@@ -37,7 +37,6 @@ class Planner:
     def __init__(self, config: Mapping[str, str], group: str) -> None:
         self._admin = AdminClient({"log_level": "0", **config})
         self._consumer = Consumer({"log_level": "0", "enable.auto.commit": "false", **config, "group.id": group})
-        self._where = config["bootstrap.servers"]
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
         """How many partitions each topic has; 0 if it does not exist."""

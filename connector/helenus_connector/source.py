@@ -217,9 +217,9 @@ def limited(start: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
     share = 1.0 if not isinstance(limit, ReadMaxRows) or total <= limit.max_rows else limit.max_rows / total
     end: Offsets = {topic: dict(offsets) for topic, offsets in start.items()}
     for (topic, partition), rows in backlog.items():
-        if rows > 0:
-            take = rows if share == 1.0 else max(1, int(rows * share))
-            end.setdefault(topic, {})[partition] = start.get(topic, {}).get(partition, 0) + take
+        take = rows if share == 1.0 else max(1, int(rows * share))
+        # A topic that is new is taken in with all its partitions, also those without events.
+        end.setdefault(topic, {})[partition] = start.get(topic, {}).get(partition, 0) + (take if rows > 0 else 0)
     return end
 
 

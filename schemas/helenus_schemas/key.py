@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 from helenus_schemas.table import Table
@@ -50,10 +49,3 @@ class KeyCodec:
         if at != len(data):
             raise Malformed(f"not a key of this table: {len(data) - at} bytes too many")
         return tuple(values)
-
-    def partition_bytes(self, key: Key) -> bytes:
-        """The serialised partition key, whose Murmur3 token places the partition."""
-        columns = [value or b"" for value in key[: self.partition_columns]]
-        if len(columns) == 1:
-            return columns[0]
-        return b"".join(struct.pack(">H", len(c)) + c + b"\0" for c in columns)

@@ -83,3 +83,10 @@ def test_another_number_of_partitions_is_refused() -> None:
     with pytest.raises(HelenusError) as error:
         refuse_other_partitions({TOPIC: {"0": 1}}, {TOPIC: {"0": 5, "1": 0}})
     assert error.value.kind is Kind.PARTITIONS_CHANGED
+
+
+def test_a_topic_that_appears_later_is_taken_in_whole() -> None:
+    latest = {TOPIC: {"0": 3, "1": 0}}
+    end = limited({}, latest, ReadMaxRows(10))
+    assert end == latest
+    refuse_other_partitions(end, latest)
