@@ -7,7 +7,7 @@ cdef Py_ssize_t _VBYTES, _COMPLEX, _NO_BYTES, _NO_COLUMN
 cdef Py_ssize_t _HEADERS
 cdef unsigned long long _TIMESTAMP_EPOCH, _DELETION_EPOCH
 cdef long long _NONE, _NEVER
-cdef bytes _ROW, _STATIC, _PARTITION
+cdef bytes _ROW, _STATIC, _PARTITION, _RANGE
 cdef tuple _PAIRS, _LAST
 
 cdef class Part:
@@ -31,7 +31,7 @@ cdef class Plan:
     part=Py_ssize_t, scope=bytes, last=bytes, value=bytes,
 )
 cpdef object decode(
-    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most
+    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most, bint live=*
 )
 
 @cython.locals(updates=cython.ulonglong, p=Py_ssize_t, schema=bint, plan=Plan, table=bytes, raw=cython.p_const_char)
@@ -41,6 +41,7 @@ cdef bint mutation(bytes d, dict plans, list found, list notes) except -1
     start=Py_ssize_t, size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
     _=cython.ulonglong, statics=tuple, regulars=tuple, header=tuple, tell=bint, prefix=bytes, row_flags=int,
     newest=cython.longlong, expires=cython.longlong, values=list, key=bytes, raw=cython.p_const_char,
+    opened=list, ranges=list,
 )
 cdef Py_ssize_t update(bytes d, Py_ssize_t p, Plan plan, list found, list notes) except -1
 
@@ -61,8 +62,13 @@ cdef (long long, long long, Py_ssize_t) row(
 @cython.locals(missing=cython.ulonglong, count=Py_ssize_t, few=bint, left=cython.ulonglong, column=cython.ulonglong, i=Py_ssize_t)
 cdef tuple subset(bytes d, Py_ssize_t p, tuple codes)
 
-@cython.locals(kind=int, size=Py_ssize_t, _=cython.longlong)
-cdef Py_ssize_t marker(bytes d, Py_ssize_t p, Plan plan, unsigned long long low, list notes) except -1
+@cython.locals(kind=int, size=Py_ssize_t, _=cython.longlong, values=list, start=bytes, time=cython.longlong)
+cdef Py_ssize_t marker(
+    bytes d, Py_ssize_t p, Plan plan, unsigned long long low, list opened, list ranges
+) except -1
+
+@cython.locals(out=list, data=bytes)
+cdef bytes bound(list values, bint inclusive)
 
 @cython.locals(bits=cython.ulonglong, i=Py_ssize_t, what=int, size=Py_ssize_t, part=Part, raw=cython.p_const_char)
 cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t count, list values) except -1

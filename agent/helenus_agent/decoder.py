@@ -85,6 +85,7 @@ _HEADERS = 16
 _ROW = b"\0"
 _STATIC = b"\2"
 _PARTITION = b"\4"
+_RANGE = b"\6"
 
 # Avro longs by two bytes: pairs that go on, and the last one or two.
 _PAIRS = tuple(bytes((v & 0x7F | 0x80, v >> 7 | 0x80)) for v in range(0x4000))
@@ -186,10 +187,20 @@ class Batch(NamedTuple):
     unknown: Unknown | None
 
 
-def decode(data: bytes, base: int, final: bool, plans: dict[bytes, Plan], node: str, segment: int, most: int) -> Batch:
+def decode(
+    data: bytes,
+    base: int,
+    final: bool,
+    plans: dict[bytes, Plan],
+    node: str,
+    segment: int,
+    most: int,
+    live: bool = False,
+) -> Batch:
     """Decode the entries in `data`, whose first byte is an entry's first, at the position `base` of a `segment`.
 
     `final` says that `data` ends where its section does; else an entry cut off at the end is left for the next call.
+    `live` says that no sync marker vouches for `data` yet: what is no whole entry with right CRCs is not written yet.
     `plans` by table id, `node` is the host id as text. Stops behind the mutation that reaches `most` changes.
     """
     changes: list[tuple[int, bytes, bytes, bytes]] = []
@@ -208,6 +219,8 @@ def decode(data: bytes, base: int, final: bool, plans: dict[bytes, Plan], node: 
     while p < end and len(changes) < most:
         left = end - p
         size = u32(data, p) if left >= 8 else 0
+        if live and (left < 12 + size or size < 10):
+            break
         if left < 12 + size or size < 10:
             # Less than an entry: more is to come, or it is the padding of the end, or a size that can't be.
             if data.count(b"\0", p) == left and (final or left >= 4):
@@ -220,6 +233,8 @@ def decode(data: bytes, base: int, final: bool, plans: dict[bytes, Plan], node: 
         size_crc = u32(data, p + 4)
         after = p + 12 + size
         if crc32(payload, size_crc) != u32(data, after - 4):
+            if live:
+                break
             problems.append((base + p, "an entry with a wrong CRC"))
             if crc32(raw[p : p + 4]) != size_crc:
                 broken = True
@@ -340,13 +355,20 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
     if flags & 16:
         _, p = vint(d, p)
     values: list[bytes | None] = []
+    opened: list[tuple[bytes, int]] = []
+    ranges: list[bytes] = []
     while True:
         row_flags = d[p]
         p += 1
         if row_flags & 1:
+            if opened:
+                raise Corrupt("a range that is not closed")
             return p
         if row_flags & 2:
-            p = marker(d, p, plan, low, notes if tell else None)
+            p = marker(d, p, plan, low, opened, ranges)
+            if ranges and tell:
+                found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _RANGE, ranges[0]))
+            ranges.clear()
             continue
         if row_flags & 128:
             if d[p] & 1:
@@ -474,19 +496,45 @@ def subset(d: bytes, p: int, codes: tuple[int, ...]) -> tuple[tuple[int, ...], i
     return tuple([codes[i] for i in range(count) if (i in named) == few]), p
 
 
-def marker(d: bytes, p: int, plan: Plan, low: int, notes: list[str] | None) -> int:
-    """Walk a bound of a range deletion behind its flags; a range counts once, where it opens."""
+def marker(d: bytes, p: int, plan: Plan, low: int, opened: list[tuple[bytes, int]], ranges: list[bytes]) -> int:
+    """Walk a bound of a range deletion behind its flags; returns the offset behind it.
+
+    `opened` holds the start and timestamp of the range that is open; one that closes goes to `ranges`, as the last
+    fields of an event's value.
+    """
     kind = d[p]
     size = d[p + 1] << 8 | d[p + 2]
     if kind > 7 or kind == 3 or kind == 4 or size > len(plan.clustering):
         raise Corrupt(f"a range's bound of kind {kind} with {size} values")
-    p = clustering(d, p + 3, plan, size, None)
-    _, p = deletion(d, p, low)
-    if kind == 2 or kind == 5:
+    values: list[bytes | None] = []
+    p = clustering(d, p + 3, plan, size, values)
+    if kind != 1 and kind != 7:
+        # A boundary of two ranges closes the one before it, and has that one's deletion first.
+        if not opened:
+            raise Corrupt("a range that ends and did not start")
+        start, time = opened.pop()
         _, p = deletion(d, p, low)
-    if notes is not None and kind != 0 and kind != 6:
-        notes.append("range_delete")
+        ranges.append(b"".join((tail(time, _NEVER)[:-2], start, bound(values, kind == 5 or kind == 6))))
+    if kind != 0 and kind != 6:
+        if opened:
+            raise Corrupt("a range that starts within another")
+        time, p = deletion(d, p, low)
+        opened.append((bound(values, kind == 1 or kind == 2), time))
     return p
+
+
+def bound(values: list[bytes | None], inclusive: bool) -> bytes:
+    """A range's bound as Avro; one without values is open."""
+    if not values:
+        return b"\0"
+    out = [b"\2\1" if inclusive else b"\2\0", long_bytes(len(values))]
+    for value in values:
+        # A null is only known from tables with COMPACT STORAGE, and sorts as nothing does.
+        data = value or b""
+        out.append(long_bytes(len(data)))
+        out.append(data)
+    out.append(b"\0")
+    return b"".join(out)
 
 
 def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | None] | None) -> int:

@@ -15,18 +15,19 @@ from helenus_schemas.transcode import long_bytes, read_long
 
 
 class Scope(enum.IntEnum):
-    """What a Change touches."""
+    """What a Change touches. A GAP touches nothing: it says that Changes of the table may be missing before it."""
 
     ROW = 0
     STATIC = 1
     PARTITION = 2
     RANGE = 3
     TABLE = 4
+    GAP = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of a range: a prefix of the clustering key as CQL bytes, compared as a tuple."""
+    """One end of a range: a prefix of the clustering key as CQL bytes, compared as a tuple in the table's order."""
 
     inclusive: bool
     values: tuple[bytes, ...]
@@ -38,7 +39,10 @@ class Change:
 
     `part` of `parts`: its place among the Changes of one mutation. `segment` and `position`: the log segment's id and
     the mutation's logical end in it. `write_time`: µs since the epoch, the newest in the Change, None if it has none.
-    `expires_at`: s since the epoch, when its first cell expires. A Change from another agent may lack all but `node`.
+    `expires_at`: s since the epoch, when its first cell expires. `start` and `end` are a RANGE's, None where it is open.
+    A Change from another agent may lack all but `node`.
+
+    A TABLE Change (a truncation) and a GAP have no key; of their parts each partition of the topic has one.
     """
 
     digest: str | None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from agent.writer import LIVE, Complex, Row, Update, mutation
+from agent.writer import LIVE, Complex, Marker, Row, Update, mutation
 
-from helenus_schemas.change import Change, Scope, encode
+from helenus_schemas.change import Bound, Change, Scope, encode
 from helenus_schemas.key import KeyCodec
 
 Event = tuple[str, bytes, bytes, bytes]
@@ -38,6 +38,10 @@ def row_times(row: Row) -> tuple[int | None, int | None]:
     return max(times, default=None), min(expiries, default=None)
 
 
+def known(time: int) -> int | None:
+    return None if time == LIVE[0] else time
+
+
 def split_key(codec: KeyCodec, key: bytes) -> list[bytes]:
     if codec.partition_columns == 1:
         return [key]
@@ -49,10 +53,15 @@ def split_key(codec: KeyCodec, key: bytes) -> list[bytes]:
     return parts
 
 
+def bound(marker: Marker, inclusive: tuple[int, int]) -> Bound | None:
+    values = tuple(value or b"" for value in marker.clustering)
+    return Bound(marker.kind in inclusive, values) if values else None
+
+
 def events(updates: Sequence[Update], node: str, segment: int, position: int) -> list[Event]:
     """(table, partition key, event key, event value) of the changes of one mutation that ends at `position`."""
     digest = hashlib.md5(mutation(*updates)).hexdigest()
-    found: list[tuple[str, bytes, bytes, Scope, int | None, int | None]] = []
+    found: list[tuple[str, bytes, bytes, Scope, int | None, int | None, Bound | None, Bound | None]] = []
     for update in updates:
         table = update.table
         if not table.cdc:
@@ -63,20 +72,29 @@ def events(updates: Sequence[Update], node: str, segment: int, position: int) ->
         if update.deletion is not None:
             time = update.deletion[0]
             key = codec.encode([*partition, *nothing])
-            found.append((table.full_name, update.key, key, Scope.PARTITION, None if time == LIVE[0] else time, None))
+            found.append((table.full_name, update.key, key, Scope.PARTITION, known(time), None, None, None))
         if update.static is not None:
             key = codec.encode([*partition, *nothing])
-            found.append((table.full_name, update.key, key, Scope.STATIC, *row_times(update.static)))
-        for row in update.rows:
-            if isinstance(row, Row):
-                key = codec.encode([*partition, *row.clustering])
-                found.append((table.full_name, update.key, key, Scope.ROW, *row_times(row)))
+            found.append((table.full_name, update.key, key, Scope.STATIC, *row_times(update.static), None, None))
+        opened: tuple[Bound | None, int] | None = None
+        for item in update.rows:
+            if isinstance(item, Row):
+                key = codec.encode([*partition, *item.clustering])
+                found.append((table.full_name, update.key, key, Scope.ROW, *row_times(item), None, None))
+                continue
+            if item.kind not in (1, 7):
+                assert opened is not None
+                key = codec.encode([*partition, *nothing])
+                start, time = opened
+                end = bound(item, (5, 6))
+                found.append((table.full_name, update.key, key, Scope.RANGE, known(time), None, start, end))
+            opened = None if item.kind in (0, 6) else (bound(item, (1, 2)), item.deletions[-1][0])
     return [
         (
             name,
             partition_key,
             key,
-            encode(Change(digest, node, scope, i, len(found), segment, position, time, expires)),
+            encode(Change(digest, node, scope, i, len(found), segment, position, time, expires, start, end)),
         )
-        for i, (name, partition_key, key, scope, time, expires) in enumerate(found)
+        for i, (name, partition_key, key, scope, time, expires, start, end) in enumerate(found)
     ]

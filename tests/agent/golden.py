@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from helenus_agent.segment import parse_name, read_header, read_marker
+from helenus_schemas.change import Bound
 from helenus_schemas.cql import CqlType
 from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Column, Table
@@ -38,6 +39,8 @@ class Expected:
     expires: bool = False
     part: int = 0
     parts: int = 1
+    start: Bound | None = None
+    end: Bound | None = None
 
 
 def i(value: int) -> bytes:
@@ -50,6 +53,14 @@ def row(table: str, *key: bytes | None, time: int | None = None, **more: Any) ->
 
 def static(*key: bytes | None, time: int | None = None, **more: Any) -> Expected:
     return Expected("t", "STATIC", [*key, None], time, **more)
+
+
+def deleted(table: str, *key: bytes | None, time: int | None = None, **more: Any) -> Expected:
+    return Expected(table, "RANGE", list(key), time, **more)
+
+
+def upto(inclusive: bool, *values: bytes) -> Bound:
+    return Bound(inclusive, values)
 
 
 def partition(table: str, *key: bytes | None, time: int | None = None, **more: Any) -> Expected:
@@ -141,8 +152,14 @@ STATEMENTS: list[tuple[str, list[Expected]]] = [
     ),
     (f"DELETE v, m['k'] FROM g.t USING TIMESTAMP {T + 9} WHERE a = 1 AND b = 'x'", [row("t", *_ONE, time=T + 9)]),
     (f"DELETE FROM g.t USING TIMESTAMP {T + 10} WHERE a = 1 AND b = 'x'", [row("t", *_ONE, time=T + 10)]),
-    (f"DELETE FROM g.t USING TIMESTAMP {T + 11} WHERE a = 1 AND b >= 'a' AND b < 'm'", []),
-    (f"DELETE FROM g.t USING TIMESTAMP {T + 11} WHERE a = 1 AND b > 'z'", []),
+    (
+        f"DELETE FROM g.t USING TIMESTAMP {T + 11} WHERE a = 1 AND b >= 'a' AND b < 'm'",
+        [deleted("t", i(1), None, time=T + 11, start=upto(True, b"a"), end=upto(False, b"m"))],
+    ),
+    (
+        f"DELETE FROM g.t USING TIMESTAMP {T + 11} WHERE a = 1 AND b > 'z'",
+        [deleted("t", i(1), None, time=T + 11, start=upto(False, b"z"))],
+    ),
     (f"DELETE FROM g.t USING TIMESTAMP {T + 12} WHERE a = 1", [partition("t", i(1), None, time=T + 12)]),
     (
         f"""BEGIN UNLOGGED BATCH DELETE FROM g.t USING TIMESTAMP {T + 13} WHERE a = 1;
@@ -151,10 +168,11 @@ STATEMENTS: list[tuple[str, list[Expected]]] = [
         DELETE FROM g.t USING TIMESTAMP {T + 14} WHERE a = 1 AND b > 'y' AND b < 'yy';
         INSERT INTO g.t (a, b, w) VALUES (1, 'z', 'z') USING TIMESTAMP {T + 16}; APPLY BATCH""",
         [
-            partition("t", i(1), None, time=T + 13, parts=4),
-            static(i(1), time=T + 15, part=1, parts=4),
-            row("t", i(1), b"x", time=T + 14, part=2, parts=4),
-            row("t", i(1), b"z", time=T + 16, part=3, parts=4),
+            partition("t", i(1), None, time=T + 13, parts=5),
+            static(i(1), time=T + 15, part=1, parts=5),
+            row("t", i(1), b"x", time=T + 14, part=2, parts=5),
+            deleted("t", i(1), None, time=T + 14, part=3, parts=5, start=upto(False, b"y"), end=upto(False, b"yy")),
+            row("t", i(1), b"z", time=T + 16, part=4, parts=5),
         ],
     ),
     (
@@ -185,7 +203,10 @@ STATEMENTS: list[tuple[str, list[Expected]]] = [
         f"DELETE FROM g.keys USING TIMESTAMP {T + 1} WHERE p1 = -7 AND p2 = 'ключ'",
         [partition("keys", *_KEYS[:2], *[None] * 15, time=T + 1)],
     ),
-    (f"DELETE FROM g.keys USING TIMESTAMP {T + 1} WHERE p1 = -7 AND p2 = 'ключ' AND ti = -1", []),
+    (
+        f"DELETE FROM g.keys USING TIMESTAMP {T + 1} WHERE p1 = -7 AND p2 = 'ключ' AND ti = -1",
+        [deleted("keys", *_KEYS[:2], *[None] * 15, time=T + 1, start=upto(True, b"\xff"), end=upto(True, b"\xff"))],
+    ),
     (f"INSERT INTO g.wide (a, c03, c69) VALUES (1, 1, 1) USING TIMESTAMP {T}", [row("wide", i(1), time=T)]),
     (
         f"INSERT INTO g.wide (a, {', '.join(f'c{n:02}' for n in range(70))}) VALUES (1, {', '.join('1' * 70)}) "

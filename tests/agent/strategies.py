@@ -123,13 +123,17 @@ def updates(draw: st.DrawFn, table: Table) -> Update:
     parts = [draw(key_value(c.type.name)) for c in table.partition_key]
     key = parts[0] if len(parts) == 1 else b"".join(struct.pack(">H", len(p)) + p + b"\0" for p in parts)
     items: list[Row | Marker] = []
-    for _ in range(draw(st.integers(0, 4))):
+    is_open = False
+    count = draw(st.integers(0, 4))
+    while is_open or count > 0:
+        count -= 1
         values = tuple(draw(key_value(c.type.name)) for c in table.clustering)
-        if table.clustering and draw(st.integers(0, 4)) == 0:
-            kind = draw(st.sampled_from([0, 1, 2, 5, 6, 7]))
+        if table.clustering and (count < 0 or draw(st.integers(0, 3)) == 0):
+            kind = draw(st.sampled_from(([0, 6] if count < 0 else [0, 2, 5, 6]) if is_open else [1, 7]))
             size = draw(st.integers(0, len(values)))
             gone = tuple(draw(deletions) for _ in range(2 if kind in (2, 5) else 1))
             items.append(Marker(kind, values[:size], gone))
+            is_open = kind not in (0, 6)
         else:
             items.append(draw(rows(table.regulars, values)))
     static = draw(rows(table.statics, ())) if table.statics and draw(st.booleans()) else None

@@ -11,7 +11,7 @@ from agent.expected import Event, events
 from agent.writer import LIVE, Cell, Complex, Marker, Row, Update, entry, mutation, table_of, vbytes, vint
 
 from helenus_schemas import change
-from helenus_schemas.change import Scope
+from helenus_schemas.change import Bound, Scope
 from helenus_schemas.cql import CqlType
 from helenus_schemas.table import Column, Table
 
@@ -241,22 +241,42 @@ def test_a_key_that_is_no_value_of_its_type_is_skipped(decoder: ModuleType) -> N
     assert batch.problems == []
 
 
-def test_range_deletions_are_walked_and_counted(decoder: ModuleType) -> None:
+def test_range_deletions(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, a int ck, b text ck, v int")
-    gone = (T, 1_700_000_000)
-    row = Row((b"\0\0\0\1", b"x"), {"v": Cell(b"1234")}, time=T)
+    one, two = b"\0\0\0\1", b"\0\0\0\2"
+    row = Row((one, b"x"), {"v": Cell(b"1234")}, time=T)
     markers = [
-        Marker(1, (b"\0\0\0\1",), (gone,)),
-        Marker(5, (b"\0\0\0\1", b"b"), (gone, gone)),
-        Marker(2, (b"\0\0\0\1", b"c"), (gone, gone)),
-        Marker(6, (b"\0\0\0\2",), (gone,)),
-        Marker(7, (), (gone,)),
-        Marker(0, (b"\0\0\0\2", b"d"), (gone,)),
+        Marker(1, (one,), ((T, 7),)),
+        Marker(5, (one, b"b"), ((T, 7), (T + 1, 7))),
+        Marker(2, (one, b"c"), ((T + 1, 7), (T + 2, 7))),
+        Marker(6, (two,), ((T + 2, 7),)),
+        Marker(7, (two, b"a"), ((T + 3, 7),)),
+        Marker(6, (), ((T + 3, 7),)),
     ]
     batch = check(decoder, Update(table, KEY, [markers[0], row, *markers[1:], row]))
-    assert batch.skipped == ["range_delete"] * 4
+    assert batch.skipped == []
+    told = [change.decode(value) for _, _, _, value in batch.changes]
+    assert [(c.scope, c.write_time, c.start, c.end) for c in told if c.scope is Scope.RANGE] == [
+        (Scope.RANGE, T, Bound(True, (one,)), Bound(True, (one, b"b"))),
+        (Scope.RANGE, T + 1, Bound(False, (one, b"b")), Bound(False, (one, b"c"))),
+        (Scope.RANGE, T + 2, Bound(True, (one, b"c")), Bound(True, (two,))),
+        (Scope.RANGE, T + 3, Bound(False, (two, b"a")), None),
+    ]
+    assert [(c.part, c.parts) for c in told] == [(part, 6) for part in range(6)]
     untold = table_of("u", "pk int pk, a int ck, b text ck, v int", cdc=False)
     assert check(decoder, Update(untold, KEY, markers), Update(table, KEY, [row])).skipped == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "what"), [((0,), "did not start"), ((1, 7), "within another"), ((1,), "is not closed"), ((2,), "did not")]
+)
+def test_ranges_that_are_none(decoder: ModuleType, kinds: tuple[int, ...], what: str) -> None:
+    table = table_of("t", "pk int pk, a int ck, v int")
+    gone = (T, 7)
+    markers = [Marker(kind, (b"1234",), (gone, gone) if kind == 2 else (gone,)) for kind in kinds]
+    batch = decode(decoder, [mutation(Update(table, KEY, markers))], table)
+    assert batch.changes == []
+    assert what in batch.problems[0][1]
 
 
 def test_mutation_of_several_tables(decoder: ModuleType) -> None:
@@ -360,6 +380,20 @@ def test_zeros_end_a_section(decoder: ModuleType) -> None:
         assert (len(batch.changes), batch.next, batch.problems) == (1, len(one) + zeros, [])
     batch = decoder.decode(one + bytes(20) + one, 0, True, plans(decoder, table), NODE, SEGMENT, 99)
     assert (len(batch.changes), batch.broken, [p for p, _ in batch.problems]) == (1, True, [len(one)])
+
+
+def test_bytes_that_no_marker_vouches_for(decoder: ModuleType) -> None:
+    """Every prefix of some entries, behind which anything may be: whole entries are told, the rest is left for later."""
+    table = simple()
+    entries = [entry(mutation(Update(table, KEY, [Row((bytes((0, 0, 0, n)),), time=T)]))) for n in range(2)]
+    data = b"".join(entries)
+    for cut in range(len(data)):
+        for rest in (b"", bytes(len(data) - cut), b"\xff" * (len(data) - cut), bytes(5) + data[cut + 5 :]):
+            batch = decoder.decode(data[:cut] + rest, 100, False, plans(decoder, table), NODE, SEGMENT, 10**6, True)
+            # The last bytes of an entry may by chance be what belongs there.
+            whole = (data[:cut] + rest).startswith(entries[0]) + (data[:cut] + rest).startswith(data)
+            assert (len(batch.changes), batch.next) == (whole, sum(map(len, entries[:whole])))
+            assert (batch.problems, batch.broken) == ([], False)
 
 
 def test_a_wrong_crc_costs_one_entry_if_the_size_is_right(decoder: ModuleType) -> None:
