@@ -7,8 +7,11 @@ cdef Py_ssize_t _VBYTES, _COMPLEX, _NO_BYTES, _NO_COLUMN
 cdef Py_ssize_t _HEADERS
 cdef unsigned long long _TIMESTAMP_EPOCH, _DELETION_EPOCH
 cdef long long _NONE, _NEVER
-cdef bytes _ROW, _STATIC, _PARTITION, _RANGE
+cdef int _ROW, _STATIC, _PARTITION, _RANGE
+cdef tuple _SCOPES
+cdef bytes _SIZES
 cdef tuple _PAIRS, _LAST
+cdef bytearray _SCRATCH
 
 cdef class Part:
     cdef public int form
@@ -28,7 +31,7 @@ cdef class Plan:
     node_bytes=bytes, segment_bytes=bytes, end=Py_ssize_t, p=Py_ssize_t, left=Py_ssize_t, size=Py_ssize_t,
     payload=bytes, size_crc=Py_ssize_t, raw=cython.p_const_char, after=Py_ssize_t, mark=Py_ssize_t,
     digest=bytes, position=bytes, parts=bytes,
-    part=Py_ssize_t, scope=bytes, last=bytes, value=bytes,
+    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes,
 )
 cpdef object decode(
     bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most, bint live=*
@@ -82,13 +85,13 @@ cdef bytes partition_key(bytes data, Plan plan)
 @cython.locals(out=list, i=Py_ssize_t, value=bytes)
 cdef bytes clustering_key(bytes prefix, list values, Plan plan)
 
-@cython.locals(form=int, text=str)
-cdef int avro(list out, bytes value, Part part) except -1
+@cython.locals(form=int, text=str, size=Py_ssize_t)
+cdef bytes avro(bytes value, Part part)
 
 @cython.locals(written=bytes)
 cdef bytes tail(long long newest, long long expires)
 
-@cython.locals(rest=cython.ulonglong, out=list)
+@cython.locals(rest=cython.ulonglong, size=Py_ssize_t, raw=cython.p_uchar)
 cdef bytes long_bytes(long long value)
 
 @cython.locals(first=int, size=int, value=cython.ulonglong)
@@ -104,3 +107,5 @@ cdef long long integer(bytes value)
 
 @cython.locals(number=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t u32(bytes d, Py_ssize_t p)
+
+cdef (Py_ssize_t, Py_ssize_t) frame(bytes d, Py_ssize_t p)

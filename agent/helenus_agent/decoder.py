@@ -34,6 +34,8 @@ UnfilteredRowIteratorSerializer, UnfilteredSerializer, Cell.serializer, Clusteri
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
@@ -82,16 +84,22 @@ _NONE = -0x8000000000000000
 _NEVER = 0x7FFFFFFFFFFFFFFF
 _HEADERS = 16
 
-_ROW = b"\0"
-_STATIC = b"\2"
-_PARTITION = b"\4"
-_RANGE = b"\6"
+_ROW = 0
+_STATIC = 1
+_PARTITION = 2
+_RANGE = 3
+_SCOPES = (b"\0", b"\2", b"\4", b"\6")
 
 # Avro longs by two bytes: pairs that go on, and the last one or two.
 _PAIRS = tuple(bytes((v & 0x7F | 0x80, v >> 7 | 0x80)) for v in range(0x4000))
 _LAST = tuple(bytes((v,)) if v < 0x80 else bytes((v & 0x7F | 0x80, v >> 7)) for v in range(0x4000))
+_FRAME = Struct(">II")
+# The bytes of a vint, by its first.
+_SIZES = bytes(9 - (first ^ 0xFF).bit_length() for first in range(256))
+# Where a long is written in C.
+_SCRATCH = bytearray(10)
 
-Found = tuple[int, bytes, bytes, bytes, bytes]
+Found = tuple[int, bytes, bytes, int, bytes]
 Header = tuple[bytes, tuple[int, ...]]
 
 
@@ -213,24 +221,26 @@ def decode(
     mutations = 0
     node_bytes = b"\2" + long_bytes(len(node)) + node.encode() + b"\0"
     segment_bytes = long_bytes(segment)
+    heads = [b"".join((node_bytes, name, b"\0\2", segment_bytes)) for name in _SCOPES]
     raw = data
     end = len(data)
     p = 0
     while p < end and len(changes) < most:
         left = end - p
-        size = u32(data, p) if left >= 8 else 0
+        size = size_crc = 0
+        if left >= 8:
+            size, size_crc = frame(data, p)
         if live and (left < 12 + size or size < 10):
             break
         if left < 12 + size or size < 10:
             # Less than an entry: more is to come, or it is the padding of the end, or a size that can't be.
             if data.count(b"\0", p) == left and (final or left >= 4):
                 p = end
-            elif final or (left >= 8 and (size < 10 or crc32(raw[p : p + 4]) != u32(data, p + 4))):
+            elif final or (left >= 8 and (size < 10 or crc32(raw[p : p + 4]) != size_crc)):
                 problems.append((base + p, f"an entry of {size} bytes with {left} left"))
                 broken = True
             break
         payload = raw[p + 8 : p + 8 + size]
-        size_crc = u32(data, p + 4)
         after = p + 12 + size
         if crc32(payload, size_crc) != u32(data, after - 4):
             if live:
@@ -258,13 +268,17 @@ def decode(
         if found:
             digest = md5(payload).hexdigest().encode()
             position = long_bytes(base + after)
-            parts = long_bytes(len(found))
-            for part in range(len(found)):
-                index, partition, key, scope, last = found[part]
-                value = b"".join(
-                    (b"\2@", digest, node_bytes, scope, long_bytes(part), parts, segment_bytes, position, last)
-                )
+            if len(found) == 1:
+                index, partition, key, scope, last = found[0]
+                value = b"".join((b"\2@", digest, heads[scope], position, last))
                 changes.append((index, partition, key, value))
+            else:
+                parts = long_bytes(len(found))
+                for part in range(len(found)):
+                    index, partition, key, scope, last = found[part]
+                    head = b"".join((node_bytes, _SCOPES[scope], long_bytes(part), parts, segment_bytes))
+                    value = b"".join((b"\2@", digest, head, position, last))
+                    changes.append((index, partition, key, value))
             found.clear()
         if schema:
             break
@@ -277,7 +291,10 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
     Raises Unknown, and Corrupt or IndexError for bytes outside the grammar.
     """
     raw = d
-    updates, p = vint(d, 0)
+    updates = d[0]
+    p = 1
+    if updates > 127:
+        updates, p = vint(d, 0)
     if updates == 0:
         raise Corrupt("a mutation without updates")
     schema = False
@@ -321,7 +338,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
     low += _TIMESTAMP_EPOCH
     low_deletion, p = vint(d, p)
     low_deletion += _DELETION_EPOCH
-    _, p = vint(d, p)
+    p += _SIZES[d[p]]
     statics: tuple[int, ...] = ()
     if flags & 8:
         header = columns(d, p, plan, start)
@@ -353,10 +370,9 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
         if tell:
             found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, tail(newest, expires)))
     if flags & 16:
-        _, p = vint(d, p)
+        p += _SIZES[d[p]]
     values: list[bytes | None] = []
-    opened: list[tuple[bytes, int]] = []
-    ranges: list[bytes] = []
+    opened: list[tuple[bytes, int]] | None = None
     while True:
         row_flags = d[p]
         p += 1
@@ -365,10 +381,12 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
                 raise Corrupt("a range that is not closed")
             return p
         if row_flags & 2:
+            if opened is None:
+                opened = []
+            ranges: list[bytes] = []
             p = marker(d, p, plan, low, opened, ranges)
             if ranges and tell:
                 found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _RANGE, ranges[0]))
-            ranges.clear()
             continue
         if row_flags & 128:
             if d[p] & 1:
@@ -427,10 +445,13 @@ def row(d: bytes, p: int, flags: int, low: int, low_deletion: int, codes: tuple[
     newest = _NONE
     expires = _NEVER
     if flags & 4:
-        delta, p = vint(d, p)
+        delta = d[p]
+        p += 1
+        if delta > 127:
+            delta, p = vint(d, p - 1)
         newest = wrapped(low + delta)
         if flags & 8:
-            _, p = vint(d, p)
+            p += _SIZES[d[p]]
             delta, p = vint(d, p)
             expires = (low_deletion + delta) & 0xFFFFFFFF
     if flags & 16:
@@ -446,7 +467,10 @@ def row(d: bytes, p: int, flags: int, low: int, low_deletion: int, codes: tuple[
                 time, p = deletion(d, p, low)
                 if time > newest:
                     newest = time
-            cells, p = vint(d, p)
+            cells = d[p]
+            p += 1
+            if cells > 127:
+                cells, p = vint(d, p - 1)
         while cells:
             cells -= 1
             cell = d[p]
@@ -462,23 +486,32 @@ def row(d: bytes, p: int, flags: int, low: int, low_deletion: int, codes: tuple[
                     time = (low_deletion + delta) & 0xFFFFFFFF
                     if time < expires:
                         expires = time
-                    _, p = vint(d, p)
+                    p += _SIZES[d[p]]
             if code == _COMPLEX:
-                size, p = length(d, p)
+                size = d[p]
+                p += 1
+                if size > 127:
+                    size, p = length(d, p - 1)
                 p += size
             if cell & 4:
                 continue
             if code > 0:
                 p += code
             elif code != _NO_BYTES:
-                size, p = length(d, p)
+                size = d[p]
+                p += 1
+                if size > 127:
+                    size, p = length(d, p - 1)
                 p += size
     return newest, expires, p
 
 
 def subset(d: bytes, p: int, codes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """Those of the header's columns that a row has, and the offset behind what says so."""
-    missing, p = vint(d, p)
+    missing = d[p]
+    p += 1
+    if missing > 127:
+        missing, p = vint(d, p - 1)
     if missing == 0:
         return codes, p
     count = len(codes)
@@ -543,7 +576,10 @@ def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | No
     bits = 0
     for i in range(count):
         if not i & 31:
-            bits, p = vint(d, p)
+            bits = d[p]
+            p += 1
+            if bits > 127:
+                bits, p = vint(d, p - 1)
         what = bits & 3
         bits >>= 2
         if what:
@@ -564,22 +600,20 @@ def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | No
 def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
     """The timestamp of a deletion, and the offset behind it."""
     delta, p = vint(d, p)
-    _, p = vint(d, p)
-    return wrapped(low + delta), p
+    return wrapped(low + delta), p + _SIZES[d[p]]
 
 
 def partition_key(data: bytes, plan: Plan) -> bytes:
     """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0."""
-    out: list[bytes] = []
     if len(plan.partition) == 1:
-        avro(out, data, plan.partition[0])
-        return b"".join(out)
+        return avro(data, plan.partition[0])
+    out: list[bytes] = []
     p = 0
     for part in plan.partition:
         size = data[p] << 8 | data[p + 1]
         if size > len(data) - p - 3 or data[p + 2 + size]:
             raise ValueError("not a composite key")
-        avro(out, data[p + 2 : p + 2 + size], part)
+        out.append(avro(data[p + 2 : p + 2 + size], part))
         p += size + 3
     if p != len(data):
         raise ValueError("not a composite key")
@@ -588,6 +622,8 @@ def partition_key(data: bytes, plan: Plan) -> bytes:
 
 def clustering_key(prefix: bytes, values: list[bytes | None], plan: Plan) -> bytes:
     """The key of a row as Avro: the partition key's `prefix`, then unions of null and the columns' types."""
+    if len(values) == 1 and values[0] is not None:
+        return prefix + b"\2" + avro(values[0], plan.clustering[0])
     out = [prefix]
     for i in range(len(values)):
         value = values[i]
@@ -595,31 +631,30 @@ def clustering_key(prefix: bytes, values: list[bytes | None], plan: Plan) -> byt
             out.append(b"\0")
         else:
             out.append(b"\2")
-            avro(out, value, plan.clustering[i])
+            out.append(avro(value, plan.clustering[i]))
     return b"".join(out)
 
 
-def avro(out: list[bytes], value: bytes, part: Part) -> None:
-    """Append a key column's CQL bytes as Avro's, the same as `transcode.encoder` gives. Raises ValueError."""
+def avro(value: bytes, part: Part) -> bytes:
+    """A key column's CQL bytes as Avro's, the same as `transcode.encoder` gives. Raises ValueError."""
     form = part.form
     if part.width and len(value) != part.width:
         raise ValueError(f"{len(value)} bytes where {part.width} are a value")
     if form == _SIZED:
-        out.append(long_bytes(len(value)))
-        out.append(value)
-    elif form == _INTEGER:
-        out.append(long_bytes(integer(value)))
-    elif form == _UUID:
+        size = len(value)
+        return (_LAST[size << 1] if size < 0x2000 else long_bytes(size)) + value
+    if form == _INTEGER:
+        return long_bytes(integer(value))
+    if form == _UUID:
         text = value.hex()
-        out.append(f"H{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode())
-    elif form == _REVERSED:
-        out.append(value[::-1])
-    elif form == _DATE:
-        out.append(long_bytes((integer(value) & 0xFFFFFFFF) - 0x80000000))
-    elif form == _BOOLEAN:
-        out.append(b"\1" if value[0] else b"\0")
-    else:
-        out.append(part.encode(value))
+        return f"H{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
+    if form == _REVERSED:
+        return value[::-1]
+    if form == _DATE:
+        return long_bytes((integer(value) & 0xFFFFFFFF) - 0x80000000)
+    if form == _BOOLEAN:
+        return b"\1" if value[0] else b"\0"
+    return part.encode(value)
 
 
 def tail(newest: int, expires: int) -> bytes:
@@ -627,7 +662,7 @@ def tail(newest: int, expires: int) -> bytes:
     if expires == _NEVER:
         if newest == _NONE:
             return b"\0\0\0\0"
-        return b"".join((b"\2", long_bytes(newest), b"\0\0\0"))
+        return b"\2" + long_bytes(newest) + b"\0\0\0"
     written = b"\0" if newest == _NONE else b"\2" + long_bytes(newest)
     return b"".join((written, b"\2", long_bytes(expires), b"\0\0"))
 
@@ -637,6 +672,23 @@ def long_bytes(value: int) -> bytes:
     rest = (value << 1) ^ (value >> 63)
     if rest < 0x4000:
         return _LAST[rest]
+    if _compiled:
+        raw = _SCRATCH
+        size = 0
+        while rest > 0x7F:
+            raw[size] = rest & 0x7F | 0x80
+            rest >>= 7
+            size += 1
+        raw[size] = rest
+        return raw[: size + 1]
+    if rest < 0x10000000:
+        return _PAIRS[rest & 0x3FFF] + _LAST[rest >> 14]
+    return _PAIRS[rest & 0x3FFF] + _PAIRS[rest >> 14 & 0x3FFF] + long_rest(rest >> 28)
+
+
+@lru_cache(64)
+def long_rest(rest: int) -> bytes:
+    """What is behind the first 28 bits of a long: of times, the same for minutes."""
     out = []
     while rest > 0x3FFF:
         out.append(_PAIRS[rest & 0x3FFF])
@@ -696,6 +748,14 @@ def integer(value: bytes) -> int:
         shift = 64 - 8 * len(value)
         return number << shift >> shift
     return int.from_bytes(value, "big", signed=True)
+
+
+def frame(d: bytes, p: int) -> tuple[int, int]:
+    """The two unsigned ints at `p`, which the caller knows to be there: an entry's size and its crc."""
+    if _compiled:
+        return u32(d, p), u32(d, p + 4)
+    size, size_crc = _FRAME.unpack_from(d, p)
+    return size, size_crc
 
 
 def u32(d: bytes, p: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 Headers = Sequence[tuple[str, bytes]]
@@ -30,6 +30,10 @@ class Log(Protocol):
 
         Raises HelenusError APPEND_FAILED (nothing was taken) if there is no room for a long time, or BROKER_REFUSED.
         """
+        ...
+
+    def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        """Append keys and values, in this order and for less than one by one; some may be taken when it raises."""
         ...
 
     def flush(self, timeout: float) -> None:
