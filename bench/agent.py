@@ -1,8 +1,9 @@
 """What the agent costs: decoding alone, draining a backlog to a real Kafka, and the delay of a single write.
 
-    PYTHONPATH=... python bench/agent.py [--rows 400000] [--dir DIRECTORY]
+    python -m bench agent [--rows 1000000] [--dir DIRECTORY]
 
 Starts its own Cassandra and Kafka. CPU seconds are those of the agent's process (all its threads), without its start.
+While it drains, the agent has one core for itself and the servers have the others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -128,7 +129,7 @@ def measure_decoder(decoder: ModuleType, raw: Path, tables: Any) -> tuple[int, i
 class Running:
     """An agent process beside the stack's first node."""
 
-    def __init__(self, status: Any, directory: Path, **environment: str) -> None:
+    def __init__(self, status: Any, directory: Path, cores: Sequence[int] = (), **environment: str) -> None:
         directory.mkdir(exist_ok=True)
         properties = directory / "agent.properties"
         properties.write_text(
@@ -137,7 +138,25 @@ class Running:
             f"kafka.bootstrap.servers={status.bootstrap_servers}\nhttp.port={PORT}\n"
         )
         command = [sys.executable, "-c", "from helenus_agent.cli import main; main()", str(properties)]
-        self.process = subprocess.Popen(command, env={**os.environ, **environment})
+        self.log = (directory / "agent.log").open("ab")
+        self.begun = time.monotonic()
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdout=self.log,
+            stderr=self.log,
+            preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+        )
+
+    def ready(self) -> float:
+        """Wait until it is ready; seconds since its start."""
+        while True:
+            assert self.process.poll() is None, f"the agent ended, see {self.log.name}"
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health/ready", timeout=5):
+                    return time.monotonic() - self.begun
+            except OSError:  # not listening yet, or 503
+                time.sleep(0.02)
 
     def metric(self, name: str) -> float:
         try:
@@ -158,27 +177,34 @@ class Running:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(30)
+        self.log.close()
+
+
+def confine(process: int, cores: Sequence[int]) -> None:
+    """Have all threads of a process run on these cores alone, if there are any."""
+    for thread in Path(f"/proc/{process}/task").iterdir() if cores else ():
+        os.sched_setaffinity(int(thread.name), cores)
 
 
 def start_cost(status: Any, directory: Path, **environment: str) -> float:
     """CPU seconds until an agent with nothing to read is there."""
     agent = Running(status, directory, **environment)
-    while not agent.metric("helenus_agent_cdc_raw_bytes"):
-        time.sleep(0.2)
+    seconds = agent.ready()
     cost = agent.cpu()
     agent.stop()
+    print(f"ready {seconds:.2f} s after its start, for {cost:.2f} CPU s")
     return cost
 
 
-def drain(status: Any, directory: Path, events: int, **environment: str) -> tuple[float, float, float]:
-    """CPU seconds and seconds to drain a backlog, and the peak of memory in MB."""
-    agent = Running(status, directory, **environment)
-    started = 0.0
+def drain(status: Any, directory: Path, events: int, core: int, **environment: str) -> tuple[float, float, float]:
+    """CPU seconds and seconds to drain a backlog on one core, and the peak of memory in MB."""
+    agent = Running(status, directory, [core], **environment)
+    agent.ready()
+    started = time.monotonic()
+    # To ask costs the agent a millisecond or two.
     while agent.metric("helenus_agent_events_total") < events:
-        if not started and agent.metric("helenus_agent_mutations_read_total"):
-            started = time.monotonic()
         assert agent.process.poll() is None
-        time.sleep(0.05)
+        time.sleep(0.1)
     seconds = time.monotonic() - started
     result = agent.cpu(), seconds, agent.peak()
     agent.stop()
@@ -188,8 +214,7 @@ def drain(status: Any, directory: Path, events: int, **environment: str) -> tupl
 def delays(status: Any, session: Any, directory: Path, writes: int) -> list[float]:
     """Milliseconds from a write's acknowledgement to its event at a consumer, sorted."""
     agent = Running(status, directory)
-    while not agent.metric("helenus_agent_decoder_info"):
-        time.sleep(0.2)
+    agent.ready()
     insert = session.prepare("INSERT INTO bench.t (id, ck, v) VALUES (?, 'late', 1)")
     session.execute(insert, (0,))  # the first makes the producer
     time.sleep(3)
@@ -227,7 +252,7 @@ def delays(status: Any, session: Any, directory: Path, writes: int) -> list[floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dir", type=Path)
     options = parser.parse_args()
     directory = options.dir or Path(tempfile.mkdtemp())
@@ -242,6 +267,9 @@ def main() -> None:
         load(session, options.rows)
         time.sleep(1)
         tables = read_tables(session)
+        mine, *others = sorted(os.sched_getaffinity(0))
+        for server in status.servers:
+            confine(server.pid, others)
         raw, copy = Path(status.nodes[0].cdc_raw), directory / "copy"
         shutil.copytree(raw, copy)
 
@@ -259,7 +287,7 @@ def main() -> None:
                 path.unlink()
             for path in copy.iterdir():
                 shutil.copy(path, raw / path.name)
-            cpu, seconds, peak = drain(status, directory / name, events, **environment)
+            cpu, seconds, peak = drain(status, directory / name, events, mine, **environment)
             print(f"{name:<10} {events / seconds:>10.0f} {(cpu - base) / events * 1e6:>10.2f} {peak:>9.0f}")
 
         cluster.shutdown()

@@ -16,32 +16,30 @@ import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_event_set, wait_exponential, wait_random
 from tenacity.nap import sleep_using_event
 
-from helenus_agent import metrics
+from helenus_agent import guard, history, metrics
 from helenus_agent.config import AgentSettings
-from helenus_agent.decoder import Batch, decode
+from helenus_agent.decoder import decode
 from helenus_agent.discovery import Cassandra
 from helenus_agent.follow import Follow
-from helenus_agent.positions import Mark, Positions, State
+from helenus_agent.guard import Headroom
+from helenus_agent.outbox import Outbox
+from helenus_agent.positions import Mark, Positions, State, quarantine
 from helenus_agent.segment import Corrupt, Segment, parse_name
-from helenus_agent.tables import Tables
-from helenus_agent.transfer import Transfer, quarantine
-from helenus_schemas import names
+from helenus_agent.tables import Report, Tables
+from helenus_agent.transfer import Transfer, move
+from helenus_agent.truncations import Truncations
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.failpoints import reach
 from helenus_sinks.log import Log
-
-try:
-    from cassandra.cmurmur3 import murmur3
-except ImportError:  # a driver built without its extensions
-    from cassandra.murmur3 import murmur3
 
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # and changes, at which a piece ends early
 _LIST = 0.5  # s between two listings of cdc_raw
 _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
-_FLUSH = 30.0  # s that the broker has to acknowledge
+_FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
 _FLUSH_LAST = 5.0  # the same at the end
+_AGAIN = (1.0, 60.0)  # s until a transfer that failed is tried again: at first, at most
 _log = structlog.get_logger()
 
 
@@ -60,30 +58,46 @@ class Agent:
     ) -> None:
         self._settings = settings
         self._cassandra = cassandra
-        self._sink = log
+        self._outbox = Outbox(log, settings)
         self._state = state
         self._positions = positions
         self._transfer = transfer
         self._node = positions.host_id
-        self._quarantine = state.directory / "quarantine"
+        self._quarantine = quarantine(state.directory)
         for path in self._quarantine.glob("*.log"):
             positions.finish((parse_name(path.name) or (0, 0))[1])
-        self._tables = Tables(settings.table_include_list, settings.table_exclude_list, positions.followed_ids)
-        self._topics: list[tuple[str, int]] = []
-        self._follow = Follow(directory, positions)
+        self._remembered = history.load(state.directory)
+        self._tables = Tables(
+            settings.table_include_list,
+            settings.table_exclude_list,
+            positions.followed_ids,
+            positions.paused_ids,
+            *self._remembered,
+        )
+        self._truncations = Truncations(positions)
+        self._reached = positions.reached
+        self._headroom = Headroom()
+        self._follow = Follow(directory, positions, settings.read_mode)
         self._listed = 0.0
         self._committed = 0.0
-        self._appended: Counter[int] = Counter()
         self._moved = False
         self._oldest: float | None = None
         self._schema_is_old = True
         self._not_durable: set[str] = set()
         self._trouble: str | None = "the agent is starting"
+        self._untaken: str | None = None
+        self._transfer_wait = 0.0
+        self._transfer_at = 0.0
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
         """Learn the schema, make the topics, list the segments. Raises HelenusError."""
+        node = self._cassandra.node()
+        self._headroom = Headroom(node.raw_limit, node.blocks_writes)
+        first = self._positions.first
         self._follow.refresh()
+        if first and not node.blocks_writes:
+            guard.look_back(self._positions, first, [segment.id for segment in self._follow.segments])
         self._learn()
         self._trouble = None
         if not self._tables.followed:
@@ -93,6 +107,8 @@ class Agent:
         """Why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
+        if self._untaken:
+            return self._untaken
         count, where = self._quarantined()
         return f"{count} segments could not be read wholly, see {where}" if count else None
 
@@ -123,9 +139,11 @@ class Agent:
         if now - self._listed > _LIST:
             self._listed = now
             self._follow.refresh()
+            self._headroom.watch(self._follow.size)
             metrics.QUARANTINED.set(self._quarantined()[0])
         if self._schema_is_old or self._cassandra.changed():
             self._learn()
+        self._tell()
         segment = self._follow.next()
         if segment is None:
             return False
@@ -136,8 +154,10 @@ class Agent:
 
     def commit(self) -> bool:
         """Have all that is appended acknowledged and saved, if it is time; True if so."""
-        since = time.monotonic() - self._committed
-        due = self._appended or self._follow.finished or (self._moved and since > _COMMIT_QUIET)
+        now = time.monotonic()
+        since = now - self._committed
+        taken = self._follow.finished and now >= self._transfer_at
+        due = self._outbox.waiting or taken or (self._moved and since > _COMMIT_QUIET)
         if not due or since < _COMMIT:
             return False
         self._commit(_FLUSH)
@@ -151,12 +171,13 @@ class Agent:
                 self._trouble = None
                 return
             if not worked:
-                if not self._appended:
+                if not self._outbox.waiting:
                     self._trouble = None
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
 
     def _read(self, segment: Segment, most: int) -> None:
         try:
+            live = segment.live
             data, base, final = segment.read(most)
         except FileNotFoundError:
             segment.bad = True  # deleted under us: the next listing tells what that means
@@ -168,8 +189,11 @@ class Agent:
             return
         except OSError as error:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
-        batch = decode(data, base, final, self._tables.plans, self._node, segment.id, _EVENTS)
-        self._append(batch)
+        cut = self._truncations.cut(segment.id, base, base + len(data))
+        if cut:
+            data, final = data[: cut - base], False
+        batch = decode(data, base, final, self._tables.plans, self._node, segment.id, _EVENTS, live)
+        self._outbox.append(batch)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
@@ -181,32 +205,33 @@ class Agent:
             segment.skip()
             return
         segment.advance(base + batch.next)
+        self._reached = max(self._reached, (segment.id, base + batch.next))
+        if cut and not batch.next and batch.unknown is None:
+            self._reached = (segment.id, cut)  # it is within an entry: then it is told before
+            return
         if batch.unknown is not None:
             self._learn()
             if not self._tables.knows(batch.unknown):
-                _log.warning("schema.unknown", segment=segment.id, position=base + batch.next, what=str(batch.unknown))
+                told = {"segment": segment.id, "position": base + batch.next, "what": str(batch.unknown)}
+                _log.warning("schema.unknown", **told, table=self._tables.name(batch.unknown))
                 self._tables.give_up(batch.unknown)
         elif batch.schema:
             self._learn()
-        elif not batch.next:
+        elif not batch.next and not live:
             self._read(segment, most * 2)  # an entry larger than the piece
 
-    def _append(self, batch: Batch) -> None:
-        append = self._sink.append
-        topics = self._topics
-        last_key, last_index, partition = b"", -1, 0
-        topic = ""
-        for index, partition_key, key, value in batch.changes:
-            if partition_key != last_key or index != last_index:
-                last_key, last_index = partition_key, index
-                topic, partitions = topics[index]
-                partition = names.partition(murmur3(partition_key), partitions)
-            append(topic, partition, key, value)
-        self._appended.update(change[0] for change in batch.changes)
+    def _tell(self) -> None:
+        """Append what concerns whole tables and is due: truncations that reading has come to, and gaps."""
+        notices = self._truncations.due(self._reached)
+        metrics.TRUNCATIONS.inc(len(notices))
+        if self._positions.gaps:
+            notices += guard.due(self._positions, self._tables.followed_ids, self._reached)
+        for notice in notices:
+            self._outbox.tell(self._tables.index(notice.table), notice, self._node)
 
     def _commit(self, timeout: float) -> None:
         started = time.monotonic()
-        self._sink.flush(timeout)
+        self._outbox.flush(timeout)
         reach("agent.after-flush")
         metrics.FLUSH.observe(time.monotonic() - started)
         finished = self._follow.finished
@@ -217,33 +242,52 @@ class Agent:
             if not segment.bad:
                 self._positions.finish(segment.id)
         self._positions.followed = [str(table) for table in self._tables.followed_ids]
+        self._positions.paused = [str(table) for table in self._tables.paused]
+        self._positions.reached = self._reached
+        self._truncations.acknowledged()
+        guard.acknowledged(self._positions)
         self._state.save(self._positions)
         reach("agent.after-save")
-        for index, count in self._appended.items():
-            metrics.EVENTS.labels(self._tables.followed[index].full_name).inc(count)
-        self._appended.clear()
+        self._remember()
+        self._outbox.done(self._tables.followed)
         self._moved = False
         self._oldest = None
-        for segment in finished:
-            self._take_away(segment)
-        finished.clear()
+        if finished and time.monotonic() >= self._transfer_at:
+            self._take_away_all(finished)
         if self._positions.segments:
             newest = max(self._positions.segments)
             metrics.POSITION_SEGMENT.set(newest)
             metrics.POSITION_OFFSET.set(self._positions.segments[newest].offset)
         self._committed = time.monotonic()
 
+    def _take_away_all(self, finished: list[Segment]) -> None:
+        """Take these away and out of the list. What fails stays in it and costs the others nothing."""
+        self._untaken = None
+        for segment in list(finished):
+            try:
+                self._take_away(segment)
+            except HelenusError as error:
+                if error.action is not Action.RETRY:
+                    raise
+                self._untaken = str(error)
+                metrics.RETRIES.labels(error.kind.value).inc()
+                _log.error("segment.not-taken", path=str(segment.path), error=str(error), then="it is tried again")
+            else:
+                finished.remove(segment)
+        first, most = _AGAIN
+        self._transfer_wait = min(max(first, self._transfer_wait * 2), most) if self._untaken else 0.0
+        self._transfer_at = time.monotonic() + self._transfer_wait
+
     def _take_away(self, segment: Segment) -> None:
         segment.close()
         try:
             if segment.bad and segment.path.exists():
-                path = quarantine(segment.path, self._quarantine)
+                path = move(segment.path, self._quarantine)
                 self._positions.finish(segment.id)
                 _log.error("segment.quarantined", path=str(path))
             elif segment.bad:
                 self._positions.finish(segment.id)
-                metrics.LOST.inc()
-                _log.error("segment.lost", path=str(segment.path), position=segment.position)
+                guard.lost(self._positions, segment.id, segment.position, str(segment.path.parent))
             else:
                 self._transfer(segment.path)
                 _log.info("segment.done", segment=segment.id)
@@ -256,36 +300,45 @@ class Agent:
     def _learn(self) -> None:
         """Ask for the schema and go by it from here on."""
         self._schema_is_old = True
-        if self._appended:
+        if self._outbox.waiting:
             # Should Cassandra not answer, asking is done again, and what was appended so far is not.
             self._commit(_FLUSH)
         schema = self._cassandra.schema()
-        report = self._tables.update(schema.tables, schema.views, self._follow.newest)
+        self._follow.refresh()
+        report = self._tables.update(schema.tables, schema.views, self._follow.newest, schema.stamps)
+        self._report(report)
+        silent = {table.keyspace for table in self._tables.followed_now} & set(schema.not_durable)
+        for keyspace in silent - self._not_durable:
+            _log.warning("keyspace.not-durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
+        self._not_durable = silent
+        if report.resumed:
+            self._state.save(self._positions)  # the gaps, before what they were found by is forgotten
+        self._remember()
+        if report.retired:
+            self._moved, self._committed = True, 0.0  # that they are paused is saved with the next commit: now
+        self._outbox.open(self._tables.followed)
+        self._truncations.learn(schema.truncations, self._tables.followed_ids, self._follow.oldest, self._reached)
+        self._schema_is_old = False
+        self._tell()
+
+    def _remember(self) -> None:
+        """Keep what tables look like, should they be dropped while no agent runs."""
+        remembered = self._tables.remembered, self._tables.stamps
+        if remembered != self._remembered:
+            history.save(self._state.directory, *remembered)
+            self._remembered = remembered
+
+    def _report(self, report: Report) -> None:
         for table, why in report.refused:
             _log.error("table.refused", table=table.full_name, why=why, advice="its changes are counted as skipped")
         for table in report.retired:
             _log.warning("table.retired", table=table.full_name, advice="what it logged with cdc = true still gets out")
         for table in report.added:
             _log.info("table.followed", table=table.full_name, id=str(table.id))
-        silent = {table.keyspace for table in self._tables.followed} & set(schema.not_durable)
-        for keyspace in silent - self._not_durable:
-            _log.warning("keyspace.not-durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
-        self._not_durable = silent
-        self._make_topics()
-        self._schema_is_old = False
-
-    def _make_topics(self) -> None:
-        settings = self._settings
-        config = {
-            "cleanup.policy": "delete",
-            "retention.ms": str(settings.topic_retention_ms),
-            **settings.topic_config,
-        }
-        for table in self._tables.followed[len(self._topics) :]:
-            topic = names.topic(settings.topic_prefix, table.keyspace, table.name)
-            partitions = self._sink.create(topic, settings.topic_partitions, config)
-            self._topics.append((topic, partitions))
-            _log.info("topic.ready", topic=topic, partitions=partitions)
+        for table in report.dropped:
+            _log.warning("table.dropped", table=table.full_name, id=str(table.id), then="what it logged still gets out")
+        for table in report.resumed:
+            guard.resumed(self._positions, table.id, table.full_name)
 
     def _failed(self, retry: RetryCallState) -> None:
         error = retry.outcome.exception() if retry.outcome else None
@@ -297,8 +350,11 @@ class Agent:
         _log.warning("agent.retry", kind=error.kind.value, error=str(error), attempt=retry.attempt_number, wait_s=wait)
         # What may not have arrived is forgotten here and read again.
         with contextlib.suppress(HelenusError):
-            self._sink.flush(0)
-        self._appended.clear()
+            self._outbox.flush(0)
+        self._outbox.waiting.clear()
+        self._reached = self._positions.reached
+        self._truncations.rewind()
+        guard.rewind(self._positions)
         self._oldest = None
         self._follow.rewind()
 

@@ -1,65 +1,155 @@
-"""`helenus-agent agent.properties`"""
+"""`helenus-agent agent.properties`, and what an operator needs beside it."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import json
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import structlog
+from prometheus_client import REGISTRY
 
-from helenus_agent import decoder, metrics
+from helenus_agent import decoder, metrics, status
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings, raw_directory
 from helenus_agent.discovery import Cassandra, Node
 from helenus_agent.positions import State
-from helenus_agent.transfer import delete
+from helenus_agent.reprocess import reprocess
+from helenus_agent.transfer import transfer_of
 from helenus_schemas import __version__, logs, monitoring
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
 
 _GRACE = 10.0
+_PATIENCE = 5.0  # s for the broker, of those
 _log = structlog.get_logger()
 
 
-@click.command()
-@click.argument("properties", type=click.Path(path_type=Path))
+class _Commands(click.Group):
+    """What is no command is the properties file of `run`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["run", *args])
+
+
+_PROPERTIES = click.argument("properties", type=click.Path(path_type=Path))
+
+
+@click.group(cls=_Commands, subcommand_metavar="COMMAND | PROPERTIES ...")
 @click.version_option(__version__)
-def main(properties: Path) -> None:
+def main() -> None:
     """Read a Cassandra node's commit log and append every change of its CDC tables to a topic.
 
-    PROPERTIES is the agent's configuration file. Run it beside the node, as a user that may read and delete in cdc_raw.
+    `helenus-agent agent.properties` runs the agent: beside the node, as a user that may read and delete in cdc_raw.
+    Errors go to standard error in one line; the exit code is 2 for a wrong configuration, 1 for anything else.
     """
+    logs.configure()
+
+
+@main.command("run")
+@_PROPERTIES
+def _run(properties: Path) -> None:
+    """Run the agent until SIGTERM: what `helenus-agent PROPERTIES` does.
+
+    It stops within ten seconds, and what was not acknowledged by then is read again at the next start.
+    """
+    with _told():
+        settings = AgentSettings.load(properties)
+        try:
+            run(settings)
+        except HelenusError as error:
+            if settings.log_format != "json":
+                raise
+            _log.error("agent.failed", kind=error.kind.value, error=str(error))
+            sys.exit(_code(error))
+
+
+@main.command("validate")
+@_PROPERTIES
+def _validate(properties: Path) -> None:
+    """Check a properties file: names all that is wrong with it, and keys of other products with ours."""
+    with _told():
+        settings = AgentSettings.load(properties)
+        transfer_of(settings.segment_transfer, settings.segment_archive_dir, raw_directory(settings))
+        click.echo(f"{properties} is valid")
+
+
+@main.command("status")
+@_PROPERTIES
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+def _status(properties: Path, as_json: bool) -> None:
+    """Show where the agent stands: its segments, cdc_raw and the room left in it, quarantine.
+
+    It reads the agent's state file and looks into cdc_raw, so it works while the agent runs and when it is stopped.
+    With http.port set it also shows what a running agent says of itself. The exit code is 0 if an agent runs and is
+    healthy, 1 if not.
+    """
+    with _told():
+        found = status.status(AgentSettings.load(properties))
+    click.echo(json.dumps(found.as_json()) if as_json else status.table(found))
+    sys.exit(0 if found.healthy else 1)
+
+
+@main.command("reprocess")
+@_PROPERTIES
+@click.argument("segments", nargs=-1)
+def _reprocess(properties: Path, segments: tuple[str, ...]) -> None:
+    """Put quarantined SEGMENTS (ids or file names, all if none is named) back to be read again.
+
+    For when a newer version can read them, or the table is known again. Stop the agent first; its next start reads
+    them from their beginning, so events that got out the first time arrive twice.
+    """
+    with _told():
+        settings = AgentSettings.load(properties)
+        for path in reprocess(settings.state_dir, raw_directory(settings), segments):
+            click.echo(path)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Ends the process with one clear line for an error of ours."""
     try:
-        run(AgentSettings.load(properties))
+        yield
     except HelenusError as error:
         click.echo(f"helenus-agent: {error}", err=True)
-        sys.exit(2 if error.kind in (Kind.CONFIG, Kind.CDC_DISABLED) else 1)
+        sys.exit(_code(error))
+
+
+def _code(error: HelenusError) -> int:
+    return 2 if error.kind in (Kind.CONFIG, Kind.CDC_DISABLED) else 1
 
 
 def run(settings: AgentSettings) -> None:
     """Run the agent until SIGTERM or SIGINT. Raises HelenusError."""
     logs.configure(settings.log_level, settings.log_format)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: _stop(stop))
     directory = raw_directory(settings)
+    transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
     state = State(settings.state_dir)
-    cassandra = Cassandra(settings)
     log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: _stop(stop, log))
+    cassandra = Cassandra(settings)
     try:
         node = cassandra.node()
         _check(node, directory)
         positions = state.load(str(node.host_id))
-        agent = Agent(settings, directory, cassandra, log, state, positions, delete)
+        agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
         monitor = monitoring.serve(settings.http_host, settings.http_port, agent.ready) if settings.http_port else None
         agent.start()
+        log.start()
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
         metrics.RAW_LIMIT.set(node.raw_limit or 0)
+        REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
         _log.info(
             "agent.started",
             version=__version__,
@@ -90,9 +180,10 @@ def _check(node: Node, directory: Path) -> None:
         _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")
 
 
-def _stop(stop: threading.Event) -> None:
+def _stop(stop: threading.Event, log: KafkaLog) -> None:
     """Stop soon; and should something hang, without it: what is saved is safe."""
     stop.set()
+    log.hurry(_PATIENCE)
     timer = threading.Timer(_GRACE, _leave)
     timer.daemon = True
     timer.start()

@@ -8,6 +8,7 @@ cdef Py_ssize_t _HEADERS
 cdef unsigned long long _TIMESTAMP_EPOCH, _DELETION_EPOCH
 cdef long long _NONE, _NEVER
 cdef int _ROW, _STATIC, _PARTITION, _RANGE
+cdef int _SCHEMA, _HIDDEN
 cdef tuple _SCOPES
 cdef bytes _SIZES
 cdef tuple _PAIRS, _LAST
@@ -27,7 +28,7 @@ cdef class Plan:
     cdef public list headers
 
 @cython.locals(
-    changes=list, notes=list, problems=list, found=list, schema=bint, broken=bint, mutations=Py_ssize_t,
+    changes=list, notes=list, problems=list, found=list, schema=bint, met=int, broken=bint, mutations=Py_ssize_t,
     node_bytes=bytes, segment_bytes=bytes, end=Py_ssize_t, p=Py_ssize_t, left=Py_ssize_t, size=Py_ssize_t,
     payload=bytes, size_crc=Py_ssize_t, raw=cython.p_const_char, after=Py_ssize_t, mark=Py_ssize_t,
     digest=bytes, position=bytes, parts=bytes,
@@ -37,8 +38,8 @@ cpdef object decode(
     bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most, bint live=*
 )
 
-@cython.locals(updates=cython.ulonglong, p=Py_ssize_t, schema=bint, plan=Plan, table=bytes, raw=cython.p_const_char)
-cdef bint mutation(bytes d, dict plans, list found, list notes) except -1
+@cython.locals(updates=cython.ulonglong, p=Py_ssize_t, met=int, plan=Plan, table=bytes, raw=cython.p_const_char)
+cdef int mutation(bytes d, dict plans, list found, list notes) except -1
 
 @cython.locals(
     start=Py_ssize_t, size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,

@@ -88,6 +88,8 @@ _ROW = 0
 _STATIC = 1
 _PARTITION = 2
 _RANGE = 3
+_SCHEMA = 1
+_HIDDEN = 2
 _SCOPES = (b"\0", b"\2", b"\4", b"\6")
 
 # Avro longs by two bytes: pairs that go on, and the last one or two.
@@ -140,18 +142,18 @@ class Plan:
 def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = False) -> Plan:
     """The plan of a table. Raises ValueError if it is to be followed and its key has no Avro form."""
     plan = Plan(index, reason, True, schema)
-    parts = tuple([_part(c.type, index >= 0) for c in table.primary_key])
+    parts = tuple([_part(c.type, index >= 0, c.kind == "clustering") for c in table.primary_key])
     plan.partition = parts[: len(table.partition_key)]
     plan.clustering = parts[len(table.partition_key) :]
     plan.columns = {c.name.encode(): _code(c.type) for c in (*table.dropped.values(), *table.values)}
     return plan
 
 
-def _part(t: CqlType, encoded: bool) -> Part:
+def _part(t: CqlType, encoded: bool, clustering: bool) -> Part:
     form = _FORMS.get(t.name, _OTHER)
     width = t.width or _WIDTHS.get(t.name, 0)
     if form == _OTHER:
-        return Part(form, 0, t.width, encoder(t) if encoded else bytes)
+        return Part(form, 0, t.width, encoder(t, clustering) if encoded else bytes)
     return Part(form, width, t.width, bytes)
 
 
@@ -253,8 +255,10 @@ def decode(
             continue
         mark = len(notes)
         try:
-            if mutation(payload, plans, found, notes):
-                schema = True
+            met = mutation(payload, plans, found, notes)
+            schema = met == _SCHEMA
+            if met == _HIDDEN:
+                problems.append((base + p, "a batch over a table that nobody knows, which hides what is behind it"))
         except Unknown as error:
             unknown = error
             del notes[mark:]
@@ -285,10 +289,10 @@ def decode(
     return Batch(changes, p, mutations, notes, problems, broken, schema, unknown)
 
 
-def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list[str]) -> bool:
-    """Walk a mutation; what it changes goes to `found`, reasons for skipping to `notes`. True if it is of the schema.
+def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list[str]) -> int:
+    """Walk a mutation; what it changes goes to `found`, reasons for skipping to `notes`.
 
-    Raises Unknown, and Corrupt or IndexError for bytes outside the grammar.
+    Returns _SCHEMA if it is of the schema, _HIDDEN if something in it can't be reached, else 0. Raises Unknown, and Corrupt or IndexError for bytes outside the grammar.
     """
     raw = d
     updates = d[0]
@@ -297,7 +301,7 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
         updates, p = vint(d, 0)
     if updates == 0:
         raise Corrupt("a mutation without updates")
-    schema = False
+    met = 0
     while updates:
         updates -= 1
         if len(d) - p < 17:
@@ -308,19 +312,19 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
             raise Unknown(table)
         if plan.index < 0:
             if not plan.known:
-                # Without its schema there is no telling where it ends: what follows is lost with it.
+                # Without its schema there is no telling where it ends.
                 notes.append("unknown_table")
-                return schema
+                return _HIDDEN if updates else met
             if plan.schema:
-                schema = True
+                met = _SCHEMA
             elif plan.reason:
                 notes.append(plan.reason)
             if updates == 0:
-                return schema
+                return met
         p = update(d, p, plan, found, notes)
     if p != len(d):
         raise Corrupt(f"{len(d) - p} bytes behind a mutation")
-    return schema
+    return met
 
 
 def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -> int:
@@ -680,7 +684,7 @@ def long_bytes(value: int) -> bytes:
             rest >>= 7
             size += 1
         raw[size] = rest
-        return raw[: size + 1]
+        return raw[: size + 1]  # type: ignore[return-value] # in C it is a pointer, and what is cut from it bytes
     if rest < 0x10000000:
         return _PAIRS[rest & 0x3FFF] + _LAST[rest >> 14]
     return _PAIRS[rest & 0x3FFF] + _PAIRS[rest >> 14 & 0x3FFF] + long_rest(rest >> 28)

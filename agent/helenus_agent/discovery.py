@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cassandra import DriverException
+import structlog
+from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
 from cassandra.policies import WhiteListRoundRobinPolicy
 
+from helenus_agent.tables import Stamp
+from helenus_agent.truncations import Truncation, read_truncations
 from helenus_schemas.cassandra import connect
 from helenus_schemas.config import CassandraSettings
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table, read_tables
 
+_log = structlog.get_logger()
 _POLL = 1.0
 _TRIES = 5
-_VERSION = "SELECT schema_version FROM system.local WHERE key = 'local'"
+_VERSION = "SELECT schema_version, truncated_at FROM system.local WHERE key = 'local'"
+_ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,11 @@ class Node:
     host_id: uuid.UUID
     release: str
     settings: Mapping[str, str]
+
+    @property
+    def blocks_writes(self) -> bool:
+        """True if it refuses writes when cdc_raw is full, and deletes nothing that is not read."""
+        return self.settings.get("cdc_block_writes", "true") == "true"
 
     @property
     def raw_limit(self) -> int | None:
@@ -42,11 +53,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Schema:
-    """All tables by id, the ids of materialised views, and keyspaces whose writes are not logged."""
+    """All tables by id, the ids of materialised views, keyspaces whose writes are not logged, for each table that was
+    truncated its last TRUNCATE, and when each table was last altered."""
 
     tables: Mapping[uuid.UUID, Table]
     views: tuple[uuid.UUID, ...]
     not_durable: tuple[str, ...]
+    truncations: Mapping[uuid.UUID, Truncation]
+    stamps: Mapping[uuid.UUID, Stamp]
 
 
 class Cassandra:
@@ -65,27 +79,42 @@ class Cassandra:
         try:
             found = self._rows("SELECT name, value FROM system_views.settings")
             settings = {r.name: r.value for r in found if r.name.startswith("cdc") and r.value is not None}
-        except HelenusError:
+        except HelenusError as error:
             settings = {}  # no virtual tables before 4.0
+            if error.kind is Kind.CASSANDRA_AUTH:
+                _log.warning("node.settings-refused", advice="GRANT SELECT ON system_views.settings TO its role")
         return Node(local.host_id, local.release_version, settings)
 
     def schema(self) -> Schema:
         """The schema as it is now."""
         self._asked = None
+        torn: ValueError | None = None
         for _ in range(_TRIES):
-            self._version = self._rows(_VERSION)[0][0]
-            tables = self._tables()
+            self._version = self._rows(_VERSION)[0]
+            altered = self._rows(_ALTERED)
+            try:
+                tables, torn = self._tables(), None
+            except ValueError as error:
+                torn = error  # a type may have been made, and a table of it, while we asked
+                continue
             views = self._rows("SELECT id FROM system_schema.views")
+            options = [self._rows(f"SELECT * FROM system_schema.{name}") for name in ("tables", "indexes", "triggers")]
             keyspaces = self._rows("SELECT keyspace_name, durable_writes FROM system_schema.keyspaces")
-            # It takes several queries: a change between them is seen by its version.
-            if self._rows(_VERSION)[0][0] == self._version:
+            # It takes several queries: a change between them is seen by these two.
+            if self._rows(_VERSION)[0] == self._version and self._rows(_ALTERED) == altered:
                 break
+        if torn is not None:
+            raise HelenusError(Kind.TABLE_UNSUPPORTED, f"the schema is not understood: {torn}", self._where)
         return Schema(
-            tables, tuple(r.id for r in views), tuple(r.keyspace_name for r in keyspaces if not r.durable_writes)
+            tables,
+            tuple(r.id for r in views),
+            tuple(r.keyspace_name for r in keyspaces if not r.durable_writes),
+            read_truncations(self._version.truncated_at),
+            _stamps(altered, options),
         )
 
     def changed(self) -> bool:
-        """True if the schema is another one than at the last `schema()`. Asks once a second, and never waits."""
+        """True if something is not as it was at the last `schema()`. Asks once a second, and never waits."""
         now = time.monotonic()
         if self._asked is not None and self._asked.is_done:
             answer = self._asked.answer
@@ -105,8 +134,6 @@ class Cassandra:
             found = read_tables(self._session)
         except (DriverException, NoHostAvailable) as error:
             raise self._unreachable(error) from None
-        except ValueError as error:
-            raise HelenusError(Kind.TABLE_UNSUPPORTED, f"the schema is not understood: {error}", self._where) from None
         # One that was made while we asked may be here without its columns: better not to know it at all.
         return {table.id: table for table in found.values() if table.partition_key}
 
@@ -117,20 +144,36 @@ class Cassandra:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> HelenusError:
+        if isinstance(error, Unauthorized):
+            return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where)
         return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)
 
 
+def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Stamp]:
+    """`options` are rows of all kinds that an ALTER TABLE or CREATE INDEX changes; those of tables come first."""
+    digests: dict[tuple[str, str], Any] = {}
+    for row in (row for rows in options for row in rows):
+        digest = digests.setdefault((row.keyspace_name, row.table_name), hashlib.md5(usedforsecurity=False))
+        digest.update(repr(row).encode())
+    names = {row.id: (row.keyspace_name, row.table_name) for row in options[0]}
+    return {
+        row.id: Stamp(row.time, digests[names[row.id]].hexdigest())
+        for row in altered
+        if row.time is not None and row.id in names
+    }
+
+
 class _Question:
-    """The schema's version, asked for in the background."""
+    """Whether something changed, asked in the background."""
 
     def __init__(self, session: Any) -> None:
-        self.answer: uuid.UUID | None = None
+        self.answer: Any = None
         self.is_done = False
         future = session.execute_async(_VERSION)
         future.add_callbacks(self._answered, self._failed)
 
     def _answered(self, rows: Any) -> None:
-        self.answer = rows[0][0]
+        self.answer = rows[0]
         self.is_done = True
 
     def _failed(self, _: Exception) -> None:

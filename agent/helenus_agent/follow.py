@@ -1,4 +1,4 @@
-"""Which segments there are, and what is to be read next: the read mode `marker`.
+"""Which segments there are, and what is to be read next.
 
 Cassandra fills one segment after the other and has the next one ready. Its syncer goes from the oldest to the newest
 and writes a marker into each that has new entries. So who looks from the newest to the oldest, and then reads from the
@@ -6,7 +6,20 @@ oldest to the newest, never reads an entry before one that was written earlier; 
 found after a newer one had some is closed, or as good as: it is looked at again when its index says COMPLETED.
 
 A segment with changes of CDC tables gets an index with the first flush and stays until it is taken away; the others
-Cassandra deletes itself.
+Cassandra deletes itself. Cassandra 3.11 shows a segment only when it is complete, and only one with such changes.
+
+Three modes say how soon an entry is read; all of them look at the files, and read all of a segment that is complete.
+
+    idx     when the index covers it: it is on the node's disk, and no crash takes it back. Late by up to
+            commitlog_sync_period; with commitlog_sync: batch the client, too, has waited for that.
+    marker  when a sync marker covers it: every 100 ms in a plain segment. A crash of the machine (not of Cassandra) can
+            take back what the disk did not have yet, on this replica: as it can with a write Cassandra acknowledged.
+    eager   as soon as it is whole: an entry behind the last marker counts if its CRCs are right, up to the first that
+            is not. A crash of Cassandra alone can take it back too, since it replays only what a marker covers. A
+            segment's first entries wait for its first marker, which tells that the older segments are all written.
+
+Compressed segments reach the file at each sync, marker and all: there the three are nearly the same, and `eager` is
+`marker`.
 """
 
 from __future__ import annotations
@@ -17,9 +30,9 @@ from pathlib import Path
 
 import structlog
 
-from helenus_agent import metrics
+from helenus_agent import guard, metrics
 from helenus_agent.positions import Positions
-from helenus_agent.segment import Corrupt, Segment, parse_name, read_index
+from helenus_agent.segment import Corrupt, ReadMode, Segment, parse_name, read_index
 from helenus_schemas.errors import HelenusError, Kind
 
 _OPEN = 8
@@ -32,9 +45,11 @@ class Follow:
     `finished` are those that are complete and read to their end: who has their changes acknowledged clears it.
     """
 
-    def __init__(self, directory: Path, positions: Positions) -> None:
+    def __init__(self, directory: Path, positions: Positions, mode: ReadMode = "marker") -> None:
         self.directory = directory
+        self._mode = mode
         self.finished: list[Segment] = []
+        self.size = 0
         self._positions = positions
         self._segments: dict[int, Segment] = {}
         self._watched: list[Segment] = []
@@ -44,6 +59,11 @@ class Follow:
     def segments(self) -> list[Segment]:
         """All that are not finished, the oldest first."""
         return list(self._segments.values())
+
+    @property
+    def oldest(self) -> int:
+        """The id of the oldest segment that is not finished, 0 if there is none."""
+        return min(self._segments, default=0)
 
     @property
     def newest(self) -> int:
@@ -81,7 +101,8 @@ class Follow:
                 if segment.complete and segment not in self._watched:
                     self._watched.append(segment)
         self._watched.sort(key=lambda s: s.id)
-        metrics.RAW_BYTES.set(sum(sizes[name] for name in names.values()))
+        self.size = sum(sizes[name] for name in names.values())
+        metrics.RAW_BYTES.set(self.size)
         metrics.PENDING.set(len(self._segments))
 
     def next(self) -> Segment | None:
@@ -143,7 +164,13 @@ class Follow:
             return segment.look()
         except Corrupt as error:
             metrics.PROBLEMS.inc()
-            _log.error("segment.corrupt", path=str(segment.path), position=segment.position, error=str(error))
+            _log.error(
+                "segment.corrupt",
+                path=str(segment.path),
+                position=segment.position,
+                error=str(error),
+                left_unread_bytes=segment.left,
+            )
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -152,10 +179,12 @@ class Follow:
 
     def _appeared(self, number: int, name: str) -> None:
         mark = self._positions.segments.get(number)
-        segment = Segment(self.directory / name, mark.offset if mark else 0, mark.bad if mark else False)
+        segment = Segment(self.directory / name, mark.offset if mark else 0, mark.bad if mark else False, self._mode)
         if number in self._positions.done:
-            # Its end was not reached before, or a restarted node has linked it again.
-            self.finished.append(segment)
+            # It was not taken away before, or a restarted node has linked it again and is about to write its index.
+            index = read_index(segment.path)
+            if segment.complete or (index and index[1]):
+                self.finished.append(segment)
             return
         self._segments[number] = segment
         self._watched.append(segment)
@@ -163,8 +192,7 @@ class Follow:
     def _went_before(self, number: int) -> None:
         mark = self._positions.segments.pop(number)
         if mark.indexed:
-            metrics.LOST.inc()
-            _log.error("segment.lost", directory=str(self.directory), segment=number, position=mark.offset)
+            guard.lost(self._positions, number, mark.offset, str(self.directory))
 
     def _vanished(self, segment: Segment) -> None:
         if segment.is_open:
@@ -173,8 +201,7 @@ class Follow:
             return
         self._forget(segment)
         if segment.indexed and (segment.unread or segment.bad or not segment.looked):
-            metrics.LOST.inc()
-            _log.error("segment.lost", path=str(segment.path), position=segment.position)
+            guard.lost(self._positions, segment.id, segment.position, str(self.directory))
 
     def _forget(self, segment: Segment) -> None:
         del self._segments[segment.id]

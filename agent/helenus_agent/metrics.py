@@ -1,8 +1,23 @@
-"""What the agent tells Prometheus."""
+"""What the agent tells Prometheus: its metrics, and the same values under the names that others gave them.
+
+DataStax's are as the JMX exporter writes the beans of its agent, Debezium's as the rules that its dashboards go with
+write them, and those of CEP-44 as its sidecar names them. Where a value counts something else than theirs does, its
+description says so.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram, Info
+import math
+import os
+import time
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+
+from prometheus_client import Counter, Gauge, Histogram, Info, Metric
+from prometheus_client.registry import Collector
+
+from helenus_agent.segment import parse_name
+from helenus_schemas.errors import Kind
 
 EVENTS = Counter("helenus_agent_events", "Events acknowledged by the broker.", ["table"])
 MUTATIONS = Counter("helenus_agent_mutations_read", "Mutations read from the log, of all tables.")
@@ -10,13 +25,107 @@ SKIPPED = Counter("helenus_agent_skipped", "Changes that are not told, by reason
 PROBLEMS = Counter("helenus_agent_undecodable", "Places in the log that could not be read.")
 QUARANTINED = Gauge("helenus_agent_quarantined_segments", "Segments in quarantine or bound for it.")
 LOST = Counter("helenus_agent_lost_segments", "Segments with changes of CDC tables that vanished unread.")
+POSSIBLE_LOSS = Counter("helenus_agent_possible_loss", "Starts at which unread segments may have been deleted.")
+GAPS = Counter("helenus_agent_gaps", "Gaps in the log that tables were told of, by reason.", ["reason"])
+TRUNCATIONS = Counter("helenus_agent_truncations", "TRUNCATEs of followed tables that were told.")
 DONE = Counter("helenus_agent_segments_done", "Segments read to their end, acknowledged and taken away.")
 PENDING = Gauge("helenus_agent_segments_pending", "Segments in cdc_raw that are not done with.")
 RAW_BYTES = Gauge("helenus_agent_cdc_raw_bytes", "Size of the segments in cdc_raw.")
 RAW_LIMIT = Gauge("helenus_agent_cdc_raw_limit_bytes", "cdc_total_space of the node: at this size it refuses writes.")
+RAW_HEADROOM = Gauge("helenus_agent_cdc_raw_headroom_bytes", "What is left of the limit; NaN if it is not known.")
 OLDEST = Gauge("helenus_agent_oldest_unsent_seconds", "Age of the oldest data that is not acknowledged yet.")
 FLUSH = Histogram("helenus_agent_flush_seconds", "How long the broker takes to acknowledge what was appended.")
 RETRIES = Counter("helenus_agent_retries", "Times that work was done again after an error, by its kind.", ["kind"])
 POSITION_SEGMENT = Gauge("helenus_agent_position_segment", "Id of the newest segment with an acknowledged position.")
 POSITION_OFFSET = Gauge("helenus_agent_position_offset_bytes", "Acknowledged position in that segment.")
 DECODER = Info("helenus_agent_decoder", "How the decoder runs.")
+
+LOW = 0.8
+CRITICAL = 0.95
+"""Parts of its limit from which on cdc_raw is called low and critical, in the names of CEP-44."""
+
+_DATASTAX = "org_apache_cassandra_metrics_CdcAgent_Count"
+
+
+class Twins(Collector):
+    """The metrics that others have too, made of ours when they are asked for.
+
+    `directory` is cdc_raw, `server` what Debezium's are labelled with as `name`.
+    """
+
+    def __init__(self, directory: Path, server: str) -> None:
+        self._directory = directory
+        self._debezium = {"plugin": "cassandra", "name": server, "context": "streaming"}
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # to be registered, it need not be asked for its values
+
+    def collect(self) -> Iterable[Metric]:
+        return [*self._datastax(), *self._debeziums(), *self._cep44()]
+
+    def _datastax(self) -> Iterable[Metric]:
+        """Events stand for mutations here: one mutation of theirs may be several."""
+        counters = Metric(_DATASTAX, "The counters of DataStax's agent, by name.", "unknown")
+        sent_errors = _total(RETRIES, {Kind.APPEND_FAILED.value, Kind.BROKER_UNREACHABLE.value})
+        counters.add_sample(_DATASTAX, {"name": "SentMutations"}, _total(EVENTS))
+        counters.add_sample(_DATASTAX, {"name": "SentErrors"}, sent_errors)
+        counters.add_sample(_DATASTAX, {"name": "CommitLogReadErrors"}, _total(PROBLEMS))
+        counters.add_sample(_DATASTAX, {"name": "SkippedMutations"}, _total(SKIPPED))
+        yield counters
+
+    def _debeziums(self) -> Iterable[Metric]:
+        newest = int(_total(POSITION_SEGMENT))
+        name = next((name for name, _ in self._files() if (parse_name(name) or (0, 0))[1] == newest), "")
+        told: tuple[tuple[str, str, float, dict[str, str]], ...] = (
+            ("CommitLogFilename", "1; the newest segment that is read.", 1.0, {"filename": name}),
+            ("CommitLogPosition", "Acknowledged position in it, in bytes.", _total(POSITION_OFFSET), {}),
+            ("NumberOfProcessedMutations", "Events acknowledged by the broker.", _total(EVENTS), {}),
+            ("NumberOfUnrecoverableErrors", "Places in the log that could not be read.", _total(PROBLEMS), {}),
+            ("CdcDirectoryTotalBytes", "Size of the segments in cdc_raw.", _total(RAW_BYTES), {}),
+            ("MilliSecondsBehindSource", "Age of the oldest data that is not acknowledged.", _total(OLDEST) * 1e3, {}),
+        )
+        for attribute, what, value, more in told:
+            yield _metric(f"debezium_metrics_{attribute}", what, value, {**self._debezium, **more})
+
+    def _cep44(self) -> Iterable[Metric]:
+        age = max((time.time() - modified for _, modified in self._files()), default=0.0)
+        limit = _total(RAW_LIMIT)
+        used = _total(RAW_BYTES) / limit if limit else 0.0
+        yield _metric("Cdc_TotalSpaceUsed", "Size of the segments in cdc_raw, in bytes.", _total(RAW_BYTES))
+        yield _metric("Cdc_MaxSpaceConfigured", "cdc_total_space of the node, in bytes; 0 if not known.", limit)
+        yield _metric("Cdc_OldestSegmentAgeSeconds", "Since when the oldest segment is not written to.", age)
+        yield _metric("Cdc_DeletedSegment", "Segments done with and taken away.", _total(DONE))
+        yield _metric("Cdc_LowSpace", f"1 if {LOW:.0%} of the limit are used.", float(used >= LOW))
+        yield _metric("Cdc_CriticalSpace", f"1 if {CRITICAL:.0%} of the limit are used.", float(used >= CRITICAL))
+
+    def _files(self) -> list[tuple[str, float]]:
+        """Name and time of the last write (s since the epoch) of each segment in cdc_raw."""
+        try:
+            with os.scandir(self._directory) as entries:
+                return [(entry.name, entry.stat().st_mtime) for entry in entries if parse_name(entry.name)]
+        except OSError:
+            return []  # one went while we looked: the next time
+
+
+def _metric(name: str, what: str, value: float, labels: Mapping[str, str] | None = None) -> Metric:
+    metric = Metric(name, what, "unknown")
+    metric.add_sample(name, dict(labels or {}), value)
+    return metric
+
+
+def _total(metric: Collector, kinds: Container[str] | None = None) -> float:
+    """Its value, summed up over its labels; only those labelled with one of `kinds`, if given."""
+    samples = (sample for family in metric.collect() for sample in family.samples)
+    return sum(
+        sample.value
+        for sample in samples
+        if not sample.name.endswith("_created") and (kinds is None or sample.labels["kind"] in kinds)
+    )
+
+
+def _headroom() -> float:
+    limit = _total(RAW_LIMIT)
+    return max(0.0, limit - _total(RAW_BYTES)) if limit else math.nan
+
+
+RAW_HEADROOM.set_function(_headroom)

@@ -1,7 +1,8 @@
 """How far the log is read and acknowledged: one small file, replaced as a whole.
 
 `state.dir/positions.json`: the node's host id, per segment the offset up to which every change is acknowledged, the
-segments done with lately, and the tables that were followed. `state.dir/lock` is held by the agent that writes there.
+segments done with lately, the tables that were followed, and what of it all is still to be told. `state.dir/lock` is
+held by the agent that writes there.
 """
 
 from __future__ import annotations
@@ -9,17 +10,25 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.failpoints import reach
 
 _FILE = "positions.json"
 _FORMAT = 1
 # A restarted node links segments again that it has to replay: so many ids are kept to know them by.
 _REMEMBERED = 512
+# `is_held` takes the lock for a moment: an agent that starts just then asks again.
+_TRIES = 5
+_TRY = 0.05  # s
+_DAMAGED = (
+    "restore it, or delete it: the agent then reads again everything that is still in cdc_raw, and events arrive twice"
+)
 
 
 @dataclass
@@ -32,13 +41,40 @@ class Mark:
 
 
 @dataclass
+class Gap:
+    """Changes that may be missing from the log up to `time`, µs since the epoch; `table` is an id, empty: any table.
+
+    `told`: its events are appended. One that is saved is to be told again.
+    """
+
+    table: str
+    time: int
+    reason: str
+    told: bool = False
+
+
+@dataclass
 class Positions:
-    """What is saved. `done`: segments all of whose changes are acknowledged; their files may still be there."""
+    """What is saved. `done`: segments all of whose changes are acknowledged; their files may still be there.
+
+    `reached`: the segment and position up to which the log was read. `paused`: tables that were followed until they
+    lost CDC. `truncated`: per table the time of its last TRUNCATE that is acknowledged, ms since the epoch. `gaps`:
+    those that are not acknowledged.
+    """
 
     host_id: str = ""
     segments: dict[int, Mark] = field(default_factory=dict)
     done: list[int] = field(default_factory=list)
     followed: list[str] = field(default_factory=list)
+    reached: tuple[int, int] = (0, 0)
+    paused: list[str] = field(default_factory=list)
+    truncated: dict[str, int] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+
+    def reopen(self, segment: int) -> None:
+        """This segment is to be read again, from its start."""
+        self.done = [number for number in self.done if number != segment]
+        self.segments[segment] = Mark(0, indexed=True)
 
     def finish(self, segment: int) -> None:
         """This segment is done with."""
@@ -51,6 +87,15 @@ class Positions:
     def followed_ids(self) -> list[uuid.UUID]:
         return [uuid.UUID(text) for text in self.followed]
 
+    @property
+    def paused_ids(self) -> list[uuid.UUID]:
+        return [uuid.UUID(text) for text in self.paused]
+
+    @property
+    def first(self) -> int:
+        """The oldest segment that is not done with, or the one to come; 0 if none is known."""
+        return min(self.segments, default=max(self.done) + 1 if self.done else 0)
+
 
 class State:
     """The state directory, held for this process alone. Raises HelenusError(STATE)."""
@@ -62,24 +107,26 @@ class State:
             self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise HelenusError(Kind.STATE, f"cannot use state.dir: {error.strerror}", str(directory)) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory)) from None
+        for left in reversed(range(_TRIES)):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if left:
+                    time.sleep(_TRY)
+        os.close(self._lock)
+        raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory))
 
-    def load(self, host_id: str) -> Positions:
-        """What was saved, if anything. `host_id` is the node's: the state of another one is refused."""
-        path = self.directory / _FILE
-        try:
-            found = _parse(json.loads(path.read_text("utf-8")))
-        except FileNotFoundError:
+    def load(self, host_id: str = "") -> Positions:
+        """What was saved, if anything. The state of another node than `host_id`, if that is given, is refused."""
+        found = read(self.directory)
+        if found is None:
             return Positions(host_id)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise HelenusError(Kind.STATE, f"cannot read the positions: {error}", str(path)) from None
-        if found.host_id != host_id:
+        if host_id and found.host_id != host_id:
             raise HelenusError(
-                Kind.STATE, f"state.dir belongs to the node {found.host_id}, but Cassandra is {host_id}", str(path)
+                Kind.STATE,
+                f"state.dir belongs to the node {found.host_id}, but Cassandra is {host_id}",
+                str(self.directory / _FILE),
             )
         return found
 
@@ -92,6 +139,7 @@ class State:
                 json.dump({"format": _FORMAT, **asdict(positions)}, file)
                 file.flush()
                 os.fsync(file.fileno())
+            reach("state.after-write")
             new.replace(path)
             handle = os.open(self.directory, os.O_RDONLY)
             try:
@@ -106,6 +154,48 @@ class State:
         os.close(self._lock)
 
 
+def read(directory: Path) -> Positions | None:
+    """What an agent, running or not, has saved there; None if nothing. Raises HelenusError(STATE)."""
+    path = directory / _FILE
+    try:
+        return _parse(json.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot read the positions: {error.strerror}", str(path)) from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        told = f"the positions are damaged ({type(error).__name__}: {error}): {_DAMAGED}"
+        raise HelenusError(Kind.STATE, told, str(path)) from None
+
+
+def saved_at(directory: Path) -> float | None:
+    """When (s since the epoch) the positions were saved last; None if never."""
+    try:
+        return (directory / _FILE).stat().st_mtime
+    except OSError:
+        return None
+
+
+def quarantine(directory: Path) -> Path:
+    """Where the agent with this state directory puts segments that could not be read wholly."""
+    return directory / "quarantine"
+
+
+def is_held(directory: Path) -> bool:
+    """True if an agent runs on this state directory."""
+    try:
+        lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def _parse(saved: Any) -> Positions:
     if saved["format"] != _FORMAT:
         raise ValueError(f"format {saved['format']}, this agent knows {_FORMAT}")
@@ -114,7 +204,14 @@ def _parse(saved: Any) -> Positions:
         for number, mark in saved["segments"].items()
     }
     positions = Positions(
-        str(saved["host_id"]), segments, [int(number) for number in saved["done"]], list(saved["followed"])
+        str(saved["host_id"]),
+        segments,
+        [int(number) for number in saved["done"]],
+        list(saved["followed"]),
+        (int(saved.get("reached", (0, 0))[0]), int(saved.get("reached", (0, 0))[1])),
+        list(saved.get("paused", ())),
+        {table: int(time) for table, time in saved.get("truncated", {}).items()},
+        [Gap(gap["table"], int(gap["time"]), str(gap["reason"])) for gap in saved.get("gaps", ())],
     )
-    _ = positions.followed_ids
+    _ = positions.followed_ids, positions.paused_ids
     return positions

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -12,13 +14,29 @@ from typing import Any
 
 from helenus_stack.errors import StackError
 from helenus_stack.files import write_atomically
+from helenus_stack.secure import (
+    AGENT,
+    CASSANDRA_ADMIN,
+    CONNECTOR,
+    STORE_PASSWORD,
+    STRANGER,
+    Security,
+    key_stores,
+    security,
+)
 from helenus_stack.server import Command, Server, classpath, own_temporary_folder
 from helenus_stack.settings import Settings
 
 LOCAL_DC = "datacenter1"
 YAML = "cassandra.yaml"
-USER = PASSWORD = "cassandra"
+USER = PASSWORD = CASSANDRA_ADMIN
 """The superuser that a node with a PasswordAuthenticator creates; without one, any name will do."""
+GRANTS = [
+    # The schema and the node's own name are for everyone who may log in.
+    f"GRANT SELECT ON system_views.settings TO {AGENT}",
+    f"GRANT SELECT ON ALL KEYSPACES TO {CONNECTOR}",
+]
+"""What docs/security.md has operators type, but for the connector's single tables."""
 
 # What Cassandra's own start script opens of Java 17 (conf/jvm17-server.options).
 EXPORTS = """
@@ -37,8 +55,35 @@ MODULES = [f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS]
 MODULES += [f"--add-opens={name}=ALL-UNNAMED" for name in OPENS]
 
 
+@dataclass(frozen=True)
+class Version:
+    """What differs between Cassandras: the lock of the jars, the Java, and names in cassandra.yaml."""
+
+    lock: str
+    java: int
+    yaml: Mapping[str, object]
+
+
+_YAML = {"commitlog_sync_period": "10000ms", "commitlog_segment_size": "8MiB"}
+VERSIONS = {
+    "5.0": Version("cassandra", 17, _YAML),
+    "4.1": Version("cassandra-4.1", 11, _YAML),
+    "4.0": Version("cassandra-4.0", 11, {"commitlog_sync_period_in_ms": 10_000, "commitlog_segment_size_in_mb": 8}),
+}
+
+
+def version(settings: Settings) -> Version:
+    """The version that a stack has; raises StackError if there is no such."""
+    try:
+        return VERSIONS[settings.cassandra]
+    except KeyError:
+        what = f"there is no Cassandra {settings.cassandra!r}"
+        raise StackError(what, "cassandra", f"choose one of {', '.join(VERSIONS)}") from None
+
+
 def servers(settings: Settings, directory: Path) -> list[Server]:
     """The nodes of a stack, as `cassandra1`, `cassandra2`, ..."""
+    access = security(settings, directory)
     return [
         Server(
             name=f"cassandra{index + 1}",
@@ -46,11 +91,13 @@ def servers(settings: Settings, directory: Path) -> list[Server]:
             address=address,
             port=settings.cql_port,
             kind="cassandra",
-            java=17,
+            lock=version(settings).lock,
+            java=version(settings).java,
             newer_java=False,
             prepare=partial(prepare, settings, index, directory / f"cassandra{index + 1}"),
-            ready=partial(ready, address, settings.cql_port),
+            ready=partial(ready, address, settings.cql_port, access),
             ready_seconds=60 + 60 * settings.nodes,
+            furnish=partial(grant, address, settings.cql_port, access),
         )
         for index, address in enumerate(settings.addresses)
     ]
@@ -84,10 +131,25 @@ def configuration(settings: Settings, index: int, folder: Path) -> dict[str, obj
         "cdc_enabled": True,
         "cdc_raw_directory": str(folder / "cdc_raw"),
         "commitlog_sync": "periodic",
-        "commitlog_sync_period": "10000ms",
-        "commitlog_segment_size": "8MiB",
         "auto_snapshot": False,
+        **version(settings).yaml,
+        **(_secured(key_stores(folder.parent)) if settings.secure else {}),
         **settings.cassandra_yaml,
+    }
+
+
+def _secured(stores: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "authenticator": "PasswordAuthenticator",
+        "authorizer": "CassandraAuthorizer",
+        "client_encryption_options": {
+            "enabled": True,
+            "optional": False,
+            "require_client_auth": False,
+            "store_type": "PKCS12",
+            **stores,
+            **{f"{store}_password": STORE_PASSWORD for store in stores},
+        },
     }
 
 
@@ -122,24 +184,58 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
     return Command([str(java / "bin/java"), *MODULES, *options, main], folder, classpath(jars))
 
 
-def ready(address: str, port: int) -> bool:
+def ready(address: str, port: int, access: Security | None) -> bool:
     """Whether the node answers a query."""
-    return _query(address, port, "SELECT key FROM system.local", consistency="ONE")
+    return _asked(address, port, access, "SELECT key FROM system.local", "ONE")
 
 
-def united(settings: Settings) -> bool:
+def united(settings: Settings, directory: Path) -> bool:
     """Whether every node sees every other one up: each reads at level ALL from tables with a replica on all of them."""
     # Tables that Cassandra creates with two and three replicas.
     table = "system_traces.sessions" if settings.nodes == 2 else "system_distributed.view_build_status"
-    query = f"SELECT * FROM {table} LIMIT 1"
-    return all(_query(address, settings.cql_port, query, consistency="ALL") for address in settings.addresses)
+    query, access = f"SELECT * FROM {table} LIMIT 1", security(settings, directory)
+    return all(_asked(address, settings.cql_port, access, query, "ALL") for address in settings.addresses)
 
 
-def _query(address: str, port: int, query: str, consistency: str) -> bool:
+def grant(address: str, port: int, access: Security | None) -> None:
+    """Gives the users of a secure stack what they need, and no more. Raises StackError."""
+    if access is None:
+        return
+    from cassandra import DriverException
+    from cassandra.cluster import NoHostAvailable
+    from cassandra.protocol import ErrorMessage
+
+    statements = [
+        f"CREATE ROLE IF NOT EXISTS {user} WITH PASSWORD = '{access.password(user)}' AND LOGIN = true"
+        for user in (AGENT, CONNECTOR, STRANGER)
+    ]
+    try:
+        with _session(address, port, access, "ONE") as session:
+            for statement in [*statements, *GRANTS]:
+                session.execute(statement)
+    except (DriverException, ErrorMessage, NoHostAvailable) as error:
+        raise StackError(f"Cassandra took no roles: {error}", f"{address}:{port}", "look at its log") from error
+
+
+def _asked(address: str, port: int, access: Security | None, query: str, consistency: str) -> bool:
     # Imported late: the driver takes long to load, and most commands don't need it.
-    from cassandra import ConsistencyLevel, DriverException
+    from cassandra import DriverException
+    from cassandra.cluster import NoHostAvailable
+
+    try:
+        with _session(address, port, access, consistency) as session:
+            session.execute(query)
+    except (DriverException, NoHostAvailable):
+        return False
+    return True
+
+
+@contextmanager
+def _session(address: str, port: int, access: Security | None, consistency: str) -> Iterator[Any]:
+    """A superuser's session with one node."""
+    from cassandra import ConsistencyLevel
     from cassandra.auth import PlainTextAuthProvider
-    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
     from cassandra.policies import WhiteListRoundRobinPolicy
 
     profile = ExecutionProfile(
@@ -152,16 +248,14 @@ def _query(address: str, port: int, query: str, consistency: str) -> bool:
         port=port,
         protocol_version=5,
         auth_provider=PlainTextAuthProvider(USER, PASSWORD),
+        ssl_context=access.tls() if access else None,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         connect_timeout=3,
     )
     try:
-        cluster.connect().execute(query)
-    except (DriverException, NoHostAvailable):
-        return False
+        yield cluster.connect()
     finally:
         cluster.shutdown()
-    return True
 
 
 def nodetool(settings: Settings, index: int, java: Path, jars: Sequence[Path], *arguments: str) -> str:

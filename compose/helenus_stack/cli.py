@@ -15,6 +15,7 @@ from typing import Any
 import click
 import yaml
 
+from helenus_stack.cassandra import VERSIONS
 from helenus_stack.errors import StackError
 from helenus_stack.progress import Terminal
 from helenus_stack.stack import Stack
@@ -71,6 +72,8 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 @directory_option
 @click.argument("servers", nargs=-1, metavar="[SERVER]...")
 @click.option("--nodes", type=click.IntRange(1, 3), help="Cassandra nodes.  [default: 1]")
+@click.option("--cassandra", type=click.Choice(list(VERSIONS)), help="Its version.  [default: 5.0]")
+@click.option("--secure", is_flag=True, default=None, help="TLS and passwords for Cassandra and Kafka.")
 @click.option(
     "--port-offset", type=click.IntRange(0, 20_000), help="Added to every standard port.  [default: first free]"
 )

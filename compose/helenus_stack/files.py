@@ -41,9 +41,10 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, mode: int = 0o644) -> None:
     """Replaces a file as a whole: a reader sees the old text or the new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.touch(mode)
     temporary.write_text(text)
     temporary.replace(path)

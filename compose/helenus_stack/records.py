@@ -1,4 +1,4 @@
-"""Records of a data topic as a sink sees them, decoded by fastavro with the registry's schemas."""
+"""Records of a data topic as a sink sees them: Avro by fastavro with the registry's schemas, or JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ import fastavro
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
+_GONE = b"{}"
+
 
 @dataclass(frozen=True)
 class Record:
-    """A record: key and value by column, value None for a delete; `timestamp` in ms, `schema_id` of its value."""
+    """A record: key and value by column, value None for a delete, which the form `json` writes as an empty object.
+
+    `timestamp` in ms. `schema_id` is that of its value in the registry, None without one.
+    """
 
     partition: int
     offset: int
@@ -24,10 +29,11 @@ class Record:
     value: dict[str, Any] | None
     headers: dict[str, bytes]
     schema_id: int | None
+    is_json: bool = False
 
 
 class Decoder:
-    """Decodes the Confluent wire format."""
+    """Decodes the Confluent wire format, and JSON."""
 
     def __init__(self, registry_url: str) -> None:
         self._registry = SchemaRegistryClient({"url": registry_url})
@@ -45,22 +51,48 @@ class Decoder:
             message.offset(),
             message.timestamp()[1],
             self.decode(message.key()),
-            None if value is None else self.decode(value),
+            None if value in (None, _GONE) else self.decode(value),
             dict(message.headers() or ()),
-            None if value is None else _schema_id(value),
+            None if value is None or _is_json(value) else _schema_id(value),
+            _is_json(message.key()),
         )
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """The Avro record in these bytes."""
+        """The record in these bytes. Dates and times that Python cannot hold stay numbers."""
+        if _is_json(data):
+            record = json.loads(data)
+            assert isinstance(record, dict)
+            return record
         number = _schema_id(data)
         if number not in self._schemas:
-            self._schemas[number] = fastavro.parse_schema(json.loads(self._registry.get_schema(number).schema_str))
-        source = io.BytesIO(data[5:])
-        record = fastavro.schemaless_reader(source, self._schemas[number], None)
-        if source.read(1):
-            raise ValueError(f"bytes are left behind a record of schema {number}")
-        assert isinstance(record, dict)
-        return record
+            schema = json.loads(self._registry.get_schema(number).schema_str)
+            self._schemas[number] = fastavro.parse_schema(schema), fastavro.parse_schema(bare(schema))
+        logical, plain = self._schemas[number]
+        try:
+            return read(data[5:], logical)
+        except (OverflowError, ValueError):
+            return read(data[5:], plain)
+
+
+def bare(schema: Any) -> Any:
+    """A schema without its logical types."""
+    if isinstance(schema, dict):
+        return {name: bare(value) for name, value in schema.items() if name != "logicalType"}
+    return [bare(branch) for branch in schema] if isinstance(schema, list) else schema
+
+
+def read(data: bytes, schema: Any) -> dict[str, Any]:
+    """The record in these bytes, all of them. Raises ValueError."""
+    source = io.BytesIO(data)
+    record = fastavro.schemaless_reader(source, schema, None)
+    if source.read(1):
+        raise ValueError("bytes are left behind a record")
+    assert isinstance(record, dict)
+    return record
+
+
+def _is_json(data: bytes) -> bool:
+    return data[:1] == b"{"
 
 
 def _schema_id(data: bytes) -> int:

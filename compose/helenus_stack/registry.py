@@ -26,6 +26,7 @@ def server(settings: Settings, directory: Path) -> Server:
         address="127.0.0.1",
         port=settings.registry_port,
         kind="registry",
+        lock="registry",
         java=21,
         newer_java=True,
         prepare=partial(prepare, settings, folder),

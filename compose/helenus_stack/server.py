@@ -18,6 +18,10 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Server:
     """One server of a stack. Making one has no effects; `prepare` and `ready` have."""
@@ -30,7 +34,9 @@ class Server:
     port: int
     """Where its clients connect."""
     kind: str
-    """cassandra, kafka or registry: also the name of its jars' lock."""
+    """cassandra, kafka or registry."""
+    lock: str
+    """The name of its jars' lock."""
     java: int
     newer_java: bool
     """The Java it needs, and whether any later one will do."""
@@ -40,6 +46,8 @@ class Server:
     """Asks the server, in a few seconds at most, for something a client needs."""
     ready_seconds: float
     """How long it may take to become ready on a slow and busy machine."""
+    furnish: Callable[[], None] = _nothing
+    """Makes what has to be in it, such as users, whenever it was started and is ready."""
 
     @property
     def log(self) -> Path:

@@ -11,6 +11,8 @@ from typing import Any
 from helenus_stack.errors import StackError
 from helenus_stack.files import write_atomically
 
+_FIXED = ("nodes", "cassandra", "secure")
+"""What is in the data of a stack and can't be changed."""
 Override = str | int | float | bool | None | Mapping[str, object]
 
 
@@ -19,10 +21,13 @@ class Settings:
     """One stack: 1 to 3 Cassandra nodes, a Kafka broker and a schema registry.
 
     Every port is its standard number plus `port_offset`. `cassandra_yaml` and `kafka_properties` override the
-    generated configuration, key by key. `heap` is each Cassandra node's, in the JVM's notation.
+    generated configuration, key by key, with the names of that version. `heap` is each Cassandra node's, in the JVM's
+    notation. `cassandra` is its version: 5.0, 4.1 or 4.0. `secure`: TLS and passwords on Cassandra and Kafka.
     """
 
     nodes: int = 1
+    cassandra: str = "5.0"
+    secure: bool = False
     port_offset: int = 0
     heap: str = "512m"
     cassandra_yaml: Mapping[str, Override] = field(default_factory=dict)
@@ -88,8 +93,9 @@ class Settings:
         except (ValueError, TypeError) as error:
             advice = "restore it, or remove its directory"
             raise StackError(f"the stack's settings can't be read: {error}", str(path), advice) from error
-        if given.get("nodes", saved.nodes) != saved.nodes:
-            what = f"this stack has {saved.nodes} node(s), not {given['nodes']}"
-            advice = "choose another --dir, or run helenus-stack down --delete first"
-            raise StackError(what, str(path.parent), advice)
+        for name in _FIXED:
+            if given.get(name, getattr(saved, name)) != getattr(saved, name):
+                what = f"this stack was made with {name} {getattr(saved, name)}, not {given[name]}"
+                advice = "choose another --dir, or run helenus-stack down --delete first"
+                raise StackError(what, str(path.parent), advice)
         return replace(saved, **given)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from helenus_stack import cassandra, kafka, ports, programs, readiness, registry, watchdog
+from helenus_stack import cassandra, kafka, ports, programs, readiness, registry, secure, watchdog
 from helenus_stack.errors import StackError
 from helenus_stack.files import exclusive
 from helenus_stack.jars import fetch, read_lock
@@ -32,6 +32,7 @@ from helenus_stack.status import Status, report
 class Stack:
     """The servers that live in `directory`; `only` some of them, if names are given.
 
+    `cassandra` is its version, 5.0, 4.1 or 4.0. A `secure` stack has TLS and passwords; its status says which.
     A server is named `cassandra1`, `kafka` or `registry`; `cassandra` means every node. Settings that are None are as
     the directory's last `up` had them, or the defaults of `Settings`. As a context manager the stack is up inside,
     down after (its data stays), and never outlives this process, even one that is killed.
@@ -44,6 +45,8 @@ class Stack:
         *,
         only: Sequence[str] = (),
         nodes: int | None = None,
+        cassandra: str | None = None,
+        secure: bool | None = None,
         port_offset: int | None = None,
         heap: str | None = None,
         cassandra_yaml: Mapping[str, Override] | None = None,
@@ -56,6 +59,8 @@ class Stack:
         self._port_offset = port_offset
         self._given = {
             "nodes": nodes,
+            "cassandra": cassandra,
+            "secure": secure,
             "heap": heap,
             "cassandra_yaml": cassandra_yaml,
             "kafka_properties": kafka_properties,
@@ -126,6 +131,7 @@ class Stack:
                 self.progress.say("servers that run keep their settings until they are restarted")
             with self._ports():
                 self.settings.save(self._file)
+                secure.prepare(self.settings, self.directory)
                 started = self.select(missing) if missing else []
                 try:
                     self._launch(started)
@@ -133,7 +139,9 @@ class Stack:
                     readiness.wait(servers, self.progress)
                     nodes = [(server, self.process(server)) for server in self.select(["cassandra"])]
                     if len(nodes) > 1 and all(process.pid for _, process in nodes):
-                        readiness.wait_united(nodes, self.settings, self.progress)
+                        readiness.wait_united(nodes, self.settings, self.directory, self.progress)
+                    for server in started:
+                        server.furnish()
                 except BaseException:
                     stop(map(self.process, started), STOP_SECONDS)
                     raise
@@ -147,7 +155,8 @@ class Stack:
             programs.end(self.directory)
             stop(map(Process, self._run.glob("*.pid")), STOP_SECONDS)
             if delete and self._file.exists():
-                for folder in (*(server.folder for server in self.servers), self._run, self.directory / "logs"):
+                folders = [self.directory / name for name in ("run", "logs", "secrets", ".secrets")]
+                for folder in (*(server.folder for server in self.servers), *folders):
                     shutil.rmtree(folder, ignore_errors=True)
                 self._file.unlink()
 
@@ -177,8 +186,9 @@ class Stack:
 
     def nodetool(self, *arguments: str, node: int = 1) -> str:
         """The output of Cassandra's nodetool, run on a node."""
-        jars = fetch(read_lock("cassandra"), self.progress, resolve)
-        return cassandra.nodetool(self.settings, node - 1, java_home(17, self.progress), jars, *arguments)
+        version = cassandra.version(self.settings)
+        jars = fetch(read_lock(version.lock), self.progress, resolve)
+        return cassandra.nodetool(self.settings, node - 1, java_home(version.java, self.progress), jars, *arguments)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -213,10 +223,10 @@ class Stack:
     def _launch(self, servers: Sequence[Server]) -> None:
         if not servers:
             return
-        locks = {server.kind: read_lock(server.kind) for server in servers}
+        locks = {server.lock: read_lock(server.lock) for server in servers}
         fetch([artifact for lock in locks.values() for artifact in lock], self.progress, resolve)  # all in one go
         javas = [java_home(server.java, self.progress, newer=server.newer_java) for server in servers]
         for server, java in zip(servers, javas, strict=True):
-            command = server.prepare(java, fetch(locks[server.kind], self.progress, resolve))
+            command = server.prepare(java, fetch(locks[server.lock], self.progress, resolve))
             self.process(server).start(command.arguments, command.folder, server.log, command.environment)
             self.progress.say(f"starting {server.name} at {server.address}:{server.port}, log {server.log}")

@@ -10,6 +10,7 @@ from typing import Literal
 
 from helenus_stack import cassandra, registry
 from helenus_stack.process import Process
+from helenus_stack.secure import CASSANDRA_ADMIN, KAFKA_ADMIN, Security, security
 from helenus_stack.server import Server
 from helenus_stack.settings import Settings
 
@@ -49,8 +50,20 @@ class Status:
     local_dc: str
     bootstrap_servers: str
     registry_url: str
+    security: Security | None
     nodes: list[NodeStatus]
     servers: list[ServerStatus]
+
+    def kafka(self, user: str = KAFKA_ADMIN) -> dict[str, str]:
+        """The settings of librdkafka with which a user of a secure stack, or anybody of another, connects."""
+        login = self.security.kafka(user) if self.security else {}
+        return {"bootstrap.servers": self.bootstrap_servers, **login}
+
+    def cassandra(self, user: str = CASSANDRA_ADMIN) -> dict[str, str]:
+        """The properties `cassandra.*` with which a user of a secure stack, or anybody of another, connects."""
+        login = self.security.cassandra(user) if self.security else {}
+        points = ",".join(self.contact_points)
+        return {"cassandra.contact.points": points, "cassandra.port": str(self.cql_port), **login}
 
     def json(self) -> str:
         """The same as JSON, with the fields' names as keys."""
@@ -81,6 +94,7 @@ def report(directory: Path, settings: Settings, servers: Sequence[tuple[Server, 
         local_dc=cassandra.LOCAL_DC,
         bootstrap_servers=f"127.0.0.1:{settings.kafka_port}",
         registry_url=registry.url(settings),
+        security=security(settings, directory),
         nodes=[
             NodeStatus(
                 server.name,

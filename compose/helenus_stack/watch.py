@@ -27,7 +27,7 @@ def watch(status: Status, topic: str, whole: bool) -> Iterator[str]:
     Topics of events and of records are decoded. Raises StackError if there is no such topic.
     """
     where = status.bootstrap_servers
-    consumer = Consumer({"bootstrap.servers": where, "group.id": "helenus-stack", "enable.auto.commit": "false"})
+    consumer = Consumer({**status.kafka(), "group.id": "helenus-stack", "enable.auto.commit": "false"})
     try:
         known = consumer.list_topics(timeout=10).topics
         if topic not in known:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from helenus_schemas import names
-from helenus_schemas.config import CassandraSettings, LogSettings, Milliseconds, PassThrough
+from helenus_schemas.config import Alias, CassandraSettings, CommaList, LogSettings, Milliseconds, PassThrough
+from helenus_schemas.key import Compat
 
+Format = Literal["key-value-avro", "key-value-json", "json"]
+Header = Literal["schema_id", "writetime", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 Name = Annotated[str, Field(min_length=1)]
 
@@ -56,7 +61,7 @@ class WorkerSettings(LogSettings):
 class ConnectorSettings(CassandraSettings):
     """One connector: one table's events in, its data topic out."""
 
-    aliases: ClassVar[Mapping[str, str]] = {
+    aliases: ClassVar[Mapping[str, str | Alias]] = {
         "contactPoints": "cassandra.contact.points",
         "port": "cassandra.port",
         "loadBalancing.localDc": "cassandra.local.dc",
@@ -64,6 +69,19 @@ class ConnectorSettings(CassandraSettings):
         "auth.password": "cassandra.password",
         "outputFormat": "output.format",
         "batch.size": "max.batch.size",
+        **{
+            f"{side}.converter.{key}": f"value.converter.{use}"
+            for side, key, use in (
+                ("value", "basic.auth.user.info", "schema.registry.basic.auth.user.info"),
+                ("key", "basic.auth.user.info", "schema.registry.basic.auth.user.info"),
+                ("key", "schema.registry.basic.auth.user.info", "schema.registry.basic.auth.user.info"),
+                ("key", "auto.register.schemas", "auto.register.schemas"),
+            )
+        },
+        **{
+            f"{side}.converter.basic.auth.credentials.source": Alias(why="credentials are always taken as USER_INFO")
+            for side in ("key", "value")
+        },
     }
 
     name: Name
@@ -79,15 +97,66 @@ class ConnectorSettings(CassandraSettings):
     settle_timeout_ms: Milliseconds = 2_000
     settle_min_age_ms: Milliseconds = 1_000
     settle_replay_ms: Milliseconds = 30_000
-    value_converter_schema_registry_url: Name
+    key_converter: str = ""
+    value_converter: str = ""
+    key_converter_schemas_enable: bool = True
+    value_converter_schemas_enable: bool = True
+    output_format: Format = "key-value-avro"
+    key_compat: Compat = "exact"
+    columns: str = ".*"
+    headers: CommaList = ("schema_id", "writetime")
+    key_converter_schema_registry_url: str = ""
+    value_converter_schema_registry_url: str = Field(default="", validate_default=True)
     value_converter_schema_registry_basic_auth_user_info: SecretStr | None = None
-    output_format: Literal["key-value-avro"] = "key-value-avro"
+    value_converter_auto_register_schemas: bool = True
     max_batch_size: int = Field(default=20_000, ge=1)
     cache_max_capacity: int = Field(default=131_072, ge=8)
     cache_expire_after_ms: Milliseconds = 600_000
     errors_tolerance: Literal["none", "all"] = "none"
     errors_deadletterqueue_topic_name: str = ""
     errors_data_loss: Literal["fail", "continue"] = "fail"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _format(cls, values: Any) -> Any:
+        """Converters of Kafka Connect say what `output.format` says, and have to agree with it."""
+        formats = _formats(values.get("key.converter", ""), values.get("value.converter", ""))
+        told = values.get("output.format", formats[0])
+        if told in get_args(Format) and told not in formats:
+            raise ValueError(
+                f"output.format={told}: key.converter and value.converter say {formats[0]}; leave them out"
+            )
+        for side in ("key.converter", "value.converter"):
+            enabled = str(values.get(f"{side}.schemas.enable", "true")).lower() != "false"
+            if values.get(side) == _CONNECT_JSON and enabled:
+                raise ValueError(f"{side}.schemas.enable: set it to false; JSON records carry no schema")
+        return {**values, "output.format": told}
+
+    @field_validator("columns")
+    @classmethod
+    def _regex(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in get_args(Header)]:
+            raise ValueError(f"no header {unknown[0]}; there are {', '.join(get_args(Header))}")
+        return value
+
+    @field_validator("value_converter_schema_registry_url")
+    @classmethod
+    def _registry(cls, value: str, info: ValidationInfo) -> str:
+        of_keys = info.data.get("key_converter_schema_registry_url", "")
+        if value and of_keys and value != of_keys:
+            raise ValueError("keys and values have one registry: key.converter.schema.registry.url is another")
+        if not (value or of_keys) and info.data.get("output_format") == "key-value-avro":
+            raise PydanticCustomError("missing", "Avro records need it")
+        return value or of_keys
 
     @property
     def events(self) -> str:
@@ -103,3 +172,27 @@ class ConnectorSettings(CassandraSettings):
     def dead_letters(self) -> str:
         """The topic for events that cannot be decoded."""
         return self.errors_deadletterqueue_topic_name or names.topic("dlq-", self.keyspace, self.table)
+
+
+_CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
+_FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
+    ("", ""): get_args(Format),
+    ("Avro", "Avro"): ("key-value-avro",),
+    ("Json", "Json"): ("key-value-json", "json"),
+    ("String", "Json"): ("json", "key-value-json"),
+}
+
+
+def _formats(key: str, value: str) -> tuple[Format, ...]:
+    """The formats that converters of these classes stand for, the likelier first. Raises ValueError for others."""
+    kinds = [_kind(name) for name in (key, value)]
+    pair = (kinds[0] or kinds[1], kinds[1] or kinds[0])
+    if pair not in _FORMATS:
+        known = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
+        raise ValueError(f"key.converter={key} with value.converter={value}: known are {known}")
+    return _FORMATS[pair]
+
+
+def _kind(converter: str) -> str:
+    """`Avro` of `io.confluent.connect.avro.AvroConverter`; other products' classes end alike."""
+    return next((kind for kind in ("Avro", "Json", "String") if converter.endswith(f"{kind}Converter")), converter)

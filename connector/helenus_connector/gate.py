@@ -13,16 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import structlog
 from cassandra import ConsistencyLevel
 
 from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, change_id
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.ranges import Bounds
 from helenus_connector.reread import Image
-from helenus_connector.settle import Awaited, Pending, Report, level, proven
+from helenus_connector.settle import Awaited, Name, Pending, Report, level, proven
 from helenus_schemas.change import Change, Scope, decode
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec
 
+_log = structlog.get_logger()
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
@@ -40,10 +43,10 @@ class Event:
 
 @dataclass(slots=True)
 class Work:
-    """A key to read: the events of this batch that touch it, and its pending entry if that is due.
+    """A key to read, or the scope of a marker: the events of this batch that touch it, and its pending entry if due.
 
-    The resolver fills in `read_at`, when the read began in s since the epoch, `image`, and `live`, the rows of a
-    partition that is read whole.
+    Of a TABLE there are `parts`, each to be done by the task of its topic partition. The resolver fills in `read_at`,
+    when the read began in s since the epoch, and `image`.
     """
 
     topic: str
@@ -59,9 +62,15 @@ class Work:
     pending: Pending | None = None
     read_at: float | None = None
     image: Image | None = None
-    live: list[tuple[Key, Image]] | None = None
     digest: bytes = b""
     published: bool = False
+    bounds: Bounds | None = None
+    parts: int = 1
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it takes a marker, and the live rows of its scope."""
+        return self.scope in (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
 @dataclass(slots=True)
@@ -70,8 +79,8 @@ class Admitted:
 
     read: int = 0
     settled: int = 0
-    works: dict[tuple[str, bytes], Work] = field(default_factory=dict)
-    waiting: dict[tuple[str, bytes], Pending] = field(default_factory=dict)
+    works: dict[Name, Work] = field(default_factory=dict)
+    waiting: dict[Name, Pending] = field(default_factory=dict)
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
 
 
@@ -126,27 +135,38 @@ class Gate:
 
     def _admit(self, event: Event, admitted: Admitted, codec: KeyCodec, now: float) -> None:
         change, key = _decode(event)
-        name = (event.topic, key)
+        if change.scope is Scope.GAP:
+            where = {"topic": event.topic, "partition": event.partition, "offset": event.offset}
+            _log.warning(
+                "events.gap", **where, node=change.node, until_us=change.write_time, advice="copy the table anew"
+            )
+            admitted.settled += 1
+            return
+        bounds = (change.start, change.end) if change.scope is Scope.RANGE else None
+        name = (event.topic, key, bounds)
         awaited: Awaited | None = None
         # Without a node or with a digest that is no MD5 (a backfill's) nothing is known of copies: it always goes on.
         if change.node and change.digest and _MD5.fullmatch(change.digest):
-            change_name = change_id(key, change.scope, change.digest)
+            change_name = change_id(key if bounds is None else key + repr(bounds).encode(), change.scope, change.digest)
             entry = self._cache(event.topic, event.partition).report(change_name, change.node)
             if entry.flags & SETTLED:
                 admitted.settled += 1
                 return
             awaited = Awaited(change_name, change.write_time, now)
             if entry.flags & PUBLISHED and name not in admitted.works:
-                held = admitted.waiting.setdefault(name, Pending(event.topic, event.partition, key, change.scope))
+                held = admitted.waiting.setdefault(
+                    name, Pending(event.topic, event.partition, key, change.scope, bounds=bounds)
+                )
                 held.awaited[change_name] = awaited
                 held.copies += 1
                 return
         work = admitted.works.get(name)
         if work is None:
-            values = codec.decode(key)
+            values = () if change.scope is Scope.TABLE else codec.decode(key)
             work = Work(event.topic, event.partition, key, values, change.scope, self._consistency, event)
+            work.bounds, work.parts = bounds, change.parts
             admitted.works[name] = work
-        work.scope = max(work.scope, change.scope)
+        work.scope = max(work.scope, _scope(change, work.values))
         work.events += 1
         work.write_time = max((t for t in (work.write_time, change.write_time) if t is not None), default=None)
         if awaited is not None:
@@ -163,7 +183,9 @@ class Gate:
             nodes = min((self._nodes(pending, a) for a in pending.awaited.values()), default=1)
             consistency = level(self._consistency, nodes, self._replicas.factor())
             values = codec.decode(pending.key)
-            work = Work(pending.topic, pending.partition, pending.key, values, scope, consistency)
+            work = Work(
+                pending.topic, pending.partition, pending.key, values, scope, consistency, bounds=pending.bounds
+            )
             admitted.works[pending.name] = work
         work.scope = max(work.scope, scope)
         work.pending = pending
@@ -173,8 +195,10 @@ class Gate:
         """Whether the read of a key proves its image for all Changes it stands for."""
         if work.read_at is None:
             return False
-        # A partition that lives again shows nothing of its deletion.
-        shown = work.image.write_time if work.image and work.live is None else None
+        if work.scope is Scope.TABLE:
+            return True  # every replica has truncated before Cassandra says so
+        # What lives again, or still, shows nothing of a deletion.
+        shown = work.image.write_time if work.image and not work.is_marked else None
         factor = self._replicas.factor()
         min_age = self._settings.settle_min_age_ms / 1000
         return all(
@@ -210,9 +234,12 @@ class Gate:
 
 
 def _decode(event: Event) -> tuple[Change, bytes]:
-    if event.value is None or event.key is None:
-        raise ValueError("an event without key or value")
-    change = decode(event.value)
-    if change.scope in (Scope.RANGE, Scope.TABLE):
-        raise ValueError(f"an event of scope {change.scope.name}, which this version does not resolve")
-    return change, event.key
+    change = decode(event.value or b"")
+    if event.key is None and change.scope not in (Scope.TABLE, Scope.GAP):
+        raise ValueError("an event without key")
+    return change, event.key or b""
+
+
+def _scope(change: Change, key: Key) -> Scope:
+    """Another agent tells no scope: its key without clustering values may be of statics, or of a partition deleted."""
+    return Scope.PARTITION if change.scope is Scope.ROW and None in key else change.scope

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ _REFUSED = {401, 403, 409, 422}
 
 
 class Registry:
-    """Registers schemas under a subject; ids are remembered in `memory`, a file."""
+    """Registers schemas under a subject; ids are remembered in `memory`, a file. Records in JSON need none."""
 
     def __init__(self, settings: ConnectorSettings, memory: Path) -> None:
         self._url = settings.value_converter_schema_registry_url
@@ -32,26 +33,37 @@ class Registry:
             config["basic.auth.user.info"] = (
                 settings.value_converter_schema_registry_basic_auth_user_info.get_secret_value()
             )
-        self._client = SchemaRegistryClient(config)
+        self._config = config
+        self._may_register = settings.value_converter_auto_register_schemas
         self._memory = memory
 
     def check(self) -> None:
-        """Raise HelenusError if the registry does not answer."""
-        self._ask(self._client.get_subjects)
+        """Raise HelenusError if the registry does not answer, where there has to be one."""
+        if self._url:
+            self._ask(self._client.get_subjects)
 
     def register(self, subject: str, schema: str) -> int:
         """The id of a schema in a subject, registered if it is new; the subject is set to BACKWARD first.
 
+        With `auto.register.schemas=false` it has to be there, and nothing is set.
         Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, or REGISTRY_REFUSED.
         """
         name = f"{self._url} {subject} {hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
         known = self._remembered()
         if name in known:
             return known[name]
-        self._ask(lambda: self._client.set_compatibility(subject, "BACKWARD"), subject)
-        number = int(self._ask(lambda: self._client.register_schema(subject, Schema(schema, "AVRO")), subject))
+        avro = Schema(schema, "AVRO")
+        if self._may_register:
+            self._ask(lambda: self._client.set_compatibility(subject, "BACKWARD"), subject)
+            number = int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
+        else:
+            number = int(self._ask(lambda: self._client.lookup_schema(subject, avro), subject).schema_id)
         self._remember({**self._remembered(), name: number})
         return number
+
+    @cached_property
+    def _client(self) -> SchemaRegistryClient:
+        return SchemaRegistryClient(self._config)
 
     def _ask(self, call: Callable[[], Any], subject: str = "") -> Any:
         try:
@@ -64,6 +76,9 @@ class Registry:
         where = f"{self._url}, subject {subject}" if subject else self._url
         if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
             return HelenusError(Kind.REGISTRY_REFUSED, f"the registry refuses the schema: {error.error_message}", where)
+        if isinstance(error, SchemaRegistryError) and error.http_status_code == 404 and not self._may_register:
+            what = "the registry has not this schema, and value.converter.auto.register.schemas=false"
+            return HelenusError(Kind.REGISTRY_REFUSED, what, where)
         return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
 
     def _remembered(self) -> dict[str, int]:

@@ -6,6 +6,7 @@ columns within one partition. Groups that time out are split, down to single key
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,17 +16,21 @@ import tenacity
 from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, RequestExecutionException
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
+from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.ranges import Bounds, Slice, slices
 from helenus_connector.rows import RawRow, collection, tuple_value
+from helenus_schemas import names
 from helenus_schemas.cql import quote
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import Key
+from helenus_schemas.key import Key, KeyCodec
 from helenus_schemas.table import Column, Table
 
 _TOO_MUCH = (ReadTimeout, OperationTimedOut, ReadFailure)
 _SINGLE_ATTEMPTS = 3
+_PAGE = 500  # rows of an answer that are held at once
 
 
 class SchemaChanged(Exception):
@@ -60,6 +65,7 @@ class Reader:
         self.concurrency = settings.query_concurrency
         self.group_size = settings.query_group_size
         self.statements = 0
+        self._codec = KeyCodec(table)
         self._key_width = len(table.primary_key)
         self._pk_width = len(table.partition_key)
         self._prepared: dict[str, Any] = {}
@@ -70,10 +76,13 @@ class Reader:
 
         Raises HelenusError CASSANDRA_READ after retries, and SchemaChanged.
         """
-        found: dict[Key, Image] = {}
-        for row in self._run(self._queries(keys), consistency):
-            found[tuple(row[: self._key_width])] = self._image(row)
-        return found
+        keys = list(keys)
+        same = self._codec.same
+        # A row answers with its key in the form it was first written in, which need not be the one it is asked for.
+        found = {
+            same(tuple(row[: self._key_width])): self._image(row) for row in self._run(self._queries(keys), consistency)
+        }
+        return {key: found[one] for key in keys if (one := same(key)) in found}
 
     def statics(self, key: Key, consistency: int) -> Image | None:
         """The static columns of a key's partition; None if it is gone or the table has none. Raises as `rows`."""
@@ -86,15 +95,38 @@ class Reader:
             image = Image(tuple(values.get(c.name) for c in self.table.values), _newest(row[end:]))
         return image
 
-    def partition(self, key: Key, consistency: int) -> list[tuple[Key, Image]]:
-        """All live rows of a key's partition. Raises as `rows`."""
-        statement = self._select(" AND ".join(f"{quote(c.name)} = ?" for c in self.table.partition_key))
-        # A partition with static columns alone answers with one row that has no clustering key.
-        return [
-            (tuple(row[: self._key_width]), self._image(row))
-            for row in self._run([_Query(statement, self._partition_of(key), [key])], consistency)
-            if None not in row[self._pk_width : self._key_width]
-        ]
+    def partition(self, key: Key, consistency: int) -> Iterator[tuple[Key, Image]]:
+        """All live rows of a key's partition, read as they are asked for. Raises as `rows`."""
+        return self.range(key, (None, None), consistency)
+
+    def range(self, key: Key, bounds: Bounds, consistency: int) -> Iterator[tuple[Key, Image]]:
+        """The live rows of a key's partition within bounds, read as they are asked for. Raises as `rows`."""
+        for one in slices(bounds):
+            yield from self._live(self._slice(key, one), consistency)
+
+    def part(self, partition: int, parts: int, consistency: int) -> Iterator[tuple[Key, Image]]:
+        """All live rows of the table that belong to one of a topic's partitions. Raises as `rows`."""
+        for key, image in self._live(_Query(self._select(), [], [()]), consistency):
+            if names.partition(Murmur3Token.hash_fn(_routing_key(key[: self._pk_width])), parts) == partition:
+                yield key, image
+
+    def _live(self, query: _Query, consistency: int) -> Iterator[tuple[Key, Image]]:
+        for row in self._run([query], consistency):
+            # A partition with static columns alone answers with one row that has no clustering key.
+            if None not in row[self._pk_width : self._key_width]:
+                yield tuple(row[: self._key_width]), self._image(row)
+
+    def _slice(self, key: Key, one: Slice) -> _Query:
+        columns = self.table.primary_key[: self._pk_width + len(one.equal)]
+        conditions = [f"{quote(c.name)} = ?" for c in columns]
+        values = [*self._partition_of(key), *one.equal]
+        for limit, ascending, descending in ((one.low, ">", "<"), (one.high, "<", ">")):
+            if limit is not None:
+                column = self.table.primary_key[len(columns)]
+                sign = (descending if column.reversed else ascending) + ("=" if limit.inclusive else "")
+                conditions.append(f"{quote(column.name)} {sign} ?")
+                values += limit.values
+        return _Query(self._select(" AND ".join(conditions)), values, [key])
 
     def _partition_of(self, key: Key) -> list[bytes]:
         return [value or b"" for value in key[: self._pk_width]]
@@ -155,7 +187,7 @@ class Reader:
                 return
             query, future = waiting.popleft()
             try:
-                yield from list(future.result())
+                yield from future.result()
             except _TOO_MUCH as error:
                 if len(query.keys) > 1:
                     half = len(query.keys) // 2
@@ -190,13 +222,14 @@ class Reader:
         bound.values = query.values
         bound.consistency_level = consistency
         bound.is_idempotent = True
+        bound.fetch_size = _PAGE
         self.statements += 1
         return self.session.execute_async(bound)
 
-    def _select(self, where: str) -> Any:
+    def _select(self, where: str = "") -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
         columns += [expression for _, expression in self._timed]
-        return self._prepare(f"SELECT {', '.join(columns)} FROM {self._name()} WHERE {where}")
+        return self._prepare(f"SELECT {', '.join(columns)} FROM {self._name()}" + (f" WHERE {where}" if where else ""))
 
     def _statics_statement(self) -> Any:
         columns = [quote(c.name) for c in self.table.partition_key + self.table.statics]
@@ -235,6 +268,14 @@ class Reader:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
         return Image(tuple(values), _newest(row[end:]))
+
+
+def _routing_key(key: Key) -> bytes:
+    """A partition key as Cassandra hashes it: several columns are each ushort length, bytes, 0."""
+    values = [value or b"" for value in key]
+    if len(values) == 1:
+        return values[0]
+    return b"".join(struct.pack(">H", len(value)) + value + b"\0" for value in values)
 
 
 def _newest(times: Sequence[bytes | None]) -> int | None:

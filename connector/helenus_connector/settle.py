@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from cassandra import ConsistencyLevel
 
+from helenus_connector.ranges import Bounds
+
 MAX_BACKOFF_S = 60.0
 
 
@@ -56,11 +58,16 @@ class Awaited:
     seen: float
 
 
+Name = tuple[str, bytes, "Bounds | None"]
+"""What is read at once and waits at once: the events topic, the event's key, the bounds of a range."""
+
+
 @dataclass(slots=True)
 class Pending:
-    """A key to read again. `image` is the MD5 of the last published value, None if that is not known.
+    """A key to read again, or a range of keys if it has `bounds`.
 
-    `copies` counts events that wait for the outcome: neither published nor dropped yet.
+    `image` is the MD5 of the last published value, None if that is not known. `copies` counts events that wait for the
+    outcome: neither published nor dropped yet.
     """
 
     topic: str
@@ -72,10 +79,11 @@ class Pending:
     copies: int = 0
     attempts: int = 0
     due: float = 0.0
+    bounds: Bounds | None = None
 
     @property
-    def name(self) -> tuple[str, bytes]:
-        return self.topic, self.key
+    def name(self) -> Name:
+        return self.topic, self.key, self.bounds
 
 
 class PendingKeys:
@@ -83,8 +91,9 @@ class PendingKeys:
 
     def __init__(self, timeout_s: Mapping[str, float]) -> None:
         self._timeout = timeout_s
-        self._keys: dict[tuple[str, bytes], Pending] = {}
-        self._queue: list[tuple[float, tuple[str, bytes]]] = []
+        self._keys: dict[Name, Pending] = {}
+        self._queue: list[tuple[float, int, Name]] = []
+        self._pushed = 0
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -97,7 +106,7 @@ class PendingKeys:
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
         while self._queue:
-            due, name = self._queue[0]
+            due, _, name = self._queue[0]
             held = self._keys.get(name)
             if held is not None and held.due == due:
                 return due
@@ -124,4 +133,5 @@ class PendingKeys:
             wait = self._timeout[pending.topic] * 2**pending.attempts
             pending.due = now + min(wait, MAX_BACKOFF_S)
             self._keys[pending.name] = pending
-            heapq.heappush(self._queue, (pending.due, pending.name))
+            self._pushed += 1  # names have no order
+            heapq.heappush(self._queue, (pending.due, self._pushed, pending.name))

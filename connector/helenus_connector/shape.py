@@ -1,23 +1,31 @@
-"""The shape `row`: key, full row, null for a delete, in the Confluent wire format.
+"""The shape `row`: key, full row, and what stands for a row that is gone. In Avro or JSON, by `output.format`.
 
-Wire format: a zero byte, the schema's id as 4 bytes, Avro. The key's Avro is the event's, byte for byte.
+Avro is in the Confluent wire format: a zero byte, the schema's id as 4 bytes, Avro; the key's Avro is the event's, byte
+for byte. JSON carries no schema. `docs/records.md` says what each holds.
 """
 
 from __future__ import annotations
 
+import json
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.ranges import Bounds
 from helenus_connector.registry import Registry
 from helenus_connector.reread import Image
-from helenus_schemas import avro
+from helenus_schemas import avro, jsonform, transcode
+from helenus_schemas.change import Bound, decode
+from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Table
-from helenus_schemas.transcode import Malformed, encoder, nullable
+from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Headers
 
 _FRAME = struct.Struct(">bI")
+_BAD_BYTES = (ValueError, IndexError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,46 +37,213 @@ class Record:
     headers: Headers
 
 
+class _Form(Protocol):
+    """Bytes of keys and values."""
+
+    @property
+    def gone(self) -> bytes | None:
+        """The value of a row that is not there."""
+        ...
+
+    def key(self, key: bytes) -> bytes:
+        """A record's key, from the event's."""
+        ...
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        """A record's value, from the event's key and the CQL bytes of `avro.value_columns`."""
+        ...
+
+    def truncation(self) -> bytes:
+        """The key of the marker that concerns the whole table. Raises as `Registry.register`."""
+        ...
+
+
 class RowShape:
     """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`.
 
-    Raises HelenusError TABLE_UNSUPPORTED for a column without Avro form, by name.
+    `table` has the columns that are shown. Raises HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
     """
 
-    def __init__(self, table: Table, topic: str, registry: Registry) -> None:
-        key, value = schemas(table)
-        self._key_frame = _FRAME.pack(0, registry.register(f"{topic}-key", key))
-        self._value_frame = _FRAME.pack(0, registry.register(f"{topic}-value", value))
-        self._encoders = [nullable(encoder(c.type)) for c in avro.value_columns(table)]
-        self._schema_id = table.schema_id.encode()
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry) -> None:
         self._table = table
+        self._form = _form(table, settings, registry)
+        self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
+        self._write_time = "writetime" in settings.headers
+        self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
+        self._exact_key = settings.key_compat != "exact"
+        columns = avro.value_columns(table)
+        self._names = [c.name for c in columns]
+        self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
 
-    def row(self, key: bytes, image: Image | None, write_time: int | None) -> Record:
-        """The record of a row, or of its absence. `key` is the event's Avro; `write_time` in µs goes to a header."""
-        headers = [("schema_id", self._schema_id)]
-        if write_time is not None:
-            headers.append(("writetime", str(write_time).encode()))
-        return Record(self._key_frame + key, None if image is None else self.value(image), headers)
+    def row(self, key: bytes, image: Image | None, write_time: int | None, event: bytes | None = None) -> Record:
+        """The record of a row, or of its absence.
 
-    def marker(self, key: bytes, image: Image | None, write_time: int | None) -> Record:
-        """The record that says: all rows of this partition up to here are gone; those that live follow."""
-        record = self.row(key, image, write_time)
-        return Record(record.key, record.value, [*record.headers, ("scope", b"partition")])
-
-    def value(self, image: Image) -> bytes:
-        """A row's value. Raises HelenusError POISON_EVENT if its bytes are no value of their type."""
+        `key` is the event's Avro; `write_time` in µs. `event` is the value of the event that asked for the row, None
+        if none did by itself.
+        """
+        headers = self._common_headers(write_time, event)
+        if self._exact_key:
+            headers.append(("exact_key", key))
+        if image is not None and b"" in image.values:
+            headers += self._empty_header(image)
         try:
-            return self._value_frame + b"".join(
-                [encode(value) for encode, value in zip(self._encoders, image.values, strict=True)]
-            )
-        except (Malformed, IndexError) as error:
-            raise HelenusError(Kind.POISON_EVENT, f"a value has no Avro form: {error}", self._table.full_name) from None
+            value = self._form.gone if image is None else self._form.value(key, image.values)
+            return Record(self._form.key(key), value, headers)
+        except _BAD_BYTES as error:
+            where = self._where(image)
+            raise HelenusError(Kind.POISON_EVENT, f"a value cannot be told: {error}", where) from None
+
+    def marker(
+        self,
+        key: bytes,
+        image: Image | None,
+        write_time: int | None,
+        event: bytes | None = None,
+        bounds: Bounds | None = None,
+    ) -> Record:
+        """The record that says: the rows of this partition, within `bounds` if given, are gone; those that live follow.
+
+        Key and value are those of the partition's static columns, if it has any.
+        """
+        record = self.row(key, image, write_time, event)
+        scope = ("scope", b"partition" if bounds is None else b"range")
+        limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
+        return Record(record.key, record.value, [*record.headers, scope, *limits])
+
+    def truncation(self, write_time: int | None, event: bytes | None = None) -> Record:
+        """The record that says: all rows of the table up to `write_time` are gone; those that live follow."""
+        headers = self._common_headers(write_time, event)
+        return Record(self._form.truncation(), None, [*headers, ("scope", b"table")])
+
+    def _common_headers(self, write_time: int | None, event: bytes | None) -> list[tuple[str, bytes]]:
+        headers = [] if self._schema_id is None else [self._schema_id]
+        if write_time is not None and self._write_time:
+            headers.append(("writetime", b"%d" % write_time))
+        if event is not None and self._source:
+            headers += self._source_headers(event)
+        return headers
+
+    def _limit(self, bound: Bound) -> bytes:
+        """A bound as JSON: `{"inclusive": true, "values": {"column": value, ...}}`."""
+        columns = self._table.clustering[: len(bound.values)]
+        values = jsonform.objects([c.name for c in columns], [c.type for c in columns])(bound.values)
+        return f'{{"inclusive":{"true" if bound.inclusive else "false"},"values":{values}}}'.encode()
+
+    def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
+        """Where the newest change of the row was read. An agent that is not ours tells less."""
+        change = decode(event)
+        found = {
+            "node": change.node,
+            "segpos": None if change.segment < 0 else f"{change.segment}:{change.position}",
+            "digest": change.digest,
+        }
+        return [(name, value.encode()) for name in self._source if (value := found[name])]
+
+    def _empty_header(self, image: Image) -> list[tuple[str, bytes]]:
+        """Names the columns that are shown as null and hold a value of no bytes."""
+        values = zip(self._names, self._emptiable, image.values, strict=True)
+        names = [name for name, emptiable, value in values if emptiable and value == b""]
+        return [("empty", json.dumps(names, ensure_ascii=False).encode())] if names else []
+
+    def _where(self, image: Image | None) -> str:
+        """The table, and the first column whose bytes are bad."""
+        columns = avro.value_columns(self._table)
+        for column, value in zip(columns, image.values if image else (), strict=False):
+            try:
+                transcode.optionals([column.type])([value])
+                jsonform.objects([column.name], [column.type])([value])
+            except _BAD_BYTES:
+                return f"{self._table.full_name}, column {column.name}"
+        return self._table.full_name
 
 
-def schemas(table: Table) -> tuple[str, str]:
-    """The Avro schemas of a table's key and value, as text. Raises HelenusError TABLE_UNSUPPORTED."""
+def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
+    """The Avro schemas of a table's key and value, as text. Raises HelenusError TABLE_UNSUPPORTED.
+
+    What has no Avro form has no JSON form either.
+    """
     try:
+        texts = avro.text(avro.key_schema(table, settings.key_compat)), avro.text(avro.value_schema(table))
         KeyCodec(table)
-        return avro.text(avro.key_schema(table)), avro.text(avro.value_schema(table))
+        return texts
     except ValueError as error:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
+
+
+def _form(table: Table, settings: ConnectorSettings, registry: Registry) -> _Form:
+    key, value = schemas(table, settings)
+    if settings.output_format == "key-value-avro":
+        topic = settings.data
+        ids = registry.register(f"{topic}-key", key), registry.register(f"{topic}-value", value)
+        return _Avro(table, settings, *ids, lambda: registry.register(f"{topic}-truncation", avro.TRUNCATION))
+    return _Json(table, settings, whole=settings.output_format == "json")
+
+
+class _Avro:
+    """`key-value-avro`: framed by the ids of the key's and the value's schema."""
+
+    gone = None
+
+    def __init__(
+        self, table: Table, settings: ConnectorSettings, key_id: int, value_id: int, truncation_id: Callable[[], int]
+    ) -> None:
+        self._name = table.full_name.encode()
+        self._truncation_id = truncation_id
+        self._key_frame = _FRAME.pack(0, key_id)
+        self._value_frame = _FRAME.pack(0, value_id)
+        self._recode = _recode(table, settings)
+        columns = avro.value_columns(table)
+        never_null = [c for c in columns if c.kind == "partition_key"]
+        self._never_null = [transcode.plain(c.type) for c in never_null]
+        self._encode = transcode.optionals([c.type for c in columns[len(never_null) :]])
+
+    def key(self, key: bytes) -> bytes:
+        return self._key_frame + (self._recode(key) if self._recode else key)
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
+        if not self._never_null:
+            return self._value_frame + self._encode(values)
+        width = len(self._never_null)
+        first = [encode(value or b"") for encode, value in zip(self._never_null, values[:width], strict=True)]
+        return b"".join([self._value_frame, *first, self._encode(values[width:])])
+
+    def truncation(self) -> bytes:
+        return _FRAME.pack(0, self._truncation_id()) + transcode.long_bytes(len(self._name)) + self._name
+
+
+class _Json:
+    """`key-value-json`, and `json` if `whole`: then the key's columns are in the value too, and a delete is `{}`."""
+
+    def __init__(self, table: Table, settings: ConnectorSettings, whole: bool) -> None:
+        self.gone = b"{}" if whole else None
+        self._codec = KeyCodec(table)
+        keys = table.primary_key
+        columns = (*keys, *table.values) if whole else avro.value_columns(table)
+        self._key = _object(keys, settings.key_compat == "datastax")
+        self._value = _object(columns)
+        self._whole = whole
+        self._name = table.full_name
+        self._only_key = not table.values
+
+    def key(self, key: bytes) -> bytes:
+        return self._key(self._codec.decode(key)).encode()
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        if not self._whole:
+            return self._value(values).encode()
+        return self._value(values if self._only_key else (*self._codec.decode(key), *values)).encode()
+
+    def truncation(self) -> bytes:
+        return json.dumps({"table": self._name}, ensure_ascii=False).encode()
+
+
+def _recode(table: Table, settings: ConnectorSettings) -> Callable[[bytes], bytes] | None:
+    """From an event's key to the data record's, where they are not the same."""
+    if settings.key_compat == "exact":
+        return None
+    exact, other = KeyCodec(table), KeyCodec(table, settings.key_compat)
+    return lambda key: other.encode(exact.decode(key))
+
+
+def _object(columns: Sequence[Column], datastax: bool = False) -> Callable[[Sequence[bytes | None]], str]:
+    return jsonform.objects([c.name for c in columns], [c.type for c in columns], datastax=datastax)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -83,12 +83,14 @@ class Stage:
         outcome = Outcome(self.settings.name, read=admitted.read, settled=admitted.settled)
         outcome.found.extend(admitted.waiting.values())
         works = list(admitted.works.values())
+        undecoded = list(admitted.poison)
         try:
-            outcome.statements = self._resolve(works)
+            self._publish(works, admitted, outcome, trust_images)
         except SchemaChanged:
             self._refresh(force=True)
-            outcome.statements = self._resolve(works)
-        self._append(works, admitted, outcome, trust_images)
+            admitted.poison[:] = undecoded
+            self._publish(works, admitted, outcome, trust_images)
+        self._dead_letter(admitted, outcome)
         self.log.flush(FLUSH_TIMEOUT_S)
         reach("connector.after-flush")
         self._mark(works, outcome)
@@ -108,28 +110,33 @@ class Stage:
         table = next((t for t in tables if t.full_name == name), None)
         if table is None:
             raise HelenusError(Kind.TABLE_MISSING, "there is no such table", name)
+        table = table.only(self.settings.columns)
         if force or self._table is None or (table.id, table.cql) != (self._table.id, self._table.cql):
-            self._shape = RowShape(table, self.settings.data, self._registry)
+            self._shape = RowShape(table, self.settings, self._registry)
             self._reader = Reader(self.session, table, self.settings)
             self._codec = KeyCodec(table)
             self._table = table
         self._schema_version = version
 
-    def _resolve(self, works: Sequence[Work]) -> int:
-        """Read the current image of every key, partitions before rows: a row's record never shows an older read.
+    def _publish(self, works: Sequence[Work], admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
+        """Read and append. Whole partitions and more come before rows: no record shows an older read than one before.
 
-        Returns the number of statements sent.
+        Raises SchemaChanged: then it is to be done once more, from the start.
         """
         before = self._reader.statements
         by_level: dict[int, list[Work]] = {}
-        for work in works:
-            if work.scope is Scope.ROW or not self._reader.table.clustering:
+        for work in sorted(works, key=lambda w: -w.scope):
+            if work.scope is Scope.ROW or (work.scope is not Scope.TABLE and not self._reader.table.clustering):
                 by_level.setdefault(work.consistency, []).append(work)
             else:
-                self._read([work], partial(self._read_partition, work))
+                self._read([work], partial(self._read_statics, work))
+                self._append(work, admitted, outcome, trust_images)
         for consistency, members in by_level.items():
             self._read(members, partial(self._read_rows, members, consistency))
-        return self._reader.statements - before
+        for members in by_level.values():
+            for work in members:
+                self._append(work, admitted, outcome, trust_images)
+        outcome.statements += self._reader.statements - before
 
     def _read(self, works: Sequence[Work], read: Callable[[], None]) -> None:
         start = time.time()
@@ -143,53 +150,68 @@ class Stage:
         for work in works:
             work.read_at = start
 
-    def _read_partition(self, work: Work) -> None:
-        if work.scope is Scope.PARTITION:
-            work.live = self._reader.partition(work.values, work.consistency)
-        work.image = self._reader.statics(work.values, work.consistency)
+    def _read_statics(self, work: Work) -> None:
+        if work.scope is not Scope.TABLE:
+            work.image = self._reader.statics(work.values, work.consistency)
 
     def _read_rows(self, works: Sequence[Work], consistency: int) -> None:
         found = self._reader.rows([w.values for w in works], consistency)
         for work in works:
             work.image = found.get(work.values)
 
-    def _append(self, works: Sequence[Work], admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
-        """Hand over the records, markers first: a marker never comes after the live rows that it is followed by."""
-        for work in sorted(works, key=lambda w: w.scope is not Scope.PARTITION):
-            if work.read_at is None:
-                continue
-            outcome.keys_read += 1
-            try:
-                records = self._records(work)
-            except HelenusError as error:
-                if work.event is None or error.kind is not Kind.POISON_EVENT:
-                    raise
-                admitted.poison.extend([(work.event, error)] * work.events)
-                work.read_at = None
-                work.awaited = {}
-                continue
-            values = b"\0".join(r.value or b"" for r in records)
-            work.digest = hashlib.md5(values, usedforsecurity=False).digest()
-            if not work.events and trust_images and work.pending and work.pending.image == work.digest:
-                continue
-            for record in records:
-                self.log.append(self.settings.data, work.partition, record.key, record.value, record.headers)
-            work.published = True
-            outcome.records += len(records)
-            if work.write_time is not None:
-                outcome.newest_write_time = max(work.write_time, outcome.newest_write_time or work.write_time)
+    def _append(self, work: Work, admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
+        """Hand over the records of a work, unless nothing is new about it. How many rows live is not known before."""
+        if work.read_at is None:
+            return
+        outcome.keys_read += 1
+        try:
+            if not work.events and trust_images and work.pending and work.pending.image:
+                work.digest = _digest(self._records(work))
+                if work.digest == work.pending.image:
+                    return
+            work.digest = _digest(self._appended(work, outcome))
+        except HelenusError as error:
+            if work.event is None and error.kind is Kind.CASSANDRA_READ:
+                work.read_at = None  # as in `_read`
+                return
+            if work.event is None or error.kind is not Kind.POISON_EVENT:
+                raise
+            admitted.poison.extend([(work.event, error)] * work.events)
+            work.read_at = None
+            work.awaited = {}
+            return
+        work.published = True
+        if work.write_time is not None:
+            outcome.newest_write_time = max(work.write_time, outcome.newest_write_time or work.write_time)
+
+    def _appended(self, work: Work, outcome: Outcome) -> Iterator[Record]:
+        for record in self._records(work):
+            self.log.append(self.settings.data, work.partition, record.key, record.value, record.headers)
+            outcome.records += 1
+            yield record
+
+    def _records(self, work: Work) -> Iterator[Record]:
+        """A row's record; or a marker and the live rows of its scope, which are read as they are asked for."""
+        event = work.event.value if work.event else None
+        if not work.is_marked or (work.scope is not Scope.TABLE and not self._reader.table.clustering):
+            shown = work.image.write_time if work.image else None
+            yield self._shape.row(work.key, work.image, work.write_time if shown is None else shown, event)
+            return
+        if work.scope is Scope.TABLE:
+            yield self._shape.truncation(work.write_time, event)
+            live = self._reader.part(work.partition, work.parts, work.consistency)
+        else:
+            yield self._shape.marker(work.key, work.image, work.write_time, event, work.bounds)
+            live = self._reader.range(work.values, work.bounds or (None, None), work.consistency)
+        for key, image in live:
+            yield self._shape.row(self._codec.encode(key), image, image.write_time)
+
+    def _dead_letter(self, admitted: Admitted, outcome: Outcome) -> None:
         for event, cause in admitted.poison:
             if self.settings.errors_tolerance == "none":
                 raise cause
             dead_letters.append(self.log, self.settings.dead_letters, self.settings.name, event, cause)
             outcome.dead_lettered += 1
-
-    def _records(self, work: Work) -> list[Record]:
-        if work.live is not None:
-            live = [self._shape.row(self._codec.encode(key), image, image.write_time) for key, image in work.live]
-            return [self._shape.marker(work.key, work.image, work.write_time), *live]
-        shown = work.image.write_time if work.image else None
-        return [self._shape.row(work.key, work.image, work.write_time if shown is None else shown)]
 
     def _mark(self, works: Sequence[Work], outcome: Outcome) -> None:
         """After the flush: settle what is proven, and hand the rest back as pending."""
@@ -208,7 +230,25 @@ class Stage:
                 attempts = pending.attempts + 1 if pending else 0
                 image = work.digest or (pending.image if pending else None)
                 outcome.found.append(
-                    Pending(work.topic, work.partition, work.key, work.scope, work.awaited, image, copies, attempts)
+                    Pending(
+                        work.topic,
+                        work.partition,
+                        work.key,
+                        work.scope,
+                        work.awaited,
+                        image,
+                        copies,
+                        attempts,
+                        bounds=work.bounds,
+                    )
                 )
             if work.read_at is not None:
                 self._gate.mark(work, settled)
+
+
+def _digest(records: Iterable[Record]) -> bytes:
+    """What tells one image of a key, or of a scope's rows, from another."""
+    values = hashlib.md5(usedforsecurity=False)
+    for record in records:
+        values.update(b"\0" if record.value is None else b"\1%d\0" % len(record.value) + record.value)
+    return values.digest()

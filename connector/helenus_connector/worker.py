@@ -79,7 +79,7 @@ def check(connectors: Sequence[ConnectorSettings], directory: Path, topics: Topi
     for connector in connectors:
         Registry(connector, directory / "schemas.json").check()
         table = _table(connector)
-        schemas(table)
+        schemas(table.only(connector.columns), connector)
         if not table.cdc:
             raise HelenusError(Kind.CDC_DISABLED, "the table has no cdc = true", table.full_name)
 

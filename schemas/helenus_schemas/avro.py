@@ -1,19 +1,20 @@
-"""Avro schemas of a table's records: the primary key, the row, and the events that announce a Change.
+"""Avro schemas of a table's records: its primary key, and its rows.
 
-The mapping is DataStax CDC's where that is exact. It differs in three places, so that every value survives: `time` is
-a long of nanoseconds, tinyint and smallint are signed in keys too, and the `cql_*` records carry a namespace, without
-which fastavro refuses a schema that uses one twice.
+The mapping is DataStax CDC's where that is exact. It differs so that every value survives: `time` is a long of
+nanoseconds, tinyint and smallint are signed in keys too, and named types carry a namespace, without which fastavro
+refuses a schema that uses one twice. `docs/records.md` has the whole of it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from helenus_schemas.cql import CqlType
-from helenus_schemas.names import avro_name, avro_names
+from helenus_schemas.key import Compat
+from helenus_schemas.names import avro_name, avro_names, distinct
 from helenus_schemas.table import Column, Table
-from helenus_schemas.text import as_text
 
 Schema = Any
 
@@ -47,96 +48,32 @@ class Unmappable(ValueError):
     """A CQL type that has no Avro form here."""
 
 
-class _Schemas:
-    """Builds the schemas of one record: a named type is defined where it is first met and referred to after."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.defined: set[str] = set()
-
-    def of(self, t: CqlType) -> Schema:
-        if t.name in _SCALARS:
-            return _SCALARS[t.name]
-        if t.name in _RECORDS:
-            fields: list[Schema] = [{"name": name, "type": kind} for name, kind in _RECORDS[t.name]]
-            return self.record(f"cql_{t.name}", fields, logicalType=f"cql_{t.name}")
-        if t.name in ("list", "set", "vector"):
-            return {"type": "array", "items": self.of(t.args[0])}
-        if t.name == "map":
-            if as_text(t.args[0]) is None:
-                raise Unmappable(f"a map with keys of type {t.args[0]}")
-            return {"type": "map", "values": self.of(t.args[1])}
-        if t.name == "tuple":
-            name = f"Tuple_{_java_hash(str(t)):x}"
-            if self.known(name):
-                return self.full(name)
-            self.defined.add(self.full(name))
-            fields = [self.nullable(f"index_{i}", f"index_{i}", a) for i, a in enumerate(t.args)]
-            return self.record(name, fields, doc=f"CQL type {t}")
-        if t.name == "udt":
-            name = avro_name(t.label)
-            # A record must not take the name of the table's own.
-            name = f"{name}_type" if name == avro_name(self.table.name) else name
-            legal = avro_names(t.fields)
-            if self.known(name):
-                return self.full(name)
-            self.defined.add(self.full(name))
-            return self.record(
-                name,
-                [self.nullable(legal[f], f, a) for f, a in zip(t.fields, t.args, strict=True)],
-                doc=f"CQL type {self.table.keyspace}.{t.label}",
-            )
-        raise Unmappable(f"the type {t}")
-
-    def nullable(self, name: str, original: str, t: CqlType, default: bool = True) -> Schema:
-        schema: dict[str, Schema] = {"name": name, "type": ["null", self.of(t)]}
-        if default:
-            schema["default"] = None
-        return schema if name == original else {**schema, "cql_name": original}
-
-    def record(self, name: str, fields: list[Schema], **properties: str) -> Schema:
-        full = self.full(name)
-        if name.startswith("cql_") and self.known(name):
-            return full
-        self.defined.add(full)
-        return {
-            "type": "record",
-            "name": name,
-            "namespace": avro_name(self.table.keyspace),
-            **properties,
-            "fields": fields,
-        }
-
-    def known(self, name: str) -> bool:
-        return self.full(name) in self.defined
-
-    def full(self, name: str) -> str:
-        return f"{avro_name(self.table.keyspace)}.{name}"
+TRUNCATION = '{"type":"record","name":"Truncation","namespace":"helenus","fields":[{"name":"table","type":"string"}]}'
+"""The schema of the key of a record that concerns a whole table: `keyspace.table`."""
 
 
-def key_schema(table: Table) -> Schema:
+def key_schema(table: Table, compat: Compat = "exact") -> Schema:
     """The schema of a primary key: partition columns plain, clustering columns nullable.
 
     A null clustering column stands for the whole partition. Raises Unmappable, naming the column.
     """
-    schemas = _Schemas(table)
-    legal = avro_names(c.name for c in table.primary_key)
-    fields = []
-    for column in table.primary_key:
-        field = _field(schemas, legal[column.name], column)
-        if column.kind == "partition_key":
-            field = {**{k: v for k, v in field.items() if k != "default"}, "type": field["type"][1]}
-        fields.append(field)
-    return schemas.record(avro_name(table.name), fields, doc=f"Primary key of {table.full_name}")
+    schemas = _Schemas(table, exact=True)
+    fields = schemas.fields(table.primary_key)
+    if compat == "datastax":
+        for field, column in zip(fields, table.primary_key, strict=True):
+            if column.type.name == "time":
+                micros = {"type": "long", "logicalType": "time-micros"}
+                field["type"] = micros if column.kind == "partition_key" else ["null", micros]
+    return schemas.table(fields)
 
 
 def value_schema(table: Table) -> Schema:
-    """The schema of a row outside its key, every column nullable; a table of key columns only has those as value."""
-    schemas = _Schemas(table)
-    columns = value_columns(table)
-    legal = avro_names(c.name for c in columns)
-    fields = [_field(schemas, legal[c.name], c) for c in columns]
-    return schemas.record(avro_name(table.name), fields, doc=f"Row of {table.full_name}")
+    """The schema of a row outside its key, every column nullable; of key columns only, it has those, as the key does.
+
+    Raises Unmappable, naming the column.
+    """
+    schemas = _Schemas(table, exact=False)
+    return schemas.table(schemas.fields(value_columns(table)))
 
 
 def value_columns(table: Table) -> tuple[Column, ...]:
@@ -144,11 +81,113 @@ def value_columns(table: Table) -> tuple[Column, ...]:
     return table.values or table.primary_key
 
 
-def _field(schemas: _Schemas, name: str, column: Column) -> Schema:
-    try:
-        return schemas.nullable(name, column.name, column.type)
-    except Unmappable as error:
-        raise Unmappable(f"{schemas.table.full_name}: column {column.name}: {error} has no Avro form") from None
+def text(schema: Schema) -> str:
+    """The schema as compact JSON, as registries and readers take it."""
+    return json.dumps(schema, separators=(",", ":"))
+
+
+class _Schemas:
+    """Builds the schemas of one record: a named type is defined where it is first met and referred to after.
+
+    `exact`: in the form of keys, see `transcode`.
+    """
+
+    def __init__(self, table: Table, exact: bool) -> None:
+        self.of_table = table
+        self.exact = exact
+        self.namespace = avro_name(table.keyspace)
+        self.name = avro_name(table.name)
+        self.defined: set[str] = set()
+        types = list(_walk(c.type for c in table.columns))
+        self.names = distinct({str(t): name for t in types if (name := self._wanted(t))}, {self.name})
+        labels = {t.label for t in types if t.name == "udt"}
+        self.udts = avro_names(labels, {self.name, *self.names.values()})
+
+    def table(self, fields: list[Schema]) -> Schema:
+        """The table's own record."""
+        original = {} if self.name == self.of_table.name else {"cql_name": self.of_table.name}
+        return self._record(self.name, f"Table {self.of_table.full_name}", fields, **original)
+
+    def fields(self, columns: Iterable[Column]) -> list[Schema]:
+        """A field for each column; those of the partition key are never null."""
+        columns = list(columns)
+        legal = avro_names(c.name for c in columns)
+        fields = []
+        for column in columns:
+            try:
+                field = self._field(legal[column.name], column.name, column.type)
+            except Unmappable as error:
+                what = f"{self.of_table.full_name}: column {column.name}: {error} has no Avro form"
+                raise Unmappable(what) from None
+            if column.kind == "partition_key":
+                del field["default"]
+                field["type"] = field["type"][1]
+            fields.append(field)
+        return fields
+
+    def _of(self, t: CqlType) -> Schema:
+        if t.name in _SCALARS:
+            return _SCALARS[t.name]
+        if t.name in ("list", "set", "vector"):
+            return {"type": "array", "items": self._of(t.args[0])}
+        if t.name == "map" and not self._has_entries(t):
+            _check(t.args[0])
+            return {"type": "map", "values": self._of(t.args[1])}
+        if t.name not in ("map", "tuple", "udt") and t.name not in _RECORDS:
+            raise Unmappable(f"the type {t}")
+        name = self.udts[t.label] if t.name == "udt" else self.names[str(t)]
+        full = f"{self.namespace}.{name}"
+        defined = full in self.defined
+        self.defined.add(full)
+        schema: Schema = full if defined else self._named(name, t)
+        return {"type": "array", "items": schema} if t.name == "map" else schema
+
+    def _named(self, name: str, t: CqlType) -> Schema:
+        if t.name in _RECORDS:
+            fields: list[Schema] = [{"name": field, "type": kind} for field, kind in _RECORDS[t.name]]
+            return self._record(name, None, fields, logicalType=f"cql_{t.name}")
+        if t.name == "map":
+            parts = [{"name": n, "type": self._of(a)} for n, a in zip(("key", "value"), t.args, strict=True)]
+            return self._record(name, f"Entry of {t}", parts)
+        if t.name == "tuple":
+            fields = [self._field(f"index_{i}", f"index_{i}", a) for i, a in enumerate(t.args)]
+            return self._record(name, f"CQL type {t}", fields)
+        legal = avro_names(t.fields)
+        fields = [self._field(legal[f], f, a) for f, a in zip(t.fields, t.args, strict=True)]
+        original = {} if name == t.label else {"cql_name": t.label}
+        return self._record(name, f"CQL type {self.of_table.keyspace}.{t.label}", fields, **original)
+
+    def _field(self, name: str, original: str, t: CqlType) -> dict[str, Schema]:
+        field: dict[str, Schema] = {"name": name, "type": ["null", self._of(t)], "default": None}
+        return field if name == original else {**field, "cql_name": original}
+
+    def _record(self, name: str, doc: str | None, fields: list[Schema], **properties: str) -> Schema:
+        start = {"type": "record", "name": name, "namespace": self.namespace}
+        return {**start, **({"doc": doc} if doc else {}), **properties, "fields": fields}
+
+    def _has_entries(self, t: CqlType) -> bool:
+        return t.name == "map" and self.exact and t.args[0].name not in ("ascii", "text")
+
+    def _wanted(self, t: CqlType) -> str | None:
+        """The name of the record that a type other than a UDT has, if it has one."""
+        if t.name in _RECORDS:
+            return f"cql_{t.name}"
+        if t.name == "tuple":
+            return f"Tuple_{_java_hash(str(t)):x}"
+        return f"Entry_{_java_hash(str(t)):x}" if self._has_entries(t) else None
+
+
+def _walk(types: Iterable[CqlType]) -> Iterator[CqlType]:
+    for t in types:
+        yield t
+        yield from _walk(t.args)
+
+
+def _check(key: CqlType) -> None:
+    """A map's key is told as text, which every type has but those without any form."""
+    for t in _walk([key]):
+        if t.name == "custom":
+            raise Unmappable(f"a map with keys of the type {t}")
 
 
 def _java_hash(text: str) -> int:
@@ -158,8 +197,3 @@ def _java_hash(text: str) -> int:
     for i in range(0, len(units), 2):
         value = (value * 31 + int.from_bytes(units[i : i + 2], "big")) & 0xFFFFFFFF
     return value
-
-
-def text(schema: Schema) -> str:
-    """The schema as compact JSON, as registries and readers take it."""
-    return json.dumps(schema, separators=(",", ":"))

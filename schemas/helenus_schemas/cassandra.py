@@ -9,6 +9,7 @@ from typing import Any
 from cassandra import AuthenticationFailed, ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.connection import ConnectionShutdown
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
@@ -20,6 +21,9 @@ from cassandra.query import named_tuple_factory
 
 from helenus_schemas.config import CassandraSettings
 from helenus_schemas.errors import HelenusError, Kind
+
+_CUT_OFF = (ConnectionResetError, ConnectionShutdown)
+"""What becomes of a connection whose first words are not understood."""
 
 
 def connect(
@@ -72,9 +76,17 @@ def connect(
         refused = next((c for c in causes if isinstance(c, AuthenticationFailed)), None)
         if refused is not None:
             raise HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refused the login: {_reason(refused)}", where) from None
-        if any(isinstance(c, ssl.SSLError) for c in causes):
-            raise HelenusError(Kind.CASSANDRA_AUTH, f"no TLS connection to Cassandra: {causes[0]}", where) from None
+        # The driver tells OpenSSL's errors as plain OSErrors, with their text.
+        untrusted = next((c for c in causes if "[SSL" in str(c)), None)
+        if untrusted is not None:
+            what = f"no TLS connection to Cassandra: {_reason(untrusted)}"
+            raise HelenusError(Kind.CASSANDRA_AUTH, what, where) from None
         told = f": {_reason(causes[0])}" if causes else ""
+        if any(isinstance(c, _CUT_OFF) or "EOF occurred" in str(c) for c in causes):
+            if not settings.cassandra_ssl_enabled:
+                told += "; a node that wants TLS does so: cassandra.ssl.enabled=true"
+            elif not settings.cassandra_ssl_certfile:
+                told += "; a node that wants to know its clients does so: cassandra.ssl.certfile"
         raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{told}", where) from None
     if protocol_handler is not None:
         session.client_protocol_handler = protocol_handler
@@ -84,8 +96,11 @@ def connect(
 def _reason(error: Exception) -> str:
     """The server's own words, without the driver's wrapping."""
     text = str(error)
-    _, mark, after = text.rpartition('message="')
-    return after.rstrip('"') if mark else text
+    for wrapping in ('message="', "Last error: "):
+        _, mark, after = text.rpartition(wrapping)
+        if mark:
+            return after.rstrip('"')
+    return text
 
 
 def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
@@ -97,5 +112,7 @@ def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
         if settings.cassandra_ssl_certfile:
             context.load_cert_chain(settings.cassandra_ssl_certfile, settings.cassandra_ssl_keyfile)
     except (OSError, ssl.SSLError) as error:
-        raise HelenusError(Kind.CONFIG, f"cannot use the certificates of cassandra.ssl.*: {error}") from None
+        files = (settings.cassandra_ssl_cafile, settings.cassandra_ssl_certfile, settings.cassandra_ssl_keyfile)
+        where = ", ".join(str(file) for file in files if file)
+        raise HelenusError(Kind.CONFIG, f"cannot use the certificates of cassandra.ssl.*: {error}", where) from None
     return context

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -34,22 +35,47 @@ PassThrough = dict[str, str]
 Milliseconds = Annotated[int, Field(ge=0)]
 
 
+@dataclass(frozen=True)
+class Alias:
+    """A key of another product: which of ours to `use`, or `why` there is none.
+
+    `convert` turns its value into one of ours, or into None where there is nothing to set; it raises ValueError for a
+    value that has no counterpart.
+    """
+
+    use: str = ""
+    why: str = ""
+    convert: Callable[[str], str | None] = str
+
+
 class Settings(BaseModel):
-    """The base of every command's configuration. `aliases` maps keys of other products to ours."""
+    """The base of every command's configuration.
+
+    `aliases` says what becomes of keys of other products, one that ends in `.*` for all keys below it; `environment`
+    are variables of theirs and the keys that they stand for. Each that is met is warned of, with the key to use.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=lambda name: name.replace("_", "."), hide_input_in_errors=True
     )
-    aliases: ClassVar[Mapping[str, str]] = {}
+    aliases: ClassVar[Mapping[str, str | Alias]] = {}
+    environment: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a properties file. Raises HelenusError(CONFIG) that names every wrong key of the file at once."""
-        return cls.of(read_properties(path), str(path))
+        """Read a properties file. Raises HelenusError(CONFIG) that names every wrong key of the file at once.
+
+        What the file does not say is looked for in the environment.
+        """
+        found = {variable: os.environ[variable] for variable in cls.environment if variable in os.environ}
+        return cls.of(read_properties(path), str(path), found)
 
     @classmethod
-    def of(cls, properties: Mapping[str, str], source: str) -> Self:
-        """Validate properties that come from `source`, a name for messages."""
+    def of(cls, properties: Mapping[str, str], source: str, environment: Mapping[str, str] | None = None) -> Self:
+        """Validate properties that come from `source`, a name for messages; they go before the environment's."""
+        wrong: list[str] = []
+        theirs = cls._ours({v: (cls.environment[v], text) for v, text in (environment or {}).items()}, source, wrong)
+        ours = theirs | cls._ours({key: (key, text) for key, text in properties.items()}, source, wrong)
         keys = {name: field.alias or name for name, field in cls.model_fields.items()}
         prefixes = sorted(
             (keys[name] + "." for name, f in cls.model_fields.items() if f.annotation == PassThrough),
@@ -57,24 +83,50 @@ class Settings(BaseModel):
             reverse=True,
         )
         values: dict[str, Any] = {}
-        for key, value in properties.items():
-            ours = cls.aliases.get(key)
-            if ours is not None:
-                structlog.get_logger().warning("config.alias", source=source, key=key, use=ours)
-                if ours in properties:
-                    continue
-                key = ours
+        for key, value in ours.items():
             prefix = next((p for p in prefixes if key.startswith(p) and key not in keys.values()), None)
             if prefix is None:
                 values[key] = value
             else:
                 values.setdefault(prefix[:-1], {})[key[len(prefix) :]] = value
         try:
-            return cls.model_validate(values)
+            settings = cls.model_validate(values)
         except ValidationError as error:
             known = list(keys.values())
-            lines = [_explain(e["loc"], e["type"], e["msg"], known) for e in error.errors(include_url=False)]
-            raise HelenusError(Kind.CONFIG, "; ".join(lines), source) from None
+            wrong += [_explain(e["loc"], e["type"], e["msg"], known) for e in error.errors(include_url=False)]
+        if wrong:
+            raise HelenusError(Kind.CONFIG, "; ".join(wrong), source) from None
+        return settings
+
+    @classmethod
+    def _ours(cls, given: Mapping[str, tuple[str, str]], source: str, wrong: list[str]) -> dict[str, str]:
+        """Name -> (key, value) with all keys ours. A key of ours that is given itself goes before its aliases."""
+        log = structlog.get_logger()
+        found: dict[str, str] = {}
+        for name, (key, value) in given.items():
+            alias = cls._alias(key)
+            if alias is None:
+                found[key] = value
+            elif not alias.use:
+                log.warning("config.ignored", source=source, key=name, why=alias.why)
+            else:
+                more = {"why": alias.why} if alias.why else {}
+                log.warning("config.alias", source=source, key=name, use=alias.use, **more)
+                try:
+                    converted = alias.convert(value)
+                except ValueError as error:
+                    wrong.append(f"{name}: {error}")
+                    continue
+                if converted is not None and alias.use not in given:
+                    found[alias.use] = converted
+        return found
+
+    @classmethod
+    def _alias(cls, key: str) -> Alias | None:
+        found = cls.aliases.get(key)
+        if found is None:
+            found = next((a for k, a in cls.aliases.items() if k.endswith(".*") and key.startswith(k[:-1])), None)
+        return Alias(found) if isinstance(found, str) else found
 
 
 def _explain(location: tuple[int | str, ...], kind: str, message: str, known: list[str]) -> str:

@@ -20,6 +20,14 @@ _WIDTHS = {
     "uuid": 16,
     "timeuuid": 16,
 }
+# Words that are no names: reserved_keywords.txt of cassandra-all 5.0, what only 3.11 has, and two more that its lexer
+# takes for values.
+_RESERVED = frozenset(
+    "add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe drop "
+    "entries execute false from full grant if in index infinity insert into is keyspace limit materialized mbean "
+    "mbeans modify nan norecursive not null of on or order primary rename replace revoke schema select set table to "
+    "token true truncate unlogged unset update use using view where with".split()
+)
 _TOKEN = re.compile(r"\s*(?:\"((?:[^\"]|\"\")*)\"|'([^']*)'|([A-Za-z0-9_.]+)|([<>,]))")
 
 
@@ -50,6 +58,9 @@ class CqlType:
         """
         if self.name == "vector":
             return self.dimension * self.args[0].width
+        if self.name == "custom":
+            # The only one of Cassandra's own that has no name in CQL and is fixed.
+            return 16 if self.label == "org.apache.cassandra.db.marshal.LexicalUUIDType" else 0
         return _WIDTHS.get(self.name, 0)
 
     def __str__(self) -> str:
@@ -68,7 +79,8 @@ class CqlType:
 
 def quote(name: str) -> str:
     """A CQL identifier, quoted where it must be."""
-    return name if re.fullmatch(r"[a-z][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'
+    plain = re.fullmatch(r"[a-z][a-z0-9_]*", name) and name not in _RESERVED
+    return name if plain else '"' + name.replace('"', '""') + '"'
 
 
 def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
@@ -76,7 +88,7 @@ def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
 
     Raises ValueError for text that is no type, and for a UDT that is not in `udts`.
     """
-    tokens = [(m[1] if m[1] is not None else m[3] or m[4], m[1], m[2]) for m in _TOKEN.finditer(text)]
+    tokens = [(m[3] or m[4] if m[1] is None else m[1].replace('""', '"'), m[1], m[2]) for m in _TOKEN.finditer(text)]
     found, end = _parse(tokens, 0, udts or {}, text)
     if end != len(tokens):
         raise ValueError(f"not a CQL type: {text!r}")

@@ -27,7 +27,9 @@ class Kind(enum.Enum):
     CASSANDRA_AUTH = "cassandra-auth"
     CASSANDRA_READ = "cassandra-read"
     CDC_DISABLED = "cdc-disabled"
+    CDC_ENCRYPTED = "cdc-encrypted"
     CDC_DIRECTORY = "cdc-directory"
+    TRANSFER_FAILED = "transfer-failed"
     TABLE_MISSING = "table-missing"
     TABLE_UNSUPPORTED = "table-unsupported"
     BROKER_UNREACHABLE = "broker-unreachable"
@@ -60,8 +62,17 @@ POLICIES: dict[Kind, Policy] = {
     Kind.CDC_DISABLED: Policy(
         Action.STOP, "set cdc_enabled: true in cassandra.yaml and restart the node, or ALTER TABLE ... WITH cdc = true"
     ),
+    Kind.CDC_ENCRYPTED: Policy(
+        Action.STOP,
+        "encrypted segments are not supported: set transparent_data_encryption_options: enabled: false and restart the "
+        "node; what it logged encrypted has to be taken from the tables",
+    ),
     Kind.CDC_DIRECTORY: Policy(
         Action.STOP, "run the agent as a user that may read and delete in cdc_raw, or correct cdc.raw.dir"
+    ),
+    Kind.TRANSFER_FAILED: Policy(
+        Action.RETRY,
+        "check the disk and the permissions where it goes, or your segment.transfer; the segment stays in cdc_raw",
     ),
     Kind.TABLE_MISSING: Policy(Action.STOP, "create the table, or correct keyspace and table"),
     Kind.TABLE_UNSUPPORTED: Policy(Action.STOP, "leave the column out with columns, or choose another table"),

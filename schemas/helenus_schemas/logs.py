@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 import structlog
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+_handler = _Handler()
 
 
 def configure(level: str = "info", format: str = "text") -> None:
@@ -15,19 +27,20 @@ def configure(level: str = "info", format: str = "text") -> None:
         if format == "json"
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)
     )
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=[*processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    # The libraries speak through logging: only their warnings are of use to an operator.
-    logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s"
-    )
+    # The libraries speak through logging, in the same form: only their warnings are of use to an operator.
+    last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+    foreign = [*processors[:-1], structlog.stdlib.add_logger_name, processors[-1]]
+    _handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=last, foreign_pre_chain=foreign))
+    logging.basicConfig(level=logging.WARNING, handlers=[_handler])
     logging.getLogger("cassandra").setLevel(logging.ERROR)

@@ -1,4 +1,7 @@
-"""A small HTTP listener for Prometheus and health checks: `/metrics`, `/health/live`, `/health/ready`."""
+"""A small HTTP listener for Prometheus and health checks: `/metrics`, `/health/live`, `/health/ready`.
+
+`/health` is the same as `/health/ready`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def serve(host: str, port: int, ready: Ready) -> ThreadingHTTPServer:
                 self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
             elif self.path == "/health/live":
                 self._answer(200, b"live\n")
-            elif self.path == "/health/ready":
+            elif self.path in ("/health", "/health/ready"):
                 reason = ready()
                 self._answer(200 if reason is None else 503, f"{reason or 'ready'}\n".encode())
             else:

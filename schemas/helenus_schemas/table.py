@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +64,12 @@ class Table:
     def values(self) -> tuple[Column, ...]:
         """The columns of a data record's value, in its order: all outside the key."""
         return self.regulars + self.statics
+
+    def only(self, pattern: str) -> Table:
+        """This table as if it had, besides its key, only the columns whose whole name matches a regular expression."""
+        keys = ("partition_key", "clustering")
+        columns = tuple(c for c in self.columns if c.kind in keys or re.fullmatch(pattern, c.name))
+        return self if len(columns) == len(self.columns) else replace(self, columns=columns)
 
     def column(self, name: str) -> Column | None:
         """The column of this name, dropped ones included."""
@@ -154,6 +161,11 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
     }
 
 
+def _names(udt: str, text: str) -> bool:
+    """Whether a type's text may name a UDT; a false yes costs nothing."""
+    return udt in text or quote(udt) in text
+
+
 def _udt(space: str, name: str, definitions: Mapping[Any, Any], found: dict[str, dict[str, CqlType]]) -> None:
     """Resolve one UDT, its nested ones first."""
     known = found.setdefault(space, {})
@@ -161,7 +173,7 @@ def _udt(space: str, name: str, definitions: Mapping[Any, Any], found: dict[str,
         return
     row = definitions[space, name]
     for text in row.field_types:
-        for other in (n for s, n in definitions if s == space and n != name and n in text and n not in known):
+        for other in (n for s, n in definitions if s == space and n != name and _names(n, text) and n not in known):
             _udt(space, other, definitions, found)
     fields = tuple(row.field_names)
     known[name] = CqlType("udt", tuple(parse(t, known) for t in row.field_types), label=name, fields=fields)

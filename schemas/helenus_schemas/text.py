@@ -17,24 +17,36 @@ from helenus_schemas.cql import CqlType
 
 AsText = Callable[[bytes], str]
 
+_FLOAT = struct.Struct(">f")
+
 
 def as_text(t: CqlType) -> AsText | None:
     """A function from a scalar's CQL bytes to its text, None for a type that has no text form."""
     return _FORMS.get(t.name)
 
 
-def _integer(data: bytes) -> str:
+def _integer(code: str) -> AsText:
+    unpack = struct.Struct(f">{code}").unpack
+    return lambda data: str(unpack(data)[0])
+
+
+def _varint(data: bytes) -> str:
+    if not data:
+        raise ValueError("a varint of no bytes")
     return str(int.from_bytes(data, "big", signed=True))
 
 
 def _decimal(data: bytes) -> str:
+    if len(data) < 5:
+        raise ValueError(f"a decimal of {len(data)} bytes")
     sign, digits, _ = Decimal(int.from_bytes(data[4:], "big", signed=True)).as_tuple()
     return str(Decimal((sign, digits, -int.from_bytes(data[:4], "big", signed=True))))
 
 
-def _float(data: bytes) -> str:
-    (value,) = struct.unpack(">f", data)
-    # The shortest text that reads back as the same 4 bytes; nine digits always do.
+def float_text(data: bytes) -> str:
+    """The shortest text that reads back as the same 4 bytes."""
+    (value,) = _FLOAT.unpack(data)
+    # Nine digits always do.
     shorter = (f"{value:.{digits}g}" for digits in range(6, 9))
     return next((text for text in shorter if _nearest(float(text)) == value), f"{value:.9g}")
 
@@ -42,7 +54,7 @@ def _float(data: bytes) -> str:
 def _nearest(value: float) -> float:
     """The 4-byte float nearest to a number; infinite if none is."""
     try:
-        return float(struct.unpack(">f", struct.pack(">f", value))[0])
+        return float(_FLOAT.unpack(_FLOAT.pack(value))[0])
     except OverflowError:
         return value
 
@@ -62,13 +74,15 @@ def _date(days: int) -> str:
 
 
 def _timestamp(data: bytes) -> str:
-    days, millis = divmod(int.from_bytes(data, "big", signed=True), 86_400_000)
+    (value,) = struct.unpack(">q", data)
+    days, millis = divmod(value, 86_400_000)
     seconds, millis = divmod(millis, 1000)
     return f"{_date(days)}T{_clock(seconds)}.{millis:03d}Z"
 
 
 def _time(data: bytes) -> str:
-    seconds, nanos = divmod(int.from_bytes(data, "big"), 1_000_000_000)
+    (value,) = struct.unpack(">q", data)
+    seconds, nanos = divmod(value, 1_000_000_000)
     return f"{_clock(seconds)}.{nanos:09d}"
 
 
@@ -79,20 +93,20 @@ def _clock(seconds: int) -> str:
 _FORMS: dict[str, AsText] = {
     "ascii": bytes.decode,
     "text": bytes.decode,
-    "tinyint": _integer,
-    "smallint": _integer,
-    "int": _integer,
-    "bigint": _integer,
-    "varint": _integer,
+    "tinyint": _integer("b"),
+    "smallint": _integer("h"),
+    "int": _integer("i"),
+    "bigint": _integer("q"),
+    "varint": _varint,
     "decimal": _decimal,
-    "float": _float,
+    "float": float_text,
     "double": lambda data: repr(struct.unpack(">d", data)[0]),
-    "boolean": lambda data: "true" if data != b"\0" else "false",
+    "boolean": lambda data: "true" if struct.unpack("?", data)[0] else "false",
     "uuid": lambda data: str(uuid.UUID(bytes=data)),
     "timeuuid": lambda data: str(uuid.UUID(bytes=data)),
     "inet": lambda data: str(ipaddress.ip_address(data)),
     "blob": lambda data: "0x" + data.hex(),
-    "date": lambda data: _date(int.from_bytes(data, "big") - (1 << 31)),
+    "date": lambda data: _date(struct.unpack(">I", data)[0] - (1 << 31)),
     "timestamp": _timestamp,
     "time": _time,
 }

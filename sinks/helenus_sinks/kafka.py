@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -14,6 +16,8 @@ from helenus_sinks.log import Headers
 
 _ANSWER_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
+_SLICE = 0.2
+_POLL = 0.02
 _DEFAULTS: dict[str, object] = {
     "enable.idempotence": "true",
     "acks": "all",
@@ -22,6 +26,9 @@ _DEFAULTS: dict[str, object] = {
     "log_level": "0",
     # Success needs no call: `flush` counts what is left and `_failed` hears of errors.
     "delivery.report.only.error": True,
+    # What waits while the broker is away; each record takes about 250 bytes more than its own.
+    "queue.buffering.max.messages": "100000",
+    "queue.buffering.max.kbytes": "32768",
 }
 _REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -39,8 +46,14 @@ _VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_
 
 
 def broker_error(error: KafkaError, where: str) -> HelenusError:
-    """A Kafka error as ours: refused by the broker, or out of reach."""
-    kind = Kind.BROKER_REFUSED if error.code() in _REFUSED else Kind.BROKER_UNREACHABLE
+    """A Kafka error as ours: a setting that the client does not take, refused by the broker, or out of reach."""
+    if error.code() == KafkaError._INVALID_ARG:
+        kind = Kind.CONFIG
+    # librdkafka tells a certificate that it does not trust as _SSL or, met while it reads, as _TRANSPORT.
+    elif error.code() in _REFUSED or "certificate verify failed" in error.str():
+        kind = Kind.BROKER_REFUSED
+    else:
+        kind = Kind.BROKER_UNREACHABLE
     return HelenusError(kind, f"Kafka: {error.str()}", where)
 
 
@@ -53,15 +66,18 @@ class KafkaLog:
         self._where = config["bootstrap.servers"]
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
+        self._failing = ""  # the topic that it is about
         self._heard: KafkaError | None = None
+        self._latest = math.inf
 
     def topics(self) -> dict[str, int]:
         """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
+        admin = self._admin()
         try:
             # All of them: to ask for one by name would create it, where the broker is set to do that.
-            known = self._admin().list_topics(timeout=_ANSWER_TIMEOUT).topics
+            known = admin.list_topics(timeout=_ANSWER_TIMEOUT).topics
         except KafkaException as failure:
-            raise self._told(failure.args[0]) from None
+            raise self._told(failure.args[0], admin) from None
         return {name: len(topic.partitions) for name, topic in known.items()}
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
@@ -75,7 +91,7 @@ class KafkaLog:
             admin.create_topics([new], operation_timeout=_ANSWER_TIMEOUT)[topic].result()
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._told(failure.args[0]) from None
+                raise self._told(failure.args[0], admin, f", topic {topic}") from None
             return self.topics()[topic]
         return partitions
 
@@ -91,50 +107,116 @@ class KafkaLog:
                 return
             except BufferError:
                 deadline = deadline or time.monotonic() + _ROOM_TIMEOUT
-                if time.monotonic() > deadline:
+                if time.monotonic() > min(deadline, self._latest):
                     raise HelenusError(Kind.APPEND_FAILED, "Kafka takes no records: the queue is full", topic) from None
+            except KafkaException as failure:
+                raise self._refused(failure, topic) from None
+            try:
                 producer.poll(0.1)
             except KafkaException as failure:
-                raise broker_error(failure.args[0], f"{self._where}, topic {topic}") from None
+                raise self._refused(failure, topic) from None
+
+    def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        producer = self._producer or self._start()
+        produce, failed = producer.produce, self._failed
+        try:
+            for key, value in records:
+                try:
+                    produce(topic, value, key, partition, failed)
+                except BufferError:
+                    self.append(topic, partition, key, value)
+        except KafkaException as failure:
+            raise self._refused(failure, topic) from None
+
+    def start(self) -> None:
+        """Connect now: the first record would wait for it. Raises HelenusError(CONFIG)."""
+        if self._producer is None:
+            self._start()
+
+    def hurry(self, seconds: float) -> None:
+        """From now on, no waiting takes longer than so many seconds more: for who is told to stop.
+
+        A signal handler may call it while the Log is used.
+        """
+        self._latest = min(self._latest, time.monotonic() + seconds)
 
     def flush(self, timeout: float) -> None:
         if self._producer is None:
             return
-        left = self._producer.flush(timeout)
+        # librdkafka's own flush hears of success at once, but no signal handler runs within it, and none calls `hurry`.
+        try:
+            left = self._producer.flush(min(timeout, _SLICE))
+            least, since = left, time.monotonic()
+            while left and not self._error:
+                now = time.monotonic()
+                if left < least:
+                    least, since = left, now
+                if now > min(since + timeout, self._latest):
+                    break
+                self._producer.poll(_POLL)
+                left = len(self._producer)
+        except KafkaException as failure:
+            raise self._refused(failure) from None
         if left or self._error:
-            error, heard = self._error, self._heard
+            error, heard, topic = self._error, self._heard, self._failing
             self.close()
             if error is not None and error.code() in _REFUSED:
-                raise broker_error(error, self._where)
+                raise broker_error(error, f"{self._where}, topic {topic}")
             cause = error or heard
             told = f": {cause.str()}" if cause else ""
             raise HelenusError(
                 Kind.APPEND_FAILED,
-                f"Kafka did not acknowledge {left or 'some'} records in {timeout:g} s{told}",
+                f"Kafka did not acknowledge {left or 'some'} records in time{told}",
                 self._where,
             )
 
     def close(self) -> None:
         if self._producer is not None:
             self._producer.purge()
-            self._producer.flush(1)
+            with contextlib.suppress(KafkaException):  # it tells again what broke it
+                self._producer.flush(1)
             self._producer = None
         self._error = None
 
     def _admin(self) -> AdminClient:
-        return AdminClient({**self._client, "error_cb": self._hear})
+        self._heard = None
+        return self._made(AdminClient, self._client)
 
-    def _told(self, error: KafkaError) -> HelenusError:
+    def _made(self, client: Any, config: Mapping[str, object]) -> Any:
+        try:
+            return client({**config, "error_cb": self._hear})
+        except KafkaException as failure:
+            raise broker_error(failure.args[0], self._where) from None
+
+    def _told(self, error: KafkaError, admin: AdminClient, where: str = "") -> HelenusError:
         """The error, or what the connections met on the way where it only says that time ran out."""
-        return broker_error(self._heard if self._heard and error.code() in _VAGUE else error, self._where)
+        admin.poll(0)  # calls _hear
+        told = self._heard if self._heard and error.code() in _VAGUE else error
+        if told.code() == KafkaError._ALL_BROKERS_DOWN:  # connected, and nothing was heard but that
+            what = "Kafka closes the connection; does its listener speak this security.protocol?"
+            return HelenusError(Kind.BROKER_UNREACHABLE, what, self._where + where)
+        return broker_error(told, self._where + where)
 
     def _start(self) -> Producer:
         self._error = None
-        self._producer = Producer({**self._config, "error_cb": self._hear})
+        self._producer = self._made(Producer, self._config)
         return self._producer
 
-    def _failed(self, error: KafkaError | None, _: Any) -> None:
-        self._error = self._error or error
+    def _refused(self, failure: KafkaException, topic: str = "") -> HelenusError:
+        """What a producer raised. After a fatal error it takes nothing more: the next record starts another."""
+        error = failure.args[0]
+        if error.code() == KafkaError._FATAL and self._producer is not None:
+            try:
+                self._producer.poll(0)  # raises the error itself
+            except KafkaException as told:
+                error = told.args[0]
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self.close()
+        return broker_error(error, f"{self._where}, topic {topic}" if topic else self._where)
+
+    def _failed(self, error: KafkaError | None, record: Any) -> None:
+        if self._error is None:
+            self._error, self._failing = error, record.topic()
 
     def _hear(self, error: KafkaError) -> None:
         # _ALL_BROKERS_DOWN follows the error that says why.

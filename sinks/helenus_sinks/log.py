@@ -37,7 +37,7 @@ class Log(Protocol):
         ...
 
     def flush(self, timeout: float) -> None:
-        """Wait until all appended records are acknowledged, at most `timeout` seconds. Raises APPEND_FAILED."""
+        """Wait until all appended records are acknowledged. Raises APPEND_FAILED: none was for `timeout` seconds."""
         ...
 
     def close(self) -> None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+import secrets
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+# Settings of a node, by the form of its log.
+LOGS: dict[str, Any] = {
+    "v7": {"storage_compatibility_mode": "CASSANDRA_4"},
+    "v8": {"storage_compatibility_mode": "NONE"},
+    "v8-lz4": {
+        "storage_compatibility_mode": "NONE",
+        "commitlog_compression": [{"class_name": "LZ4Compressor"}],
+    },
+}
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agent" / "helenus_agent"
 
@@ -45,3 +57,20 @@ def decoder(request: pytest.FixtureRequest) -> ModuleType:
     """Each test with this runs with both."""
     module: ModuleType = request.getfixturevalue(request.param)
     return module
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Gives a random workload as a real node logs it in one of the forms, recorded at the first call."""
+    pytest.importorskip("helenus_stack.stack")
+    from agent.oracle.reader import Oracle
+    from agent.oracle.recording import record
+
+    oracle = Oracle(tmp_path_factory.mktemp("oracle"))
+    return cache(lambda form: record(tmp_path_factory.mktemp(form), LOGS[form], secrets.randbits(32), oracle))
+
+
+@pytest.fixture(params=list(LOGS))
+def recording(request: pytest.FixtureRequest, recordings: Any) -> Any:
+    """A recording in each form of the log."""
+    return recordings(request.param)

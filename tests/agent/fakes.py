@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from agent.writer import Cell, Row, Update, entry, file_name, header, mutation, sync_marker
 
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings
-from helenus_agent.discovery import Schema
+from helenus_agent.discovery import Node, Schema
 from helenus_agent.positions import State
+from helenus_agent.tables import Stamp
 from helenus_agent.transfer import delete
+from helenus_agent.truncations import Truncation
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table
 from helenus_sinks.log import Headers
@@ -46,6 +48,10 @@ class FakeLog:
             raise HelenusError(Kind.APPEND_FAILED, "full", "fake")
         self.waiting.append((topic, partition, key, value))
 
+    def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        for key, value in records:
+            self.append(topic, partition, key, value)
+
     def flush(self, timeout: float) -> None:
         self.flushes += 1
         if self.refuse_flush and self.waiting:
@@ -69,6 +75,9 @@ class FakeCassandra:
         self.asked = 0
         self.is_changed = False
         self.not_durable: tuple[str, ...] = ()
+        self.truncations: dict[uuid.UUID, Truncation] = {}
+        self.settings: dict[str, str] = {}
+        self.stamps: dict[uuid.UUID, Stamp] = {}
 
     def set(self, *tables: Table) -> None:
         self.tables = {t.id: t for t in tables}
@@ -79,7 +88,10 @@ class FakeCassandra:
             self.away -= 1
             raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "away", "fake")
         self.is_changed = False
-        return Schema(dict(self.tables), self.views, self.not_durable)
+        return Schema(dict(self.tables), self.views, self.not_durable, dict(self.truncations), dict(self.stamps))
+
+    def node(self) -> Node:
+        return Node(uuid.UUID(HOST), "5.0", self.settings)
 
     def changed(self) -> bool:
         return self.is_changed
@@ -93,18 +105,27 @@ class Raw:
         path.mkdir()
         self.ends: dict[int, int] = {}
 
-    def segment(self, segment: int, size: int = 100_000) -> Path:
-        path = self.path / file_name(segment)
-        path.write_bytes(header(segment).ljust(size, b"\0"))
+    def segment(self, segment: int, size: int = 100_000, version: int = 7) -> Path:
+        path = self.path / file_name(segment, version)
+        path.write_bytes(header(segment, version).ljust(size, b"\0"))
         self.ends[segment] = len(header(segment))
         return path
+
+    def find(self, segment: int) -> Path:
+        return next(self.path.glob(f"CommitLog-?-{segment}.log"))
+
+    def unmarked(self, segment: int, *payloads: bytes) -> None:
+        """These mutations in a section that has no marker yet."""
+        with open(self.find(segment), "r+b") as file:
+            file.seek(self.ends[segment] + 8)
+            file.write(b"".join(entry(p) for p in payloads))
 
     def write(self, segment: int, *payloads: bytes, raw: bytes = b"") -> None:
         """A section of these mutations, and of `raw` bytes behind them."""
         content = b"".join(entry(p) for p in payloads) + raw
         at = self.ends[segment]
         end = at + 8 + len(content)
-        with open(self.path / file_name(segment), "r+b") as file:
+        with open(self.find(segment), "r+b") as file:
             file.seek(at + 8)
             file.write(content)
             file.seek(at)

@@ -1,7 +1,8 @@
 """Segments recorded from a real Cassandra 5.0.9, and what the statements in them must come to.
 
-`python tests/agent/golden.py` records them anew: it runs the statements below, one after the other, on a node of
-helenus_stack, and keeps the node's log. What is expected is told by the statements, not by a decoder.
+`python tests/agent/golden.py directory [name ...]` records them anew, each way in which that Cassandra writes its log:
+it runs the statements below, one after the other, on a node of helenus_stack in the directory, and keeps the segments
+that have an index. What is expected is told by the statements, not by a decoder.
 """
 
 from __future__ import annotations
@@ -16,16 +17,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helenus_agent.segment import parse_name, read_header, read_marker
+from helenus_agent.follow import Follow
+from helenus_agent.positions import Positions
 from helenus_schemas.change import Bound
 from helenus_schemas.cql import CqlType
 from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Column, Table
 
 DIRECTORY = Path(__file__).with_name("golden")
-EVENTS = DIRECTORY / "events.json.gz"
+PIECE = 1 << 16
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
 T = 1_700_000_000_000_000
+
+_NATIVE = {"storage_compatibility_mode": "NONE"}
+PLAIN = "7-plain"
+RECORDINGS: dict[str, dict[str, Any]] = {
+    PLAIN: {},
+    "7-lz4": {"commitlog_compression": [{"class_name": "LZ4Compressor"}]},
+    "8-plain": _NATIVE,
+    "8-lz4": {**_NATIVE, "commitlog_compression": [{"class_name": "LZ4Compressor"}]},
+    "8-snappy": {**_NATIVE, "commitlog_compression": [{"class_name": "SnappyCompressor"}]},
+    "8-deflate": {**_NATIVE, "commitlog_compression": [{"class_name": "DeflateCompressor"}]},
+    "8-zstd": {**_NATIVE, "commitlog_compression": [{"class_name": "ZstdCompressor"}]},
+}
+"""The name of each recording, its version and how it is compressed, and what cassandra.yaml said for it."""
 
 
 @dataclass
@@ -294,40 +309,54 @@ def tables_of(saved: Any) -> dict[uuid.UUID, Table]:
     return found
 
 
-def load() -> tuple[dict[uuid.UUID, Table], list[uuid.UUID], dict[str, bytes]]:
-    """The schema as it was in the end, the ids of views, and the segments by file name."""
-    with gzip.open(DIRECTORY / "schema.json.gz", "rt") as file:
-        saved = json.load(file)
-    segments = {p.name.removesuffix(".gz"): gzip.decompress(p.read_bytes()) for p in sorted(DIRECTORY.glob("*.log.gz"))}
-    return tables_of(saved["tables"]), [uuid.UUID(v) for v in saved["views"]], segments
+@dataclass
+class Recording:
+    """The schema as it was in the end, the ids of views, and the files of cdc_raw by name."""
+
+    tables: dict[uuid.UUID, Table]
+    views: list[uuid.UUID]
+    files: dict[str, bytes]
+
+    @property
+    def followed(self) -> list[Table]:
+        return [t for t in self.tables.values() if t.cdc]
+
+    def plans(self, decoder: Any, followed: list[Table]) -> dict[bytes, Any]:
+        plans = {
+            t.id.bytes: decoder.plan_of(t, followed.index(t) if t in followed else -1) for t in self.tables.values()
+        }
+        return plans | {view.bytes: decoder.Plan() for view in self.views}
+
+    def unpack(self, directory: Path) -> None:
+        for name, data in self.files.items():
+            (directory / name).write_bytes(data)
 
 
-def read(decoder: Any, followed: list[Table], tables: dict[uuid.UUID, Table], views: list[uuid.UUID]) -> Any:
-    """Every change in the golden segments, the reasons of skipped ones, and how many mutations there were."""
-    plans = {t.id.bytes: decoder.plan_of(t, followed.index(t) if t in followed else -1) for t in tables.values()}
-    plans |= {view.bytes: decoder.Plan() for view in views}
-    changes, skipped, mutations = [], [], 0
-    _, _, segments = load()
-    for name, data in segments.items():
-        parsed = parse_name(name)
-        assert parsed is not None
-        version, segment = parsed
-        marker = read_header(data, version, segment)
-        while marker and data[marker : marker + 8] != bytes(8):
-            end = read_marker(data[marker : marker + 8], segment, marker)
-            assert end is not None
-            at = marker + 8
-            while at < end:
-                batch = decoder.decode(data[at:end], at, True, plans, NODE, segment, 10**6)
-                assert (batch.problems, batch.broken) == ([], False)
-                changes += batch.changes
-                skipped += batch.skipped
-                mutations += batch.mutations
-                at += batch.next
-                if batch.unknown:
-                    assert batch.unknown.column is None
-                    plans[batch.unknown.table] = decoder.Plan(known=False)
-            marker = end
+def load(name: str = PLAIN) -> Recording:
+    files = {p.name.removesuffix(".gz"): gzip.decompress(p.read_bytes()) for p in sorted((DIRECTORY / name).iterdir())}
+    files.pop("events.json", None)
+    saved = json.loads(files.pop("schema.json"))
+    return Recording(tables_of(saved["tables"]), [uuid.UUID(v) for v in saved["views"]], files)
+
+
+def read(decoder: Any, follow: Follow, plans: dict[bytes, Any]) -> tuple[list[Any], list[str], int]:
+    """Every change that is to be read, the reasons of skipped ones, and how many mutations there were."""
+    changes: list[Any] = []
+    skipped: list[str] = []
+    mutations = 0
+    while segment := follow.next():
+        live = segment.live
+        data, base, final = segment.read(PIECE)
+        batch = decoder.decode(data, base, final, plans, NODE, segment.id, 100, live)
+        assert (batch.problems, batch.broken) == ([], False)
+        assert batch.next or batch.unknown
+        changes += batch.changes
+        skipped += batch.skipped
+        mutations += batch.mutations
+        segment.advance(base + batch.next)
+        if batch.unknown:
+            assert batch.unknown.column is None
+            plans[batch.unknown.table] = decoder.Plan(known=False)
     return changes, skipped, mutations
 
 
@@ -340,7 +369,7 @@ def expected_key(table: Table, key: list[bytes | None]) -> bytes:
     return KeyCodec(table).encode(key)
 
 
-def record(directory: Path) -> None:
+def record(name: str, directory: Path) -> None:
     import time
 
     from cassandra.cluster import Cluster
@@ -349,8 +378,13 @@ def record(directory: Path) -> None:
     from helenus_schemas.table import read_tables
     from helenus_stack.stack import Stack
 
-    options = {"commitlog_segment_size": "1MiB", "materialized_views_enabled": "true"}
-    with Stack(directory, only=["cassandra"], cassandra_yaml=options) as stack:
+    options = {
+        "commitlog_segment_size": "1MiB",
+        "commitlog_sync_period": "200ms",
+        "materialized_views_enabled": "true",
+        **RECORDINGS[name],
+    }
+    with Stack(directory / name, only=["cassandra"], cassandra_yaml=options) as stack:
         status = stack.status()
         cluster = Cluster(status.contact_points, port=status.cql_port)
         session = cluster.connect()
@@ -358,32 +392,52 @@ def record(directory: Path) -> None:
             session.execute(statement, timeout=60)
         for statement, _ in STATEMENTS:
             session.execute(SimpleStatement(statement), timeout=60)
-        time.sleep(1)  # two markers later
+        time.sleep(1)  # some syncs later
         tables = read_tables(session)
         views = [r.id for r in session.execute("SELECT id FROM system_schema.views")]
         cluster.shutdown()
-        DIRECTORY.mkdir(exist_ok=True)
-        for old in DIRECTORY.glob("*.gz"):
+        target = DIRECTORY / name
+        target.mkdir(parents=True, exist_ok=True)
+        for old in target.iterdir():
             old.unlink()
-        with gzip.GzipFile(DIRECTORY / "schema.json.gz", "wb", mtime=0) as file:
-            file.write(json.dumps({"tables": tables_json(tables.values()), "views": [str(v) for v in views]}).encode())
-        for path in Path(status.nodes[0].cdc_raw).glob("*.log"):
-            data = path.read_bytes()
-            with gzip.GzipFile(DIRECTORY / f"{path.name}.gz", "wb", mtime=0) as file:
-                file.write(data)
-    record_events()
+        keep(
+            target / "schema.json",
+            json.dumps({"tables": tables_json(tables.values()), "views": [str(v) for v in views]}).encode(),
+        )
+        # Those with changes of CDC tables have an index, which is never ahead of its segment.
+        for index in Path(status.nodes[0].cdc_raw).glob("*_cdc.idx"):
+            keep(target / index.name, index.read_bytes())
+            path = segment_path(index)
+            keep(target / path.name, path.read_bytes())
+    if name == PLAIN:
+        record_events()
+
+
+def keep(path: Path, data: bytes) -> None:
+    with gzip.GzipFile(f"{path}.gz", "wb", mtime=0) as file:
+        file.write(data)
+
+
+def segment_path(index: Path) -> Path:
+    return index.with_name(index.name.replace("_cdc.idx", ".log"))
 
 
 def record_events() -> None:
     """Keep the events as they are now: the test that compares them wants no change without a reason."""
+    import tempfile
+
     from helenus_agent import decoder
 
-    tables, views, _ = load()
-    followed = [t for t in tables.values() if t.cdc]
-    changes, _, _ = read(decoder, followed, tables, views)
-    with gzip.GzipFile(EVENTS, "wb", mtime=0) as file:
-        file.write(json.dumps(events_json(followed, changes)).encode())
+    recording = load()
+    with tempfile.TemporaryDirectory() as directory:
+        recording.unpack(Path(directory))
+        follow = Follow(Path(directory), Positions(NODE))
+        follow.refresh()
+        changes, _, _ = read(decoder, follow, recording.plans(decoder, recording.followed))
+        follow.close()
+    keep(DIRECTORY / PLAIN / "events.json", json.dumps(events_json(recording.followed, changes)).encode())
 
 
 if __name__ == "__main__":
-    record(Path(sys.argv[1]))
+    for name in sys.argv[2:] or RECORDINGS:
+        record(name, Path(sys.argv[1]))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from helenus_agent.aliases import ENVIRONMENT
 from helenus_agent.config import AgentSettings, raw_directory
 from helenus_agent.discovery import Node
 from helenus_schemas.errors import HelenusError, Kind
@@ -35,8 +36,14 @@ def test_pass_through() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"read.mode": "idx"}, "read.mode"),
-        ({"segment.transfer": "archive"}, "segment.transfer"),
+        ({"read.mode": "fast"}, "read.mode"),
+        ({"segment.transfer": "keep"}, "segment.transfer"),
+        ({"segment.transfer": "my.module:"}, "segment.transfer"),
+        ({"segment.transfer": "archive"}, "segment.archive.dir"),
+        ({"sslTruststorePath": "/etc/trust.jks"}, "sslTruststorePath: a Java trust store"),
+        ({"sslAllowInsecureConnection": "maybe"}, "sslAllowInsecureConnection: neither true nor false"),
+        ({"messagingProvider": "pulsar"}, "log"),
+        ({"commit.log.transfer.class": "com.acme.Mine"}, "commit.log.transfer.class: no Java class"),
         ({"log": "pulsar"}, "log"),
         ({"topic.partitions": "0"}, "topic.partitions"),
         ({"topic.partitions": "many"}, "topic.partitions"),
@@ -65,6 +72,135 @@ def test_all_errors_at_once() -> None:
 def test_a_directory_must_be_named() -> None:
     with pytest.raises(HelenusError, match=r"cassandra\.config"):
         AgentSettings.of({k: v for k, v in LEAST.items() if k != "cdc.raw.dir"}, "f")
+
+
+# Every name of DataStax's agent, with a value that means something.
+DATASTAX = {
+    "topicPrefix": "changes-",
+    "cdcWorkingDir": "/var/lib/cdc",
+    "cdcPollIntervalMs": "60000",
+    "errorCommitLogReprocessEnabled": "true",
+    "cdcConcurrentProcessors": "4",
+    "maxInflightMessagesPerTask": "16384",
+    "messagingProvider": "KAFKA",
+    "kafkaBootstrapServers": "k1:9092,k2:9092",
+    "kafkaAcks": "all",
+    "kafkaCompressionType": "zstd",
+    "kafkaBatchSize": "16384",
+    "kafkaLingerMs": "3",
+    "kafkaMaxInFlightRequests": "5",
+    "kafkaSchemaRegistryUrl": "http://r:8081",
+    "pulsarServiceUrl": "pulsar://localhost:6650",
+    "pulsarBatchDelayInMs": "-1",
+    "pulsarKeyBasedBatcher": "false",
+    "pulsarMaxPendingMessages": "1000",
+    "pulsarMaxPendingMessagesAcrossPartitions": "1000",
+    "pulsarMemoryLimitBytes": "0",
+    "pulsarAuthPluginClassName": "x",
+    "pulsarAuthParams": "x",
+    "sslProvider": "x",
+    "sslTruststorePath": "/etc/ca.pem",
+    "sslTruststorePassword": "x",
+    "sslTruststoreType": "JKS",
+    "sslKeystorePath": "/etc/key.p12",
+    "sslKeystorePassword": "s3cret",
+    "sslKeystoreType": "PKCS12",
+    "sslCipherSuites": "x",
+    "sslEnabledProtocols": "TLSv1.2",
+    "sslAllowInsecureConnection": "false",
+    "sslHostnameVerificationEnable": "true",
+    "useKeyStoreTls": "false",
+}
+
+
+def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
+    found = AgentSettings.of({"cassandra.config": "/etc/cassandra.yaml", **DATASTAX}, "f")
+    assert (found.topic_prefix, found.state_dir) == ("changes-", Path("/var/lib/cdc"))
+    assert found.kafka_bootstrap_servers == "k1:9092,k2:9092"
+    assert found.kafka_producer == {
+        "compression.type": "zstd",
+        "batch.size": "16384",
+        "linger.ms": "3",
+        "max.in.flight.requests.per.connection": "5",
+        "ssl.ca.location": "/etc/ca.pem",
+        "ssl.keystore.location": "/etc/key.p12",
+        "ssl.keystore.password": "s3cret",
+        "enable.ssl.certificate.verification": "true",
+        "ssl.endpoint.identification.algorithm": "https",
+    }
+    told = capsys.readouterr().out
+    assert [name for name in DATASTAX if f"key={name} " not in told] == []
+    assert "s3cret" not in told
+
+
+def test_datastax_s_variables_are_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC_TOPIC_PREFIX", "env-")
+    monkeypatch.setenv("CDC_WORKING_DIR", "/env")
+    monkeypatch.setenv("CDC_KAFKA_BOOTSTRAP_SERVERS", "env:9092")
+    path = tmp_path / "agent.properties"
+    path.write_text("cdc.raw.dir=/tmp/raw\ntopicPrefix=file-\nstate.dir=/file\n")
+    found = AgentSettings.load(path)
+    assert (found.topic_prefix, found.state_dir) == ("file-", Path("/file"))
+    assert found.kafka_bootstrap_servers == "env:9092"
+    assert set(ENVIRONMENT.values()) - set(DATASTAX) == {"tlsTrustCertsFilePath"}
+
+
+def test_a_file_of_debezium_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = {
+        "connector.class": "io.debezium.connector.cassandra.Cassandra4Connector",
+        "topic.prefix": "fulfillment",
+        "cassandra.config": "/etc/cassandra.yaml",
+        "cassandra.node.id": "node1",
+        "cassandra.cluster.name": "Test Cluster",
+        "cassandra.driver.config.file": "application.conf",
+        "offset.backing.store.dir": "/var/offsets",
+        "offset.flush.interval.ms": "0",
+        "max.offset.flush.size": "100",
+        "commit.log.relocation.dir": "/var/relocation/",
+        "commit.log.relocation.dir.poll.interval.ms": "10000",
+        "commit.log.real.time.processing.enabled": "true",
+        "commit.log.marked.complete.poll.interval.ms": "10000",
+        "commit.log.post.processing.enabled": "true",
+        "commit.log.error.reprocessing.enabled": "false",
+        "commit.log.transfer.class": "io.debezium.connector.cassandra.BlackHoleCommitLogTransfer",
+        "commit.log.transfer.bucket": "b",
+        "cdc.dir.poll.interval.ms": "10000",
+        "latest.commit.log.only": "false",
+        "num.of.change.event.queues": "1",
+        "event.order.guarantee.mode": "commitlog_file",
+        "snapshot.mode": "NEVER",
+        "snapshot.consistency": "QUORUM",
+        "snapshot.scan.interval.ms": "10000",
+        "schema.refresh.interval.ms": "10000",
+        "varint.handling.mode": "long",
+        "decimal.handling.mode": "double",
+        "field.exclude.list": "ks.t.secret",
+        "tombstones.on.delete": "false",
+        "max.queue.size": "8192",
+        "max.batch.size": "2048",
+        "key.converter": "io.confluent.connect.avro.AvroConverter",
+        "key.converter.schema.registry.url": "http://r",
+        "value.converter": "io.confluent.connect.avro.AvroConverter",
+        "value.converter.schema.registry.url": "http://r",
+        "kafka.producer.bootstrap.servers": "k:9092",
+        "kafka.producer.key.serializer": "x",
+        "kafka.producer.security.protocol": "SSL",
+        "http.port": "8000",
+    }
+    found = AgentSettings.of(theirs, "f")
+    assert (found.state_dir, found.kafka_bootstrap_servers) == (Path("/var/offsets"), "k:9092")
+    assert (found.segment_transfer, found.segment_archive_dir) == ("delete", Path("/var/relocation/archive"))
+    assert found.kafka_producer == {"security.protocol": "SSL"}
+    told = capsys.readouterr().out
+    same = {"topic.prefix", "cassandra.config", "http.port", "kafka.producer.security.protocol"}
+    assert [name for name in theirs if f"key={name} " not in told and name not in same] == []
+    assert "end it in a dot" in told
+
+    kept = AgentSettings.of({**theirs, "commit.log.post.processing.enabled": "false"}, "f")
+    assert kept.segment_transfer == "delete"  # the last line counts
+    del theirs["commit.log.transfer.class"]
+    kept = AgentSettings.of({**theirs, "commit.log.post.processing.enabled": "false"}, "f")
+    assert kept.segment_transfer == "archive"
 
 
 def yaml(tmp_path: Path, text: str) -> AgentSettings:
@@ -104,6 +240,20 @@ def test_a_yaml_that_does_not_help(tmp_path: Path, text: str, kind: Kind) -> Non
     with pytest.raises(HelenusError) as error:
         raw_directory(yaml(tmp_path, text))
     assert error.value.kind is kind
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_an_encrypted_commit_log_is_refused(tmp_path: Path, enabled: bool) -> None:
+    """At the start, and by name: each of its segments would only end in quarantine."""
+    options = f"transparent_data_encryption_options:\n  enabled: {str(enabled).lower()}\n"
+    found = yaml(tmp_path, f"cdc_enabled: true\ncdc_raw_directory: {tmp_path}\n{options}")
+    if not enabled:
+        assert raw_directory(found) == tmp_path
+        return
+    with pytest.raises(HelenusError) as error:
+        raw_directory(found)
+    assert error.value.kind is Kind.CDC_ENCRYPTED
+    assert "transparent_data_encryption_options" in str(error.value)
 
 
 def test_no_yaml(tmp_path: Path) -> None:

@@ -312,7 +312,20 @@ def test_unknown_table_stops_until_it_is_given_up(decoder: ModuleType) -> None:
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
     assert batch.unknown is None
     assert batch.skipped == ["unknown_table"]
-    assert scopes(batch) == [(Scope.ROW, 0, 1)] * 3
+    assert (scopes(batch), batch.problems) == ([(Scope.ROW, 0, 1)] * 3, [])
+
+
+def test_an_unknown_table_hides_what_is_behind_it(decoder: ModuleType) -> None:
+    known, other = table_of("a", "pk int pk, v int"), table_of("b", "pk int pk, v int")
+    row = Row((), {"v": Cell(b"1234")}, time=T)
+    table_plans = plans(decoder, known)
+    table_plans[other.id.bytes] = decoder.Plan(known=False)
+    updates = [Update(known, KEY, [row]), Update(other, KEY, [row]), Update(known, KEY, [row])]
+    stream = entry(mutation(*updates)) + entry(mutation(updates[0]))
+    batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
+    # What is before it gets out, what is behind it can't be told from it: the segment has to be kept.
+    assert (len(batch.changes), batch.skipped, batch.broken) == (2, ["unknown_table"], False)
+    assert [position for position, _ in batch.problems] == [100]
 
 
 def test_unknown_column_stops_until_it_is_given_up(decoder: ModuleType) -> None:
@@ -383,7 +396,7 @@ def test_zeros_end_a_section(decoder: ModuleType) -> None:
 
 
 def test_bytes_that_no_marker_vouches_for(decoder: ModuleType) -> None:
-    """Every prefix of some entries, behind which anything may be: whole entries are told, the rest is left for later."""
+    """Every prefix of some entries, whatever stands behind: whole entries are told, the rest is left for later."""
     table = simple()
     entries = [entry(mutation(Update(table, KEY, [Row((bytes((0, 0, 0, n)),), time=T)]))) for n in range(2)]
     data = b"".join(entries)

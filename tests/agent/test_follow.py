@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from agent.fakes import HOST, Raw, write_of
-from agent.writer import table_of
+from agent.writer import file_name, header, table_of
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from helenus_agent import segment as segment_module
 from helenus_agent.follow import Follow
 from helenus_agent.positions import Mark, Positions
+from helenus_agent.segment import ReadMode
 from helenus_schemas.errors import HelenusError, Kind
 
 TABLE = table_of("t", "pk int pk, v int")
@@ -26,8 +28,8 @@ def raw(tmp_path: Path) -> Raw:
     return Raw(tmp_path / "cdc_raw")
 
 
-def follow_of(raw: Raw, positions: Positions | None = None) -> Follow:
-    follow = Follow(raw.path, positions or Positions(HOST))
+def follow_of(raw: Raw, positions: Positions | None = None, mode: ReadMode = "marker") -> Follow:
+    follow = Follow(raw.path, positions or Positions(HOST), mode)
     follow.refresh()
     return follow
 
@@ -277,3 +279,127 @@ def test_vanished_between_the_listing_and_the_look(raw: Raw) -> None:
     follow.refresh()
     assert follow.segments == []
     assert lost() == before + 1
+
+
+def test_done_segments_that_are_linked_again_wait_for_their_index(raw: Raw) -> None:
+    """Taken away at once, the restarted node would write the index later, for nobody."""
+    raw.segment(10)
+    raw.write(10, write_of(TABLE, 1))
+    follow = follow_of(raw, Positions(HOST, done=[10]))
+    raw.index(10)
+    follow.refresh()
+    assert (follow.finished, follow.segments, drain(follow)) == ([], [], [])
+    raw.index(10, complete=True)
+    follow.refresh()
+    assert [s.id for s in follow.finished] == [10]
+
+
+def test_replayed_after_a_crash(raw: Raw) -> None:
+    """The index then says complete, and the size of the file: it is read on to the last section, and finished."""
+    for mode in ("marker", "idx", "eager"):
+        path = raw.segment(10)
+        raw.write(10, write_of(TABLE, 1))
+        raw.index(10)
+        follow = follow_of(raw, mode=mode)
+        assert drain(follow) == [10]
+        raw.write(10, write_of(TABLE, 2))
+        path.with_name("CommitLog-7-10_cdc.idx").write_text(f"{path.stat().st_size}\nCOMPLETED")
+        follow.refresh()
+        assert drain(follow) == [10]
+        assert [(s.id, s.bad, s.position) for s in follow.finished] == [(10, False, raw.ends[10])]
+        follow.finished[0].close()
+        follow.close()
+
+
+def test_idx_waits_for_the_index(raw: Raw) -> None:
+    for number in (10, 11):
+        raw.segment(number)
+        raw.write(number, write_of(TABLE, number))
+    follow = follow_of(raw, mode="idx")
+    assert drain(follow) == []
+    raw.index(10)
+    assert drain(follow) == [10]
+    raw.write(10, write_of(TABLE, 1))
+    assert drain(follow) == []
+    raw.index(10, complete=True)
+    raw.index(11)
+    follow.refresh()
+    assert drain(follow) == [10, 11]
+    assert [s.id for s in follow.finished] == [10]
+    follow.finished[0].close()
+    follow.close()
+
+
+def test_eager_reads_a_new_segment_when_the_older_one_is_marked(raw: Raw) -> None:
+    """An entry of the older one may be on its way while the newer one has some: the newer one's marker tells."""
+    for number in (10, 11):
+        raw.segment(number)
+    raw.write(10, write_of(TABLE, 1))
+    follow = follow_of(raw, mode="eager")
+    assert drain(follow) == [10]
+    raw.unmarked(11, write_of(TABLE, 3))
+    assert drain(follow) == []
+    raw.unmarked(10, write_of(TABLE, 2))
+    segment = follow.next()
+    assert segment is not None
+    assert (segment.id, segment.live) == (10, True)
+    position = segment.position
+    segment.skip()
+    raw.write(10, write_of(TABLE, 2))
+    raw.write(11, write_of(TABLE, 3))
+    segment = follow.next()
+    assert segment is not None
+    assert (segment.id, segment.live, segment.position) == (10, False, position)
+    assert drain(follow) == [10, 11]
+    raw.unmarked(11, write_of(TABLE, 4))
+    segment = follow.next()
+    assert segment is not None
+    assert (segment.id, segment.live) == (11, True)
+    follow.close()
+
+
+def test_version_6_is_finished_when_it_is_read(raw: Raw) -> None:
+    for number in (10, 11):
+        raw.segment(number, version=6)
+        raw.write(number, write_of(TABLE, number))
+    for mode in ("marker", "idx", "eager"):
+        follow = follow_of(raw, mode=mode)
+        assert drain(follow) == [10, 11]
+        assert sorted((s.id, s.indexed, s.bad) for s in follow.finished) == [(10, True, False), (11, True, False)]
+        for segment in follow.finished:
+            segment.close()
+
+
+def test_the_log_says_how_much_is_left_unread(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_module, "_PATIENCE", -1.0)
+    path = raw.segment(10)
+    raw.write(10, write_of(TABLE, 1))
+    broken = raw.ends[10]
+    raw.write(10, write_of(TABLE, 2))
+    raw.write(10, write_of(TABLE, 3))
+    raw.index(10, complete=True)
+    with open(path, "r+b") as file:
+        file.seek(broken)
+        file.write(b"\0\0\4\0nope")
+    follow = follow_of(raw)
+    with capture_logs() as told:
+        assert drain(follow) == [10]
+        assert drain(follow) == []
+    follow.close()
+    assert [line["left_unread_bytes"] for line in told if line["event"] == "segment.corrupt"] == [raw.ends[10] - broken]
+
+
+def test_an_encrypted_segment_costs_the_others_nothing(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = raw.path / file_name(10)
+    path.write_bytes(header(10, 7, b'{"encCipher":"AES/CBC/PKCS5Padding","encKeyAlias":"k","encIV":"00"}') + bytes(500))
+    raw.ends[10] = 500
+    raw.index(10, complete=True)
+    raw.segment(11)
+    raw.write(11, write_of(TABLE, 1))
+    follow = follow_of(raw)
+    with capture_logs() as told:
+        assert drain(follow) == [11]
+    assert "encrypted segments are not supported" in next(line["error"] for line in told if "error" in line)
+    assert [(s.id, s.bad) for s in follow.finished] == [(10, True)]
+    follow.finished[0].close()
+    follow.close()

@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
+from typing import Any, get_args
 
+import pytest
 from agent import golden
-from agent.golden import NODE, STATEMENTS, read
+from agent.golden import NODE, PLAIN, RECORDINGS, STATEMENTS, Expected, Recording, read
 
+from helenus_agent.follow import Follow
+from helenus_agent.positions import Mark, Positions
+from helenus_agent.segment import ReadMode, Segment, parse_name
 from helenus_schemas import change
 
 
-def test_statements(decoder: ModuleType) -> None:
-    tables, views, _ = golden.load()
-    followed = [t for t in tables.values() if t.cdc]
+def follow_of(recording: Recording, directory: Path, mode: ReadMode = "marker", positions: Any = None) -> Follow:
+    recording.unpack(directory)
+    follow = Follow(directory, positions or Positions(NODE), mode)
+    follow.refresh()
+    return follow
+
+
+@pytest.mark.parametrize("mode", get_args(ReadMode))
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMode) -> None:
+    recording = golden.load(name)
+    followed = recording.followed
     by_name = {t.name: t for t in followed}
-    changes, skipped, mutations = read(decoder, followed, tables, views)
-    expected = [e for _, some in STATEMENTS for e in some]
+    follow = follow_of(recording, tmp_path, mode)
+    changes, skipped, mutations = read(decoder, follow, recording.plans(decoder, followed))
     told = [(followed[index], partition, key, change.decode(value)) for index, partition, key, value in changes]
+    expected: list[Expected] = []
+    for _, some in STATEMENTS:
+        if len({want.table for want in some}) > 1:
+            # A batch has its tables in the order of their ids, which are chance.
+            names = [table.name for table, *_ in told[len(expected) :][: len(some)]]
+            ordered = sorted(some, key=lambda want: names.index(want.table))
+            some = [replace(want, part=part) for part, want in enumerate(ordered)]
+        expected += some
 
     assert len(told) == len(expected)
     for (table, _, key, found), want in zip(told, expected, strict=True):
@@ -32,20 +56,94 @@ def test_statements(decoder: ModuleType) -> None:
         assert (found.start, found.end) == (want.start, want.end)
     assert sorted(skipped) == ["unknown_table"]
     assert mutations > len(STATEMENTS)
+    # The first segment is complete, and all of it is read: its last section ends where Cassandra's index says.
+    index = min(name for name in recording.files if name.endswith("_cdc.idx"))
+    assert [s.position for s in follow.finished] == [int(recording.files[index].split(b"\n")[0])]
+    assert [s.bad for s in follow.finished + follow.segments] == [False, False]
+    for segment in follow.finished:
+        segment.close()
+    follow.close()
 
 
-def test_every_table_can_be_walked(decoder: ModuleType) -> None:
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_resumed_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -> None:
+    """Stopped and started at any position that a change tells, within sections too: it goes on with the next one."""
+    recording = golden.load(name)
+    plans = recording.plans(plain, recording.followed)
+    follow = follow_of(recording, tmp_path)
+    changes, _, _ = read(plain, follow, plans)
+    spots = sorted({(c.segment, c.position) for c in (change.decode(value) for *_, value in changes)})
+    assert len(spots) > 30
+    first = min(segment for segment, _ in spots)
+    for segment, position in spots[:: len(spots) // 8]:
+        positions = Positions(NODE, {segment: Mark(position)}, [] if segment == first else [first])
+        follow = follow_of(recording, tmp_path, positions=positions)
+        again, _, _ = read(plain, follow, plans)
+        behind = [
+            c for c in changes if (change.decode(c[3]).segment, change.decode(c[3]).position) > (segment, position)
+        ]
+        assert again == behind
+        follow.close()
+
+
+@pytest.mark.parametrize("name", [n for n in RECORDINGS if n.endswith("plain")])
+def test_eager_reads_what_no_marker_covers(decoder: ModuleType, tmp_path: Path, name: str) -> None:
+    """The segments written once more, a section's entries first and its marker later: each entry is read once."""
+    recording = golden.load(name)
+    plans = recording.plans(decoder, recording.followed)
+    whole, _, _ = read(decoder, follow_of(recording, tmp_path), recording.plans(decoder, recording.followed))
+    for path in tmp_path.iterdir():
+        path.unlink()
+    follow = Follow(tmp_path, Positions(NODE), "eager")
+    found: list[Any] = []
+    ahead = 0
+    for file, data in recording.files.items():
+        if not file.endswith(".log"):
+            continue
+        segment = Segment(tmp_path / file)
+        segment.path.write_bytes(data)
+        segment.look()
+        sections = list(segment.unread)
+        segment.close()
+        written = bytearray(data[: sections[0].base - 8].ljust(len(data), b"\0"))
+        segment.path.write_bytes(written)
+        follow.refresh()
+        for n, section in enumerate(sections):
+            written[section.base : section.end] = data[section.base : section.end]
+            segment.path.write_bytes(written)
+            early, _, _ = read(decoder, follow, plans)
+            if n == 0:
+                assert early == []  # the segment before might not be wholly written, for all we know
+            written[section.base - 8 : section.base] = data[section.base - 8 : section.base]
+            segment.path.write_bytes(written)
+            late, _, _ = read(decoder, follow, plans)
+            if n > 0:
+                assert late == []
+            ahead += len(early)
+            found += early + late
+    assert found == whole
+    assert ahead > len(whole) / 2
+    follow.close()
+
+
+def test_every_table_can_be_walked(decoder: ModuleType, tmp_path: Path) -> None:
     """All tables of the node followed, its own system tables too: what is skipped elsewhere is decoded here."""
-    tables, views, _ = golden.load()
-    followed = list(tables.values())
-    changes, _, _ = read(decoder, followed, tables, views)
+    recording = golden.load()
+    followed = list(recording.tables.values())
+    changes, _, _ = read(decoder, follow_of(recording, tmp_path), recording.plans(decoder, followed))
     assert {followed[index].keyspace for index, *_ in changes} >= {"system", "system_schema", "g"}
 
 
-def test_events_stay_the_same(decoder: ModuleType) -> None:
+def test_events_stay_the_same(decoder: ModuleType, tmp_path: Path) -> None:
     """Byte for byte what they were when the golden segments were recorded: others read them."""
-    tables, views, _ = golden.load()
-    followed = [t for t in tables.values() if t.cdc]
-    changes, _, _ = read(decoder, followed, tables, views)
-    with gzip.open(golden.EVENTS, "rt") as file:
-        assert golden.events_json(followed, changes) == json.load(file)
+    recording = golden.load()
+    plans = recording.plans(decoder, recording.followed)
+    changes, _, _ = read(decoder, follow_of(recording, tmp_path), plans)
+    with gzip.open(golden.DIRECTORY / PLAIN / "events.json.gz", "rt") as file:
+        assert golden.events_json(recording.followed, changes) == json.load(file)
+
+
+def test_names_say_what_they_hold() -> None:
+    for name in RECORDINGS:
+        versions = {(parse_name(file) or (0, 0))[0] for file in golden.load(name).files if file.endswith(".log")}
+        assert versions == {int(name[0])}

@@ -58,7 +58,7 @@ def test_the_state_of_another_node_is_refused(tmp_path: Path) -> None:
 def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
     state = State(tmp_path)
     (tmp_path / "positions.json").write_text(text)
-    with pytest.raises(HelenusError, match="cannot read the positions"):
+    with pytest.raises(HelenusError, match=r"the positions are damaged .*restore it, or delete it"):
         state.load(HOST)
     state.close()
 

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from pathlib import Path
 
 import pytest
-from agent.writer import file_name, header, segment_bytes, sync_marker
+from agent.writer import COMPRESS, entry, file_name, header, options, segment_bytes, sync_marker
 
 from helenus_agent import segment as module
-from helenus_agent.segment import Corrupt, Segment, parse_name, read_header, read_index, read_marker
+from helenus_agent.segment import Corrupt, ReadMode, Segment, parse_name, read_header, read_index, read_marker
 
 ID = 1795262845123
 HEAD = len(header(ID))
 
 
-def write(directory: Path, sections: list[bytes], size: int = 1000) -> Path:
-    path = directory / file_name(ID)
-    path.write_bytes(segment_bytes(ID, sections, size))
+def write(directory: Path, sections: list[bytes], size: int = 1000, version: int = 7, compressor: str = "") -> Path:
+    path = directory / file_name(ID, version)
+    path.write_bytes(segment_bytes(ID, sections, size, version, compressor))
     return path
+
+
+def write_index(path: Path, text: str) -> None:
+    path.with_name(f"{path.stem}_cdc.idx").write_text(text)
+
+
+def read_all(segment: Segment, most: int = 1 << 20) -> list[tuple[int, bytes]]:
+    """All there is to be read, as (position, bytes), one for each piece."""
+    found = []
+    while segment.look():
+        data, at, _ = segment.read(most)
+        found.append((at, data))
+        segment.advance(at + len(data))
+    return found
 
 
 def put(path: Path, at: int, data: bytes) -> None:
@@ -28,22 +44,45 @@ def put(path: Path, at: int, data: bytes) -> None:
 
 def test_names() -> None:
     assert parse_name(f"CommitLog-7-{ID}.log") == (7, ID)
-    for name in (f"CommitLog-7-{ID}_cdc.idx", "CommitLog-7-x.log", f"CommitLog-{ID}.log", "system.log"):
+    assert parse_name(f"CommitLog-{ID}.log") == (0, ID)
+    for name in (f"CommitLog-7-{ID}_cdc.idx", "CommitLog-7-x.log", "CommitLog-.log", "system.log"):
         assert parse_name(name) is None
 
 
-def test_header() -> None:
-    good = header(ID)
-    assert read_header(good + bytes(100), 7, ID) == len(good) == 20
+@pytest.mark.parametrize("version", [6, 7, 8])
+def test_header(version: int) -> None:
+    good = header(ID, version)
+    for named in (version, 0):
+        assert read_header(good + bytes(100), named, ID) == (len(good), None) == (20, None)
     for cut in range(len(good)):
-        assert read_header(good[:cut], 7, ID) is None
-        assert read_header(good[:cut] + bytes(100), 7, ID) is None
-    with pytest.raises(Corrupt, match="the header of segment"):
-        read_header(good, 7, ID + 1)
-    with pytest.raises(Corrupt, match="version 8"):
-        read_header(header(ID, 8), 8, ID)
-    with pytest.raises(Corrupt, match="LZ4Compressor"):
-        read_header(header(ID, options=b'{"compressionClass":"LZ4Compressor"}'), 7, ID)
+        assert read_header(good[:cut], version, ID) is None
+        assert read_header(good[:cut] + bytes(100), version, ID) is None
+    for wrong in ((version, ID + 1), (5, ID)):
+        with pytest.raises(Corrupt, match="the header of segment"):
+            read_header(good, *wrong)
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "told"),
+    [
+        (9, b"{}", "version 9: only 6, 7, 8"),
+        (7, options("org.example.BrotliCompressor"), r"org\.example\.BrotliCompressor; only LZ4Compressor, .*Zstd"),
+        (7, b"[]", "a header that says"),
+        (7, b"{", "a header that says"),
+        (8, b'{"encCipher":"AES/CBC/PKCS5Padding","encKeyAlias":"k","encIV":"00"}', "encrypted segments are not supp"),
+        (6, b'{"encCipher":"AES","encKeyAlias":"k","compressionClass":"LZ4Compressor"}', "transparent_data_encryption"),
+    ],
+)
+def test_headers_of_what_is_not_read(version: int, text: bytes, told: str) -> None:
+    with pytest.raises(Corrupt, match=told):
+        read_header(header(ID, version, text), version, ID)
+
+
+@pytest.mark.parametrize("compressor", [*COMPRESS, "org.apache.cassandra.io.compress.LZ4Compressor"])
+def test_headers_of_compressed_segments(compressor: str) -> None:
+    found = read_header(header(ID, 7, options(compressor)), 7, ID)
+    assert found is not None
+    assert found.decompress is not None
 
 
 def test_marker() -> None:
@@ -155,6 +194,7 @@ def test_markers_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not segment.look()
     with pytest.raises(Corrupt, match="1000 bytes"):
         segment.look()
+    assert segment.left == 1000 - HEAD
     segment.close()
 
     path = write(tmp_path, [b"a" * 10])
@@ -223,3 +263,236 @@ def test_a_closed_segment_opens_again(tmp_path: Path) -> None:
         assert segment.read(1)[0] == b"a"
         segment.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("compressor", COMPRESS)
+def test_compressed_sections_are_read_as_if_they_were_plain(tmp_path: Path, compressor: str) -> None:
+    """The same bytes at the same positions as in a plain segment with a header of that size; resumed anywhere, too."""
+    contents = [b"a" * 1000, b"", random.Random(1).randbytes(300), b"c"]
+    path = write(tmp_path, contents, version=8, compressor=compressor)
+    head = len(header(ID, 8, options(compressor)))
+    logical = b""
+    for content in contents:
+        logical += bytes(8) + content
+    for position in [
+        0,
+        head + 8,
+        head + 9,
+        head + 500,
+        head + 1007,
+        head + 1008,
+        head + 1100,
+        head + 1324,
+        head + 1325,
+    ]:
+        segment = Segment(path, position)
+        for at, data in read_all(segment, 128):
+            assert data == logical[at - head :][: len(data)]
+            assert position <= at
+            assert len(data) <= 128
+        assert segment.position == max(head + len(logical), position)
+        segment.rewind(position)
+        assert sum(len(data) for _, data in read_all(segment)) == sum(
+            len(content) - min(max(position - head - before, 0), len(content))
+            for content, before in zip(contents, (8, 1016, 1024, 1332), strict=True)
+        )
+        segment.close()
+
+
+@pytest.mark.parametrize("compressor", COMPRESS)
+def test_a_damaged_block_costs_its_section(tmp_path: Path, compressor: str) -> None:
+    path = write(tmp_path, [b"a" * 1000, b"b" * 50], compressor=compressor)
+    head = len(header(ID, 7, options(compressor)))
+    put(path, head + 12, b"\xff\xff")
+    segment = Segment(path)
+    assert segment.look()
+    with pytest.raises(Corrupt, match=r"1000 bytes are not read"):
+        segment.read(10)
+    segment.skip()
+    assert read_all(segment) == [(head + 8 + 1000 + 8, b"b" * 50)]
+    segment.close()
+
+
+@pytest.mark.parametrize("compressor", COMPRESS)
+@pytest.mark.parametrize("length", [-1, -(1 << 31), 0, 999, 1001, 40_000, 1 << 30, (1 << 31) - 1])
+def test_a_length_that_is_not_the_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressor: str, length: int
+) -> None:
+    """Whatever it says: nothing is read, and no more memory is taken than such a block may come to."""
+    monkeypatch.setattr(module, "_PATIENCE", -1.0)
+    path = write(tmp_path, [random.Random(1).randbytes(500) * 2], compressor=compressor)
+    put(path, len(header(ID, 7, options(compressor))) + 8, struct.pack(">i", length))
+    segment = Segment(path)
+    with pytest.raises(Corrupt):  # noqa: PT012 - one of them
+        for _ in range(2):
+            if segment.look():
+                segment.read(10)
+    segment.close()
+
+
+def test_a_compressed_section_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE", -1.0)
+    path = write(tmp_path, [b"a" * 100, b"b" * 100], compressor="LZ4Compressor")
+    whole = path.read_bytes()
+    head = len(header(ID, 7, options("LZ4Compressor")))
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        segment = Segment(path)
+        for _ in range(3):
+            segment.look()
+        found = read_all(segment)
+        path.write_bytes(whole)
+        found += read_all(segment)
+        assert found == [(head + 8, b"a" * 100), (head + 116, b"b" * 100)]
+        segment.close()
+    # Nothing more comes: then it is an end that was cut off.
+    path.write_bytes(whole[:-1])
+    segment = Segment(path)
+    segment.complete = True
+    segment.look()
+    segment.skip()
+    with pytest.raises(Corrupt, match="in a file of"):
+        segment.look()
+    segment.close()
+
+
+@pytest.mark.parametrize("name", [file_name(ID, 6), f"CommitLog-{ID}.log"])
+@pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
+def test_version_6_is_complete_when_it_appears(tmp_path: Path, name: str, compressor: str) -> None:
+    """Cassandra 3.11, by the format: it was not run."""
+    path = tmp_path / name
+    path.write_bytes(segment_bytes(ID, [b"a" * 10, b"b"], 1000, 6, compressor))
+    for mode in ("marker", "idx", "eager"):
+        segment = Segment(path, mode=mode)
+        assert (segment.complete, segment.indexed) == (True, True)
+        assert [data for _, data in read_all(segment)] == [b"a" * 10, b"b"]
+        assert not segment.bad
+        segment.close()
+
+
+def test_idx_reads_what_the_index_says(tmp_path: Path) -> None:
+    path = write(tmp_path, [b"a" * 10, b"b" * 10, b"c" * 10])
+    segment = Segment(path, mode="idx")
+    assert not segment.look()
+    for text, found in (
+        ("", []),
+        (str(HEAD + 17), []),
+        (str(HEAD + 18), [(HEAD + 8, b"a" * 10)]),
+        ("", []),
+        (str(HEAD + 40), [(HEAD + 26, b"b" * 10)]),
+        ("1000\nCOMPLETED", [(HEAD + 44, b"c" * 10)]),  # as after a crash: the size of the file
+    ):
+        write_index(path, text)
+        assert read_all(segment) == found
+    segment.complete = True
+    assert not segment.look()
+    assert (segment.bad, segment.position) == (False, HEAD + 54)
+    segment.close()
+
+
+def test_idx_after_a_crash_of_a_compressed_segment(tmp_path: Path) -> None:
+    """The index then holds the size of the file, which is less than what its sections come to."""
+    path = write(tmp_path, [b"a" * 1000, b"b" * 1000], compressor="LZ4Compressor")
+    write_index(path, f"{path.stat().st_size}\nCOMPLETED")
+    segment = Segment(path, mode="idx")
+    segment.complete = True
+    assert [len(data) for _, data in read_all(segment)] == [1000, 1000]
+    assert not segment.bad
+    segment.close()
+
+
+def test_sections_that_end_before_the_index_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker that was there once: what is behind it is not forgotten."""
+    monkeypatch.setattr(module, "_PATIENCE", -1.0)
+    path = write(tmp_path, [b"a" * 10, b"b" * 10])
+    write_index(path, f"{HEAD + 36}\nCOMPLETED")
+    put(path, HEAD + 18, bytes(8))
+    segment = Segment(path)
+    assert [data for _, data in read_all(segment)] == [b"a" * 10]
+    assert not segment.bad
+    segment.complete = True
+    assert not segment.look()
+    assert not segment.settled
+    with pytest.raises(Corrupt, match=rf"end at {HEAD + 18}, but the index says {HEAD + 36}"):
+        segment.look()
+    assert segment.bad
+    assert segment.left == 18
+    segment.close()
+
+
+def entries(*payloads: bytes) -> bytes:
+    return b"".join(entry(payload) for payload in payloads)
+
+
+def test_eager_reads_behind_the_last_marker(tmp_path: Path) -> None:
+    one, two, three = (entry(letter * 20) for letter in (b"a", b"b", b"c"))
+    path = write(tmp_path, [one])
+    end = HEAD + 8 + len(one)
+    segment = Segment(path, mode="eager")
+    assert read_all(segment) == [(HEAD + 8, one)]
+    assert not segment.look()
+
+    put(path, end + 8, two[:-1])
+    assert not segment.look()  # it is being written
+    put(path, end + 8 + len(two), three)
+    assert not segment.look()  # whatever is behind it
+    put(path, end + 8, two)
+    assert segment.look()
+    assert (segment.live, segment.position) == (True, end + 8)
+    data, at, final = segment.read(5)
+    assert (data.rstrip(b"\0"), at, final) == (two + three, end + 8, False)
+    segment.advance(end + 8 + len(two))
+    assert segment.position == end + 8 + len(two)
+    assert segment.look()
+    assert segment.read(5)[0].startswith(three)
+
+    # The marker comes: the rest of its section, and then behind the next one.
+    last = end + 8 + len(two + three)
+    put(path, end, sync_marker(ID, end, last))
+    segment.rewind(end + 8 + len(two))
+    assert read_all(segment) == [(end + 8 + len(two), three)]
+    assert segment.position == last
+    put(path, last + 8, one)
+    assert segment.look()
+    assert (segment.live, segment.position) == (True, last + 8)
+    segment.advance(last + 8 + len(one))
+    put(path, last, sync_marker(ID, last, last + 8 + len(one)))
+    assert not segment.look()
+    segment.close()
+
+
+@pytest.mark.parametrize(("mode", "compressor"), [("marker", ""), ("idx", ""), ("eager", "LZ4Compressor")])
+def test_the_others_do_not(tmp_path: Path, mode: ReadMode, compressor: str) -> None:
+    path = write(tmp_path, [b"a" * 20], compressor=compressor)
+    write_index(path, "100000")
+    segment = Segment(path, mode=mode)
+    assert len(read_all(segment)) == 1
+    end = len(path.read_bytes().rstrip(b"\0")) if compressor else HEAD + 28
+    put(path, end, bytes(8) + entry(b"b" * 20))
+    assert not segment.look()
+    segment.close()
+
+
+def test_eager_in_a_new_segment_and_in_a_complete_one(tmp_path: Path) -> None:
+    """In one nobody knows yet whether its elders are wholly written; in the other no marker will come."""
+    path = write(tmp_path, [])
+    put(path, HEAD + 8, entry(b"a" * 20))
+    segment = Segment(path, mode="eager")
+    assert not segment.look()
+    put(path, HEAD, sync_marker(ID, HEAD, HEAD + 40))
+    assert len(read_all(segment)) == 1
+    put(path, HEAD + 48, entry(b"a" * 20))
+    assert segment.look()
+    segment.rewind(HEAD + 40)
+    segment.complete = True
+    assert not segment.look()
+    segment.close()
+
+
+def test_eager_with_a_size_that_is_damaged(tmp_path: Path) -> None:
+    path = write(tmp_path, [b"a" * 20])
+    for size in (0, -1, 9, 1 << 30, (1 << 31) - 1):
+        put(path, HEAD + 36, struct.pack(">iI", size, module.crc32(struct.pack(">i", size))))
+        segment = Segment(path, mode="eager")
+        assert len(read_all(segment)) == 1
+        segment.close()

@@ -67,9 +67,9 @@ def test_lists_of_tables() -> None:
 
 def test_a_key_without_avro_form_is_refused_once() -> None:
     tables = Tables()
-    odd = table_of("odd", "pk frozen<list<int>> pk, v int")
+    odd = table_of("odd", "pk 'x.Y' pk, v int")
     assert updated(tables, odd, A) == (["ks.a"], ["ks.odd"], [])
-    assert updated(tables, table_of("odd", "pk frozen<list<int>> pk, v int, w int"), A) == ([], [], [])
+    assert updated(tables, table_of("odd", "pk 'x.Y' pk, v int, w int"), A) == ([], [], [])
     assert tables.plans[odd.id.bytes].reason == "unsupported_key"
 
 
@@ -98,10 +98,93 @@ def test_a_table_that_lost_cdc_while_the_agent_was_down() -> None:
     assert index(tables, PLAIN) == -1
 
 
-def test_a_dropped_table_is_still_known() -> None:
+def test_a_table_that_has_cdc_again() -> None:
+    tables = Tables()
+    assert tables.update({A.id: A}, (), 10).resumed == []
+    tables.update({A.id: replace(A, cdc=False)}, (), 10)
+    assert tables.paused == {A.id}
+    for run in (tables, Tables(paused=[A.id])):
+        assert run.update({A.id: A}, (), 12).resumed == [A]
+        assert run.paused == set()
+        assert run.update({A.id: A}, (), 12).resumed == []
+    # One that is excluded meanwhile, or dropped, is none of our business.
+    assert Tables(exclude=[r"ks\.a"], paused=[A.id]).update({A.id: A}, (), 12).resumed == []
+    tables = Tables(paused=[A.id])
+    tables.update({B.id: B}, (), 12)
+    assert tables.paused == set()
+
+
+def dropped(tables: Tables, *known: Table, newest: int = 10) -> list[str]:
+    return [str(t.id) for t in tables.update({t.id: t for t in known}, (), newest).dropped]
+
+
+def test_a_dropped_table_is_followed_through_the_segments_there_are() -> None:
+    for history in ((), (A,)):
+        tables = Tables(history=history, before=[A.id])
+        if not history:
+            updated(tables, A, B)
+        assert dropped(tables, B, newest=10) == [str(A.id)]
+        assert dropped(tables, B, newest=12) == []
+        tables.reach(10)
+        assert tables.followed[index(tables, A)] == A
+        tables.reach(11)
+        assert index(tables, A) == -1
+        assert tables.plans[A.id.bytes].reason == "dropped_table"
+        assert tables.followed_ids == [B.id]
+
+
+def test_a_table_made_anew() -> None:
+    tables = Tables()
+    updated(tables, A)
+    same = table_of("a", "pk int pk, other text", id=7)
+    assert updated(tables, same) == (["ks.a"], [], [])
+    assert (index(tables, A), index(tables, same)) == (0, 1)
+    # What the old one has left would be no key of the new one.
+    for columns in ("pk text pk, v int", "pk int pk, c int ck", "id int pk, v int"):
+        tables = Tables()
+        updated(tables, A)
+        anew = table_of("a", columns, id=8)
+        assert updated(tables, anew) == (["ks.a"], [], [])
+        assert (index(tables, A), index(tables, anew)) == (-1, 1)
+        assert tables.plans[A.id.bytes].reason == "dropped_table"
+        assert tables.followed_ids == [anew.id]
+        updated(tables, anew)
+        tables.reach(99)
+        assert tables.plans[A.id.bytes].reason == "dropped_table"
+
+
+def test_made_anew_long_after_the_drop() -> None:
+    tables = Tables()
+    updated(tables, A)
+    updated(tables)
+    assert index(tables, A) == 0
+    updated(tables, table_of("a", "pk text pk, v int", id=8))
+    assert tables.plans[A.id.bytes].reason == "dropped_table"
+
+
+def test_what_is_remembered() -> None:
+    """All that may share a mutation with a followed table, as long as the log may name it."""
+    tables = Tables()
+    elsewhere = table_of("x", "pk int pk, v int", keyspace="other", cdc=False)
+    updated(tables, A, PLAIN, elsewhere)
+    assert tables.remembered == [A, PLAIN]
+    updated(tables, A, elsewhere, newest=10)
+    assert tables.remembered == [A, PLAIN]
+    again = Tables(before=[A.id], history=[A, PLAIN])
+    assert updated(again, A) == (["ks.a"], [], [])
+    assert again.knows(Unknown(PLAIN.id.bytes))
+    assert index(again, PLAIN) == -1
+    tables.reach(11)
+    assert tables.remembered == [A]
+    assert tables.knows(Unknown(PLAIN.id.bytes))
+
+
+def test_a_table_that_a_torn_read_left_out_is_followed_again() -> None:
     tables = Tables()
     updated(tables, A, B)
-    updated(tables, B)
+    updated(tables, B, newest=10)
+    updated(tables, A, B, newest=10)
+    tables.reach(99)
     assert index(tables, A) == 0
 
 
@@ -125,5 +208,6 @@ def test_giving_up() -> None:
     column = Unknown(A.id.bytes, b"u")
     assert not tables.knows(column)
     assert tables.knows(Unknown(A.id.bytes, b"v"))
+    assert (tables.name(stranger), tables.name(column)) == (None, "ks.a")
     tables.give_up(column)
     assert str(column) == f"table {A.id.hex}, column u"

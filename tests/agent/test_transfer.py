@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from helenus_agent.transfer import delete, quarantine
+from helenus_agent.transfer import delete, move, transfer_of
+from helenus_schemas.errors import HelenusError, Kind
 
 
 def names(directory: Path) -> list[str]:
@@ -33,7 +37,7 @@ def test_delete(segment: Path) -> None:
 
 
 @pytest.mark.parametrize("same_disk", [True, False])
-def test_quarantine(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_disk: bool) -> None:
+def test_move(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_disk: bool) -> None:
     def link(*_: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
@@ -41,16 +45,140 @@ def test_quarantine(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(os, "link", link)
     held = tmp_path / "quarantine"
     for _ in range(2):
-        assert quarantine(segment, held) == held / segment.name
+        assert move(segment, held) == held / segment.name
         assert (held / segment.name).read_bytes() == b"log"
         assert names(held) == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
         assert names(segment.parent) == ["CommitLog-7-13.log"]
 
 
-def test_quarantine_after_a_crash_half_way(segment: Path, tmp_path: Path) -> None:
+def test_move_after_a_crash_half_way(segment: Path, tmp_path: Path) -> None:
     held = tmp_path / "quarantine"
     held.mkdir()
     os.link(segment, held / segment.name)
-    quarantine(segment, held)
+    move(segment, held)
     assert (held / segment.name).read_bytes() == b"log"
     assert not segment.exists()
+
+
+def test_archive(segment: Path, tmp_path: Path) -> None:
+    archive = transfer_of("archive", tmp_path / "some" / "where", segment.parent)
+    for _ in range(2):
+        archive(segment)
+        assert names(tmp_path / "some" / "where") == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
+        assert names(segment.parent) == ["CommitLog-7-13.log"]
+
+
+def test_a_segment_that_a_restarted_node_linked_again(segment: Path, tmp_path: Path) -> None:
+    """The same segment once more, with another index: the node writes a new one when it replays."""
+    held = tmp_path / "held"
+    move(segment, held)
+    segment.write_bytes(b"log")
+    (segment.parent / "CommitLog-7-12_cdc.idx").write_bytes(b"33554432\nCOMPLETED")
+    move(segment, held)
+    assert names(held) == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
+    assert (held / segment.name).read_bytes() == b"log"
+    assert names(segment.parent) == ["CommitLog-7-13.log"]
+
+
+def test_another_node_s_segment_is_not_overwritten(segment: Path, tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    held.mkdir()
+    (held / segment.name).write_bytes(b"its")
+    with pytest.raises(HelenusError, match="another segment of this name") as error:
+        move(segment, held)
+    assert error.value.kind is Kind.TRANSFER_FAILED
+    assert (held / segment.name).read_bytes() == b"its"
+    assert segment.read_bytes() == b"log"
+
+
+def test_the_archive_is_not_cdc_raw(segment: Path) -> None:
+    with pytest.raises(HelenusError, match="cdc_raw itself") as error:
+        transfer_of("archive", segment.parent / ".." / segment.parent.name, segment.parent)
+    assert error.value.kind is Kind.CONFIG
+
+
+def test_no_room_where_it_goes(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", link)
+    held = tmp_path / "held"
+    held.mkdir()
+    (held / f"{segment.name}.part").symlink_to("/dev/full")
+    with pytest.raises(HelenusError, match="No space left") as error:
+        move(segment, held)
+    assert error.value.kind is Kind.TRANSFER_FAILED
+    assert segment.read_bytes() == b"log"
+    assert not (held / segment.name).exists()
+
+
+def test_what_may_not_be_deleted(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlink(self: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(HelenusError, match="Permission denied") as error:
+        delete(segment)
+    assert error.value.kind is Kind.CDC_DIRECTORY
+
+
+YOURS = """
+from helenus_schemas.errors import HelenusError, Kind
+taken = []
+def take(path): taken.append(path.name); path.unlink()
+class Take:
+    def __call__(self, path): taken.append(self); path.unlink(missing_ok=True)
+def leaves(path): pass
+class Needs:
+    def __init__(self, bucket): pass
+def fails(path): raise RuntimeError("the bucket is away")
+def stops(path): raise HelenusError(Kind.STATE, "enough", str(path))
+number = 7
+"""
+
+
+@pytest.fixture
+def yours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "transfers.py").write_text(YOURS)
+    (tmp_path / "mine" / "broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("mine.transfers")
+    for name in [name for name in sys.modules if name.split(".")[0] == "mine"]:
+        del sys.modules[name]
+
+
+def test_a_function_and_a_class_of_yours(yours: Any, segment: Path) -> None:
+    transfer_of("mine.transfers:take", None, segment.parent)(segment)
+    take = transfer_of("mine.transfers:Take", None, segment.parent)
+    take(segment)
+    take(segment)
+    assert yours.taken[0] == segment.name
+    assert isinstance(yours.taken[1], yours.Take)
+    assert yours.taken[1] is yours.taken[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nowhere.at_all:take", "ModuleNotFoundError"),
+        ("mine.transfers:none", "AttributeError"),
+        ("mine.transfers:Needs", "bucket"),
+        ("mine.broken:take", "ZeroDivisionError"),
+        ("mine.transfers:number", "can't be called"),
+    ],
+)
+def test_yours_cannot_be_had(yours: Any, segment: Path, name: str, told: str) -> None:
+    with pytest.raises(HelenusError, match=told) as error:
+        transfer_of(name, None, segment.parent)
+    assert error.value.kind is Kind.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("fails", Kind.TRANSFER_FAILED), ("leaves", Kind.TRANSFER_FAILED), ("stops", Kind.STATE)]
+)
+def test_what_yours_raises(yours: Any, segment: Path, name: str, kind: Kind) -> None:
+    with pytest.raises(HelenusError) as error:
+        transfer_of(f"mine.transfers:{name}", None, segment.parent)(segment)
+    assert error.value.kind is kind
+    assert str(segment) in str(error.value)

@@ -1,12 +1,16 @@
-"""Writes version-7 commit-log segments from a description, by the format and not by what the decoder does."""
+"""Writes commit-log segments from a description, by the format and not by what the decoder does."""
 
 from __future__ import annotations
 
+import json
 import struct
 import uuid
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
+
+import cramjam
 
 from helenus_schemas.table import Table
 
@@ -253,12 +257,34 @@ def _int(value: int) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-def segment_bytes(segment: int, sections: Sequence[bytes], size: int = 0) -> bytes:
-    """A whole segment: each section the entries of one sync, zeros up to `size`."""
-    out = header(segment)
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "LZ4Compressor": lambda data: (
+        struct.pack("<i", len(data)) + bytes(cramjam.lz4.compress_block(data, store_size=False))
+    ),
+    "SnappyCompressor": lambda data: bytes(cramjam.snappy.compress_raw(data)),
+    "DeflateCompressor": zlib.compress,
+    "ZstdCompressor": lambda data: bytes(cramjam.zstd.compress(data)),
+}
+"""A section's content as each of Cassandra's compressors writes it."""
+
+
+def options(compressor: str) -> bytes:
+    """What a header says of a segment that is compressed so; "" is not at all."""
+    if not compressor:
+        return b"{}"
+    return json.dumps({"compressionParameters": {}, "compressionClass": compressor}, separators=(",", ":")).encode()
+
+
+def segment_bytes(
+    segment: int, sections: Sequence[bytes], size: int = 0, version: int = 7, compressor: str = ""
+) -> bytes:
+    """A whole segment: each section the entries of one sync; zeros up to `size` if it is not compressed."""
+    out = header(segment, version, options(compressor))
     for content in sections:
+        if compressor:
+            content = struct.pack(">i", len(content)) + COMPRESS[compressor](content)
         out += sync_marker(segment, len(out), len(out) + 8 + len(content)) + content
-    return out + bytes(max(size - len(out), 8))
+    return out if compressor else out + bytes(max(size - len(out), 8))
 
 
 def file_name(segment: int, version: int = 7) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from integration.pipeline import Pipeline, eventually
 from integration.workload import Workload, create
 
-from helenus_stack.records import messages
+from helenus_stack.records import Record, messages
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
@@ -134,6 +135,44 @@ def test_random_statements_converge(pipeline: Pipeline, session: Any) -> None:
     workload = Workload(session, "path.all_kinds", seed=1)
     workload.run(1500)
     pipeline.converges("path.all_kinds")
+
+
+def test_a_range_delete_is_a_marker_and_the_rows_that_live(pipeline: Pipeline, session: Any) -> None:
+    for b in "abcd":
+        session.execute(f"INSERT INTO path.only_keys (a, b) VALUES (9, '{b}')")
+    session.execute("DELETE FROM path.only_keys WHERE a = 9 AND b >= 'b' AND b < 'd'")
+    pipeline.converges("path.only_keys")
+    markers = [r for r in pipeline.records("path.only_keys") if r.headers.get("scope") == b"range"]
+    assert [(r.key, r.value) for r in markers] == [({"a": 9, "b": None}, None)]
+    assert json.loads(markers[0].headers["start"]) == {"inclusive": True, "values": {"b": "b"}}
+    assert json.loads(markers[0].headers["end"]) == {"inclusive": False, "values": {"b": "d"}}
+    # Two ranges of one mutation, and a row that lives for its newer time in the range: the marker comes before it.
+    session.execute(
+        "BEGIN UNLOGGED BATCH DELETE FROM path.only_keys USING TIMESTAMP 5 WHERE a = 8 AND b < 'm';"
+        "DELETE FROM path.only_keys USING TIMESTAMP 5 WHERE a = 8 AND b > 'x';"
+        "INSERT INTO path.only_keys (a, b) VALUES (8, 'c') USING TIMESTAMP 6; APPLY BATCH"
+    )
+    pipeline.converges("path.only_keys")
+    told = [(r.headers.get("scope"), r.key["b"]) for r in pipeline.records("path.only_keys") if r.key["a"] == 8]
+    assert told.count((b"range", None)) == 2
+    assert told[-1] == (None, "c")
+
+
+def test_a_truncation_is_a_marker_in_every_partition(pipeline: Pipeline, session: Any) -> None:
+    for a in range(20):
+        session.execute(f"INSERT INTO path.only_keys (a, b) VALUES ({a}, 'gone')")
+    pipeline.converges("path.only_keys")
+    session.execute("TRUNCATE path.only_keys")
+    for a in range(5):
+        session.execute(f"INSERT INTO path.only_keys (a, b) VALUES ({a}, 'new')")
+    eventually(lambda: len(truncations(pipeline)) == 4, 30, "a marker in each of the four partitions")
+    pipeline.converges("path.only_keys")
+    assert {r.partition for r in truncations(pipeline)} == {0, 1, 2, 3}
+    assert all(r.key == {"table": "path.only_keys"} and r.value is None for r in truncations(pipeline))
+
+
+def truncations(pipeline: Pipeline) -> list[Record]:
+    return [r for r in pipeline.records("path.only_keys") if r.headers.get("scope") == b"table"]
 
 
 def test_a_table_without_cdc_has_no_topic(pipeline: Pipeline, session: Any) -> None:

@@ -99,6 +99,11 @@ class Workload:
             (3, f"UPDATE {t} SET v = 'lwt' WHERE {where} IF n > 500"),
             (3, f"INSERT INTO {t} (p, q, c, d, s, v) VALUES ({p}, '{q}', {c}, {d}, 'both', 'v{n}')"),
             (3, "batch"),
+            (3, f"DELETE FROM {t} WHERE {partition} AND c = {c}"),
+            (2, f"DELETE FROM {t} WHERE {partition} AND c > {c}"),
+            (2, f"DELETE FROM {t} WHERE {partition} AND c >= {c} AND c < {c + 2}"),
+            (1, f"DELETE FROM {t} WHERE {partition} AND c = {c} AND d > {d}"),
+            (1, "ranges"),
         ]
         chosen = r.choices([statement for _, statement in choices], [weight for weight, _ in choices])[0]
         if chosen == "batch":
@@ -107,6 +112,13 @@ class Workload:
             now = time.time_ns() // 1000
             batch.add(f"DELETE FROM {t} USING TIMESTAMP {now} WHERE {partition}")
             batch.add(f"INSERT INTO {t} (p, q, c, d, v) VALUES ({p}, '{q}', {c}, {d}, 'b') USING TIMESTAMP {now + 1}")
+            self.session.execute(batch)
+        elif chosen == "ranges":
+            # Two ranges and a row between them, in one mutation.
+            batch = BatchStatement(BatchType.UNLOGGED)
+            batch.add(f"DELETE FROM {t} WHERE {partition} AND c < 2")
+            batch.add(f"INSERT INTO {t} (p, q, c, d, v) VALUES ({p}, '{q}', 2, {d}, 'between')")
+            batch.add(f"DELETE FROM {t} WHERE {partition} AND c > 2 AND c <= 4")
             self.session.execute(batch)
         else:
             self.session.execute(chosen)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from helenus_schemas.config import CassandraSettings, CommaList, PassThrough, Settings
+from helenus_schemas.config import Alias, CassandraSettings, CommaList, PassThrough, Settings
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -72,3 +72,57 @@ def test_keys_of_other_products_are_taken(tmp_path: Path) -> None:
 def test_every_field_has_a_dotted_key() -> None:
     assert {f.alias for f in Example.model_fields.values()} >= {"cassandra.local.dc", "kafka.bootstrap.servers"}
     assert Settings.model_config["extra"] == "forbid"
+
+
+class Migrated(CassandraSettings):
+    aliases = {
+        "theirs": "size",
+        "theirs.seconds": Alias("size", convert=lambda value: str(int(value) * 1000)),
+        "theirs.flag": Alias("size", convert=lambda value: None if value == "off" else "7"),
+        "theirs.old": Alias(why="there is no such thing"),
+        "theirs.*": Alias(why="none of them is needed"),
+    }
+    environment = {"THEIR_SIZE": "theirs", "THEIR_OLD": "theirs.old"}
+
+    size: int = 1
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ({"theirs": "5"}, 5),
+        ({"theirs": "5", "size": "6"}, 6),
+        ({"size": "6", "theirs": "5"}, 6),
+        ({"theirs.seconds": "3"}, 3000),
+        ({"theirs.flag": "on"}, 7),
+        ({"theirs.flag": "off"}, 1),
+        ({"theirs.old": "x", "theirs.and.so.on": "y"}, 1),
+    ],
+)
+def test_what_becomes_of_other_keys(given: dict[str, str], size: int) -> None:
+    assert Migrated.of(given, "f").size == size
+
+
+def test_each_other_key_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    Migrated.of({"theirs": "5", "theirs.old": "x"}, "their.properties")
+    first, second = capsys.readouterr().out.splitlines()
+    for told in ("warning", "their.properties", "key=theirs", "use=size"):
+        assert told in first
+    assert "there is no such thing" in second
+
+
+def test_a_value_without_counterpart_is_one_of_the_errors() -> None:
+    with pytest.raises(HelenusError, match=r"theirs\.seconds: invalid literal.*siez: unknown property"):
+        Migrated.of({"theirs.seconds": "soon", "siez": "1"}, "f")
+
+
+def test_the_environment_counts_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    path.write_text("")
+    assert Migrated.load(path).size == 1
+    monkeypatch.setenv("THEIR_SIZE", "9")
+    monkeypatch.setenv("THEIR_OLD", "9")
+    assert Migrated.load(path).size == 9
+    for line in ("theirs=8", "size=8"):
+        path.write_text(line)
+        assert Migrated.load(path).size == 8

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from helenus_schemas import names
-from helenus_schemas.cql import parse
+from helenus_schemas.cql import parse, quote
 from helenus_schemas.errors import POLICIES, HelenusError, Kind, told_in
 from helenus_schemas.table import read_tables
 
@@ -90,7 +90,16 @@ def test_the_schema_id_follows_columns_and_types() -> None:
 
 @pytest.mark.parametrize(
     ("width", "t"),
-    [(4, "int"), (8, "timestamp"), (0, "smallint"), (0, "date"), (12, "vector<float, 3>"), (0, "vector<text, 2>")],
+    [
+        (4, "int"),
+        (8, "timestamp"),
+        (0, "smallint"),
+        (0, "date"),
+        (12, "vector<float, 3>"),
+        (0, "vector<text, 2>"),
+        (16, "'org.apache.cassandra.db.marshal.LexicalUUIDType'"),
+        (0, "'x.Y'"),
+    ],
 )
 def test_widths_in_the_commit_log(width: int, t: str) -> None:
     assert parse(t).width == width
@@ -102,8 +111,27 @@ def test_partition_of_a_token() -> None:
     assert {names.partition(t << 48, 4) for t in range(-8, 8)} == {0, 1, 2, 3}
 
 
-def test_avro_names_are_legal_and_differ() -> None:
-    assert names.avro_names(["a-b", "a b", "1st", "ok"]) == {"a-b": "a_b", "a b": "a_b_2", "1st": "_1st", "ok": "ok"}
+def test_a_table_of_some_columns() -> None:
+    columns = [column("pk", "int", "partition_key", 0), column("ck", "int", "clustering", 0)]
+    columns += [column("a", "int"), column("ab", "int"), column("s", "int", "static")]
+    whole = read_tables(schema(*columns))[ID]
+    assert whole.only(".*") is whole
+    some = whole.only("a|s")
+    assert [c.name for c in some.primary_key + some.values] == ["pk", "ck", "a", "s"]
+    assert some.schema_id != whole.schema_id
+    assert whole.only("none").values == ()
+
+
+def test_types_whose_names_need_quotes() -> None:
+    types = [
+        {"keyspace_name": "ks", "type_name": n, "field_names": f, "field_types": t}
+        for n, f, t in (('Out"er', ["A b"], ['frozen<"In ner">']), ("In ner", ["x"], ["int"]), ("int", ["i"], ["int"]))
+    ]
+    found = read_tables(
+        schema(column("pk", 'frozen<"Out""er">', "partition_key", 0), column("v", '"int"'), types=types)
+    )
+    pk, v = found[ID].columns
+    assert (pk.type.label, pk.type.args[0].label, v.type.name) == ('Out"er', "In ner", "udt")
 
 
 def test_every_kind_of_error_has_a_policy_with_advice() -> None:
@@ -120,3 +148,11 @@ def test_an_error_survives_the_text_of_a_traceback(kind: Kind) -> None:
     assert (told.kind, str(told)) == (kind, str(error))
     assert told_in("ValueError: [config]") is None
     assert pickle.loads(pickle.dumps(error)).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("name", "quoted"),
+    [("a_1", "a_1"), ("key", "key"), ("select", '"select"'), ("true", '"true"'), ("A", '"A"'), ('a"b', '"a""b"')],
+)
+def test_names_that_are_words_of_cql_are_quoted(name: str, quoted: str) -> None:
+    assert quote(name) == quoted

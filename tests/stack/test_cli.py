@@ -67,6 +67,7 @@ def test_down_deletes_only_its_own(directory: Path) -> None:
         (["stop", "mongo"], "there is no server 'mongo'"),
         (["logs"], "there are no logs yet"),
         (["up", "--nodes", "7"], "--nodes"),
+        (["up", "--cassandra", "3.11"], "--cassandra"),
         (["up", "--cassandra-yaml", "cdc_enabled"], "'cdc_enabled' is not KEY=VALUE"),
     ],
 )
@@ -88,7 +89,7 @@ def server(folder: Path, seconds: float) -> Server:
     def prepare(java: Path, jars: object) -> Command:
         raise NotImplementedError
 
-    return Server("fake", folder, "127.0.0.1", 1, "kafka", 17, True, prepare, lambda: False, seconds)
+    return Server("fake", folder, "127.0.0.1", 1, "kafka", "kafka", 17, True, prepare, lambda: False, seconds)
 
 
 def test_a_server_that_dies_shows_the_end_of_its_log(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from helenus_stack.progress import Progress, Silent
 
 CONTENT = b"classes"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-SERVERS = ("cassandra", "kafka", "registry")
+SERVERS = ("cassandra", "cassandra-4.1", "cassandra-4.0", "kafka", "registry")
 
 
 def artifact(name: str) -> Artifact:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helenus_stack import cassandra, kafka, ports, registry
+from helenus_stack import cassandra, kafka, ports, registry, secure
 from helenus_stack.errors import StackError
 from helenus_stack.settings import Settings
 
@@ -55,8 +55,9 @@ def test_kafka_formats_its_folder_only_before_the_first_start(tmp_path: Path) ->
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "meta.properties").touch()
     later = kafka.prepare(settings, tmp_path, JAVA, JARS)
-    assert "StorageTool" in first.arguments[-1]
-    assert not any("StorageTool" in argument for argument in later.arguments)
+    assert f"@{tmp_path / 'format.arguments'}" in first.arguments[-1]
+    assert "StorageTool" in (tmp_path / "format.arguments").read_text()
+    assert not any("format.arguments" in argument for argument in later.arguments)
     properties = (tmp_path / "server.properties").read_text().splitlines()
     assert "listeners=PLAINTEXT://127.0.0.1:9192,CONTROLLER://127.0.0.1:9193" in properties
     assert "message.max.bytes=5" in properties
@@ -83,8 +84,53 @@ def test_settings_are_remembered_and_changed(tmp_path: Path) -> None:
 
 def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
     Settings(nodes=3).save(tmp_path / "stack.json")
-    with pytest.raises(StackError, match=r"has 3 node\(s\), not 1.*--delete"):
+    with pytest.raises(StackError, match=r"made with nodes 3, not 1.*--delete"):
         Settings.changed(tmp_path / "stack.json", {"nodes": 1})
+
+
+def test_data_of_another_version_are_refused(tmp_path: Path) -> None:
+    Settings(cassandra="4.1").save(tmp_path / "stack.json")
+    with pytest.raises(StackError, match=r"made with cassandra 4\.1, not 5\.0"):
+        Settings.changed(tmp_path / "stack.json", {"cassandra": "5.0"})
+
+
+def test_a_version_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"no Cassandra '3\.11'.*5\.0, 4\.1, 4\.0"):
+        cassandra.servers(Settings(cassandra="3.11"), tmp_path)
+
+
+def test_each_version_has_its_names_its_java_and_its_jars(tmp_path: Path) -> None:
+    found = {version: cassandra.servers(Settings(cassandra=version), tmp_path)[0] for version in cassandra.VERSIONS}
+    assert {version: server.java for version, server in found.items()} == {"5.0": 17, "4.1": 11, "4.0": 11}
+    assert len({server.lock for server in found.values()}) == 3
+    old = cassandra.configuration(Settings(cassandra="4.0"), 0, tmp_path)
+    assert old["commitlog_sync_period_in_ms"] == 10_000
+    assert "commitlog_sync_period" not in old
+
+
+def test_a_secure_stack_hides_its_passwords(tmp_path: Path) -> None:
+    settings = Settings(secure=True)
+    access = secure.security(settings, tmp_path)
+    assert access
+    secure.prepare(settings, tmp_path)
+    passwords = secure.read_passwords(Path(access.passwords))
+    secure.prepare(settings, tmp_path)
+    assert secure.read_passwords(Path(access.passwords)) == passwords, "made once"
+    assert len(set(passwords.values())) == len(passwords) == 5
+    command = kafka.prepare(settings, tmp_path / "kafka", JAVA, JARS)
+    cassandra.prepare(settings, 0, tmp_path / "cassandra1", JAVA, JARS)
+    secrets = [password for user, password in passwords.items() if user != secure.CASSANDRA_ADMIN]
+    assert not [secret for secret in secrets if secret in " ".join(command.arguments)]
+    holders = [p for p in tmp_path.rglob("*") if p.is_file() and any(s.encode() in p.read_bytes() for s in secrets)]
+    assert {path.name for path in holders} == {"passwords.properties", "server.properties", "format.arguments"}
+    assert (tmp_path / "secrets").stat().st_mode & 0o077 == 0
+    assert not [path for path in holders if path.parent.name == "kafka" and path.stat().st_mode & 0o077]
+
+
+def test_a_stack_that_is_not_secure_has_no_secrets(tmp_path: Path) -> None:
+    secure.prepare(Settings(), tmp_path)
+    assert secure.security(Settings(), tmp_path) is None
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"nodez": 1}'])

@@ -186,12 +186,12 @@ def test_another_stack_finds_other_ports(stack: Stack, tmp_path: Path) -> None:
 def test_three_nodes_see_each_other(tmp_path: Path) -> None:
     with Stack(tmp_path, only=["cassandra"], nodes=3, port_offset=OFFSET + 100) as three:
         assert three.status().contact_points == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
-        assert united(three.settings)
+        assert united(three.settings, three.directory)
         assert len({node.cdc_raw for node in three.status().nodes}) == 3
         three.kill("cassandra3")
-        assert eventually(lambda: not united(three.settings), 60)
+        assert eventually(lambda: not united(three.settings, three.directory), 60)
         three.start("cassandra3")
-        assert united(three.settings)
+        assert united(three.settings, three.directory)
 
 
 def test_a_server_that_can_not_start_is_told_and_nothing_stays(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""The compressors that cassandra.yaml can name in `commitlog_compression`, and the blocks they write.
+
+A block tells nothing that the log doesn't: it must come to exactly the length that its section gives. LZ4Compressor
+writes that length once more before its block, as a little-endian int; SnappyCompressor writes Snappy's raw form,
+DeflateCompressor a zlib stream, ZstdCompressor one frame.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+Decompress = Callable[[bytes, int], memoryview]
+"""A block, and how many bytes it must come to. Raises ValueError."""
+
+
+def decompress(compressor: str) -> Decompress:
+    """How to read what a Cassandra compressor class wrote; its package may be left out. Raises ValueError."""
+    name = compressor.rsplit(".", 1)[-1]
+    if name not in _BLOCKS:
+        raise ValueError(f"it is compressed by {compressor}; only {', '.join(_BLOCKS)} are read")
+    read, most = _BLOCKS[name]
+
+    def whole(block: bytes, length: int) -> memoryview:
+        if length > most * len(block):
+            raise ValueError(f"no {len(block)} bytes of {name} come to {length}")
+        found = read(block, length)
+        if len(found) != length:
+            raise ValueError(f"{len(block)} bytes of {name} come to {len(found)}, not {length}")
+        return found
+
+    return whole
+
+
+def _lz4(block: bytes, length: int) -> memoryview:
+    import cramjam  # here and below: few nodes compress their log
+
+    if int.from_bytes(block[:4], "little") != length:
+        raise ValueError(f"a block of LZ4 that says it comes to {int.from_bytes(block[:4], 'little')}, not {length}")
+    try:
+        return memoryview(cramjam.lz4.decompress_block(block[4:], output_len=length))
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"not a block of LZ4: {error}") from None
+
+
+def _snappy(block: bytes, length: int) -> memoryview:
+    import cramjam
+
+    found = bytearray(length)
+    try:
+        return memoryview(found)[: cramjam.snappy.decompress_raw_into(block, found)]
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"not a block of Snappy: {error}") from None
+
+
+def _zstd(block: bytes, length: int) -> memoryview:
+    import cramjam
+
+    found = bytearray(length)
+    try:
+        return memoryview(found)[: cramjam.zstd.decompress_into(block, found)]
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"not a frame of Zstd: {error}") from None
+
+
+def _deflate(block: bytes, length: int) -> memoryview:
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(block, length + 1)
+    except zlib.error as error:
+        raise ValueError(f"not a stream of zlib: {error}") from None
+    if len(found) == length and (not stream.eof or stream.unused_data):
+        raise ValueError("a stream of zlib that does not end where its section does")
+    return memoryview(found)
+
+
+# How a compressor's blocks are read, and how many bytes one of theirs can come to by the format: no damaged length has
+# more memory taken than the file is worth.
+_BLOCKS: dict[str, tuple[Callable[[bytes, int], memoryview], int]] = {
+    "LZ4Compressor": (_lz4, 255),
+    "SnappyCompressor": (_snappy, 22),
+    "DeflateCompressor": (_deflate, 1032),
+    "ZstdCompressor": (_zstd, 1 << 15),
+}

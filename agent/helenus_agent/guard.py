@@ -1,0 +1,112 @@
+"""What threatens the log, and what of it is lost: the one place where it is counted, logged, and noted as a gap.
+
+Cassandra gives cdc_raw a limit, cdc_total_space. Where that is reached it refuses writes to CDC tables, or, with
+cdc_block_writes: false, deletes the oldest segments, read or not.
+
+A gap is a fact to be told as a Change of scope GAP. It stays in the positions until it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection
+
+import structlog
+
+from helenus_agent import metrics
+from helenus_agent.notices import Notice
+from helenus_agent.positions import Gap, Positions
+from helenus_agent.truncations import Place
+from helenus_schemas.change import Scope
+
+_EARLY = (metrics.LOW, metrics.CRITICAL)
+_log = structlog.get_logger()
+
+
+class Headroom:
+    """Watches the size of cdc_raw against its `limit` in bytes (None: not known). `blocks`: as cdc_block_writes."""
+
+    def __init__(self, limit: int | None = None, blocks: bool = True) -> None:
+        self._limit = limit
+        self._blocks = blocks
+        self._crossed = 0
+
+    def watch(self, used: int) -> None:
+        """Warn when so many bytes are more than 80 or 95 % of the limit; once, until they are less again."""
+        if not self._limit:
+            return
+        crossed = sum(used >= part * self._limit for part in _EARLY)
+        if crossed > self._crossed:
+            then = "refuses writes to CDC tables" if self._blocks else "deletes the oldest segments, read or not"
+            _log.warning(
+                "cdc_raw.fills",
+                used=used,
+                limit=self._limit,
+                percent=round(100 * used / self._limit),
+                advice=f"when it is full Cassandra {then}: see that the broker keeps up, or raise cdc_total_space",
+            )
+        self._crossed = crossed
+
+
+def lost(positions: Positions, segment: int, position: int, directory: str) -> None:
+    """A segment that is known to hold changes of CDC tables is gone; it was read up to `position`."""
+    metrics.LOST.inc()
+    _log.error("segment.lost", directory=directory, segment=segment, position=position, advice=_ADVICE)
+    _note(positions, "", "lost")
+
+
+def look_back(positions: Positions, first: int, present: Collection[int]) -> None:
+    """At the start, on a node that deletes unread segments when cdc_raw is full: may it have done so?
+
+    It deletes the oldest. So if the `first` segment that was not done with when the agent stopped is gone, and none
+    that old is among those `present`, it and those after it may have been full of changes.
+    """
+    oldest = min(present, default=first)
+    if oldest <= first:
+        return
+    metrics.POSSIBLE_LOSS.inc()
+    _log.error("log.possible-loss", first_missing=first, first_present=oldest, advice=_ADVICE)
+    _note(positions, "", "possible_loss")
+
+
+def resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
+    """A table has CDC again."""
+    _log.warning("table.resumed", table=name, advice="what was written with cdc = false is missing; " + _ADVICE)
+    _note(positions, str(table), "cdc_was_off")
+
+
+def due(positions: Positions, followed: Collection[uuid.UUID], reached: Place) -> list[Notice]:
+    """The gaps to be told now, each for its table or for all that are followed; each is given once."""
+    notices: list[Notice] = []
+    for gap in positions.gaps:
+        if gap.told:
+            continue
+        gap.told = True
+        metrics.GAPS.labels(gap.reason).inc()
+        tables = [table for table in followed if gap.table in ("", str(table))]
+        notices.extend(Notice(Scope.GAP, table, gap.time, gap.time, *reached) for table in tables)
+    return notices
+
+
+def acknowledged(positions: Positions) -> None:
+    """All that were given are with the broker: forget them."""
+    positions.gaps = [gap for gap in positions.gaps if not gap.told]
+
+
+def rewind(positions: Positions) -> None:
+    """What is not acknowledged is to be told again."""
+    for gap in positions.gaps:
+        gap.told = False
+
+
+_ADVICE = "copy the table anew, or repair what reads its events: they are told of it by a Change of scope GAP"
+
+
+def _note(positions: Positions, table: str, reason: str) -> None:
+    now = time.time_ns() // 1000
+    for gap in positions.gaps:
+        if not gap.told and gap.table == table:
+            gap.time, gap.reason = now, reason
+            return
+    positions.gaps.append(Gap(table, now, reason))

@@ -1,0 +1,230 @@
+"""Where an agent stands, told by its state file, cdc_raw and, if it serves them, its metrics; it itself isn't asked."""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.error
+import urllib.request
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from helenus_agent import positions
+from helenus_agent.config import AgentSettings, raw_directory, read_yaml
+from helenus_agent.discovery import Node
+from helenus_agent.reprocess import quarantined
+from helenus_agent.segment import parse_name, read_index
+from helenus_schemas.errors import HelenusError
+
+_TIMEOUT = 2.0
+_PREFIX = "helenus_agent_"
+
+
+@dataclass(frozen=True)
+class SegmentStatus:
+    """A segment in cdc_raw, or one that the state knows. `size` and `position` in bytes; `size` None: no file."""
+
+    id: int
+    size: int | None
+    position: int
+    indexed: bool
+    complete: bool
+    done: bool
+    bad: bool
+
+
+@dataclass(frozen=True)
+class Status:
+    """What there is to know. `trouble`: why it is not healthy, empty if it is. Ages in s, sizes in bytes.
+
+    `metrics`: the agent's own, without their common prefix; a labelled one as `name{label}`. Empty if it serves none.
+    """
+
+    running: bool
+    trouble: list[str]
+    host_id: str | None
+    state_dir: str
+    saved_age: float | None
+    raw_dir: str | None
+    raw_bytes: int
+    raw_limit: int | None
+    segments: list[SegmentStatus]
+    done: int
+    quarantined: list[str]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def healthy(self) -> bool:
+        return not self.trouble
+
+    @property
+    def raw_headroom(self) -> int | None:
+        """Bytes until the node refuses writes to tables with CDC."""
+        return None if self.raw_limit is None else max(0, self.raw_limit - self.raw_bytes)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as what `json` takes."""
+        return {"healthy": self.healthy, **asdict(self), "raw_headroom": self.raw_headroom}
+
+
+def status(settings: AgentSettings) -> Status:
+    """Look. Never raises for what an agent can leave behind: that is `trouble`."""
+    trouble: list[str] = []
+    running = positions.is_held(settings.state_dir)
+    if not running:
+        trouble.append("no agent runs on this state.dir")
+    saved = None
+    try:
+        saved = positions.read(settings.state_dir)
+    except HelenusError as error:
+        trouble.append(str(error))
+    raw = None
+    try:
+        raw = raw_directory(settings)
+    except HelenusError as error:
+        trouble.append(str(error))
+    segments = _segments(raw, saved or positions.Positions())
+    held = [str(path) for path in quarantined(settings.state_dir)]
+    if held:
+        trouble.append(f"{len(held)} segments are in quarantine: helenus-agent reprocess puts them back")
+    trouble += [f"segment {segment.id} could not be read wholly" for segment in segments if segment.bad]
+    metrics: dict[str, float] = {}
+    if running and settings.http_port:
+        metrics = _metrics(settings, trouble)
+    at = positions.saved_at(settings.state_dir)
+    limit = metrics.get("cdc_raw_limit_bytes") or _limit_named(settings)
+    return Status(
+        running=running,
+        trouble=trouble,
+        host_id=saved.host_id if saved else None,
+        state_dir=str(settings.state_dir),
+        saved_age=None if at is None else max(0.0, time.time() - at),
+        raw_dir=str(raw) if raw else None,
+        raw_bytes=sum(segment.size or 0 for segment in segments),
+        raw_limit=int(limit) if limit else None,
+        segments=segments,
+        done=len(saved.done) if saved else 0,
+        quarantined=held,
+        metrics=metrics,
+    )
+
+
+def _segments(raw: Path | None, saved: positions.Positions) -> list[SegmentStatus]:
+    files = {parsed[1]: path for path in raw.glob("*.log") if (parsed := parse_name(path.name))} if raw else {}
+    found = []
+    for number in sorted(files.keys() | saved.segments.keys()):
+        mark = saved.segments.get(number, positions.Mark(0))
+        size, index = None, None
+        if number in files:
+            index = read_index(files[number])
+            try:
+                size = files[number].stat().st_size
+            except OSError:
+                if number not in saved.segments:
+                    continue  # gone while we looked
+        found.append(
+            SegmentStatus(
+                id=number,
+                size=size,
+                position=mark.offset,
+                indexed=mark.indexed or index is not None,
+                complete=index is not None and index[1],
+                done=number in saved.done,
+                bad=mark.bad,
+            )
+        )
+    return found
+
+
+def _limit_named(settings: AgentSettings) -> int | None:
+    """What the node's cassandra.yaml says that cdc_raw may take; without that the node computes it from the disk."""
+    if settings.cassandra_config is None:
+        return None
+    try:
+        found = read_yaml(settings.cassandra_config)
+    except HelenusError:
+        return None
+    named = {key: str(value) for key, value in found.items() if key.startswith("cdc")}
+    return Node(uuid.UUID(int=0), "", named).raw_limit
+
+
+def _metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
+    """What the running agent serves, and what it says of its health."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http_host, settings.http_host)
+    text = ""
+    base = f"http://{host}:{settings.http_port}"
+    try:
+        with urllib.request.urlopen(f"{base}/metrics", timeout=_TIMEOUT) as answer:
+            text = answer.read().decode()
+        with urllib.request.urlopen(f"{base}/health/ready", timeout=_TIMEOUT) as answer:
+            answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            trouble.append(error.read().decode(errors="replace").strip())
+    except (OSError, http.client.HTTPException) as error:
+        trouble.append(f"{base} does not answer: {error}")
+        return {}
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith(_PREFIX) and "le" not in sample.labels:
+                labels = ",".join(sample.labels.values())
+                found[sample.name.removeprefix(_PREFIX) + (f"{{{labels}}}" if labels else "")] = sample.value
+    return found
+
+
+def table(found: Status) -> str:
+    """For people to read."""
+    told, age = found.metrics, found.saved_age
+    lines = [
+        ("agent", ("running" if found.running else "stopped") + ("" if found.trouble else ", healthy")),
+        ("node", found.host_id or "unknown"),
+        ("state", f"{found.state_dir}, {'never saved' if age is None else f'saved {_age(age)} ago'}"),
+        ("cdc_raw", f"{found.raw_dir or 'unknown'}, {_room(found)}"),
+        ("done", f"{found.done} segments lately"),
+        ("quarantined", ", ".join(found.quarantined) or "none"),
+    ]
+    events = sum(value for name, value in told.items() if name.startswith("events_total"))
+    if told:
+        lines += [
+            ("events", f"{events:,.0f} acknowledged since its start"),
+            ("oldest unsent", _age(told.get("oldest_unsent_seconds", 0.0))),
+            ("lost", f"{told.get('lost_segments_total', 0):.0f} segments"),
+        ]
+    lines += [("trouble", text) for text in found.trouble]
+    rows = [("SEGMENT", "SIZE", "POSITION", "STATE")]
+    for segment in found.segments:
+        size = "gone" if segment.size is None else _size(segment.size)
+        rows.append((str(segment.id), size, str(segment.position), _state(segment)))
+    widths = [max(len(row[n]) for row in rows) for n in range(3)]
+    body = [f"{r[0]:<{widths[0]}}  {r[1]:>{widths[1]}}  {r[2]:>{widths[2]}}  {r[3]}" for r in rows]
+    return "\n".join([*(f"{name:<14} {text}" for name, text in lines), "", *body])
+
+
+def _state(segment: SegmentStatus) -> str:
+    words = {
+        "done": segment.done,
+        "bad": segment.bad,
+        "complete": segment.complete,
+        "with changes": segment.indexed and not segment.complete,
+    }
+    return ", ".join(word for word, is_so in words.items() if is_so) or "no changes yet"
+
+
+def _room(found: Status) -> str:
+    if found.raw_limit is None or found.raw_headroom is None:
+        return f"{_size(found.raw_bytes)}, limit unknown: set http.port, and a running agent tells it"
+    share = found.raw_bytes / found.raw_limit
+    return f"{_size(found.raw_bytes)} of {_size(found.raw_limit)} ({share:.0%}), {_size(found.raw_headroom)} left"
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

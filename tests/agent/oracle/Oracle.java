@@ -1,0 +1,186 @@
+import java.io.BufferedOutputStream;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.ArrayList;
+import java.util.HexFormat;
+import java.util.List;
+
+import org.apache.cassandra.config.DatabaseDescriptor;
+import org.apache.cassandra.cql3.CQLFragmentParser;
+import org.apache.cassandra.cql3.CQLStatement;
+import org.apache.cassandra.cql3.CqlParser;
+import org.apache.cassandra.db.ClusteringPrefix;
+import org.apache.cassandra.db.DeletionTime;
+import org.apache.cassandra.db.LivenessInfo;
+import org.apache.cassandra.db.Mutation;
+import org.apache.cassandra.db.commitlog.CommitLogDescriptor;
+import org.apache.cassandra.db.commitlog.CommitLogPosition;
+import org.apache.cassandra.db.commitlog.CommitLogReadHandler;
+import org.apache.cassandra.db.commitlog.CommitLogReader;
+import org.apache.cassandra.db.partitions.PartitionUpdate;
+import org.apache.cassandra.db.rows.Cell;
+import org.apache.cassandra.db.rows.ColumnData;
+import org.apache.cassandra.db.rows.ComplexColumnData;
+import org.apache.cassandra.db.rows.RangeTombstoneMarker;
+import org.apache.cassandra.db.rows.Row;
+import org.apache.cassandra.db.rows.Unfiltered;
+import org.apache.cassandra.db.rows.UnfilteredRowIterator;
+import org.apache.cassandra.io.util.File;
+import org.apache.cassandra.schema.Schema;
+import org.apache.cassandra.schema.SchemaTransformation;
+import org.apache.cassandra.service.ClientState;
+import org.apache.cassandra.utils.ByteBufferUtil;
+
+/**
+ * What Cassandra's own reader finds in commit log segments: `Oracle <schema> <segment>...`.
+ *
+ * The schema is a file of CQL statements, each ended by a zero byte. A line of JSON per effect: [segment, position, MD5 of
+ * the mutation's bytes, table id, partition key, scope, clustering values, start, end, write time, expiry], bytes as hex,
+ * a bound as [inclusive, values], null for what is not there. Bytes outside the format end it with an error.
+ */
+public class Oracle extends CommitLogReader implements CommitLogReadHandler
+{
+    private final PrintStream out = new PrintStream(new BufferedOutputStream(System.out, 1 << 20), false);
+    private String digest;
+
+    public static void main(String[] args) throws Exception
+    {
+        DatabaseDescriptor.toolInitialization();
+        for (String statement : Files.readString(Path.of(args[0])).split("\0"))
+            define(statement);
+        Oracle oracle = new Oracle();
+        for (int i = 1; i < args.length; i++)
+            oracle.readCommitLogSegment(oracle, new File(args[i]), true);
+        oracle.out.flush();
+        System.exit(0);
+    }
+
+    private static void define(String statement)
+    {
+        CQLStatement.Raw raw = CQLFragmentParser.parseAny(CqlParser::query, statement, "query");
+        Schema.instance.transform((SchemaTransformation) raw.prepare(ClientState.forInternalCalls()));
+    }
+
+    @Override
+    protected void readMutation(CommitLogReadHandler handler, byte[] buffer, int size, CommitLogPosition minimum, int position,
+                                CommitLogDescriptor descriptor) throws IOException
+    {
+        try
+        {
+            MessageDigest md5 = MessageDigest.getInstance("MD5");
+            md5.update(buffer, 0, size);
+            digest = HexFormat.of().formatHex(md5.digest());
+        }
+        catch (NoSuchAlgorithmException e)
+        {
+            throw new IOException(e);
+        }
+        super.readMutation(handler, buffer, size, minimum, position, descriptor);
+    }
+
+    @Override
+    public void handleMutation(Mutation mutation, int size, int position, CommitLogDescriptor descriptor)
+    {
+        String start = "[" + descriptor.id + ',' + position + ",\"" + digest + "\",\"";
+        for (PartitionUpdate update : mutation.getPartitionUpdates())
+            for (String effect : effects(update))
+                out.println(start + update.metadata().id + "\"," + hex(update.partitionKey().getKey()) + ',' + effect + ']');
+    }
+
+    private static List<String> effects(PartitionUpdate update)
+    {
+        List<String> effects = new ArrayList<>();
+        DeletionTime deletion = update.partitionLevelDeletion();
+        if (!deletion.isLive())
+            effects.add(effect("PARTITION", "null", "null", "null", deletion.markedForDeleteAt(), Long.MAX_VALUE));
+        if (!update.staticRow().isEmpty())
+            effects.add(effect("STATIC", "null", update.staticRow()));
+        String start = null;
+        try (UnfilteredRowIterator rows = update.unfilteredIterator())
+        {
+            while (rows.hasNext())
+            {
+                Unfiltered unfiltered = rows.next();
+                if (unfiltered.isRow())
+                {
+                    effects.add(effect("ROW", values(unfiltered.clustering()), (Row) unfiltered));
+                    continue;
+                }
+                RangeTombstoneMarker marker = (RangeTombstoneMarker) unfiltered;
+                if (marker.isClose(false))
+                {
+                    String end = bound(marker.closeBound(false), marker.closeIsInclusive(false));
+                    effects.add(effect("RANGE", "null", start, end, marker.closeDeletionTime(false).markedForDeleteAt(), Long.MAX_VALUE));
+                }
+                if (marker.isOpen(false))
+                    start = bound(marker.openBound(false), marker.openIsInclusive(false));
+            }
+        }
+        return effects;
+    }
+
+    private static String effect(String scope, String clustering, Row row)
+    {
+        long newest = Long.MIN_VALUE;
+        long expiry = Long.MAX_VALUE;
+        LivenessInfo liveness = row.primaryKeyLivenessInfo();
+        if (!liveness.isEmpty())
+            newest = liveness.timestamp();
+        if (liveness.isExpiring())
+            expiry = liveness.localExpirationTime();
+        if (!row.deletion().isLive())
+            newest = Math.max(newest, row.deletion().time().markedForDeleteAt());
+        for (ColumnData column : row)
+            if (column instanceof ComplexColumnData)
+                newest = Math.max(newest, ((ComplexColumnData) column).complexDeletion().markedForDeleteAt());
+        for (Cell<?> cell : row.cells())
+        {
+            newest = Math.max(newest, cell.timestamp());
+            if (cell.isExpiring())
+                expiry = Math.min(expiry, cell.localDeletionTime());
+        }
+        return effect(scope, clustering, "null", "null", newest, expiry);
+    }
+
+    private static String effect(String scope, String clustering, String start, String end, long newest, long expiry)
+    {
+        return '"' + scope + "\"," + clustering + ',' + start + ',' + end
+               + ',' + (newest == Long.MIN_VALUE ? "null" : newest) + ',' + (expiry == Long.MAX_VALUE ? "null" : expiry);
+    }
+
+    private static String bound(ClusteringPrefix<?> bound, boolean inclusive)
+    {
+        return bound.size() == 0 ? "null" : "[" + inclusive + ',' + values(bound) + ']';
+    }
+
+    private static String values(ClusteringPrefix<?> prefix)
+    {
+        StringBuilder text = new StringBuilder("[");
+        for (int i = 0; i < prefix.size(); i++)
+            text.append(i == 0 ? "" : ",").append(hex(prefix.bufferAt(i)));
+        return text.append(']').toString();
+    }
+
+    private static String hex(ByteBuffer value)
+    {
+        return value == null ? "null" : '"' + ByteBufferUtil.bytesToHex(value) + '"';
+    }
+
+    @Override
+    public boolean shouldSkipSegmentOnError(CommitLogReadException error) throws IOException
+    {
+        throw error;
+    }
+
+    @Override
+    public void handleUnrecoverableError(CommitLogReadException error) throws IOException
+    {
+        throw error;
+    }
+}

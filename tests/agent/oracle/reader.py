@@ -1,0 +1,199 @@
+"""Segments read twice, to the same records: by the agent's decoder, and by Cassandra's own CommitLogReader."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from helenus_agent.segment import Segment
+from helenus_schemas import change
+from helenus_schemas.change import Bound, Scope
+from helenus_schemas.key import KeyCodec
+from helenus_schemas.table import Table
+from helenus_stack.cassandra import MODULES
+from helenus_stack.jars import fetch, read_lock
+from helenus_stack.java import java_home
+from helenus_stack.progress import Silent
+from helenus_stack.resolve import resolve
+from helenus_stack.server import classpath
+
+LOGBACK = resources.files("helenus_stack") / "logback.xml"
+SOURCE = Path(__file__).with_name("Oracle.java")
+NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
+# They hold packages of Java's own, which confuses the compiler.
+_UNFIT = ("high-scale-lib-", "sjk-cli-")
+
+
+class Record(NamedTuple):
+    """A Change with its table's id and its keys as CQL bytes; `clustering` is None where the Change names no row."""
+
+    segment: int
+    position: int
+    part: int
+    parts: int
+    digest: str
+    table: UUID
+    partition: bytes
+    scope: Scope
+    clustering: tuple[bytes | None, ...] | None
+    start: Bound | None
+    end: Bound | None
+    write_time: int | None
+    expires_at: int | None
+
+
+class Oracle:
+    """Oracle.java, compiled into `directory` by the Eclipse compiler that comes with Cassandra: so a JRE will do."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._java = str(java_home(17, Silent()) / "bin/java")
+        self._jars = fetch(read_lock("cassandra"), Silent(), resolve)
+        jars = [jar for jar in self._jars if not jar.name.startswith(_UNFIT)]
+        compiler = next(jar for jar in jars if jar.name.startswith("ecj-"))
+        options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), *classpath_option(jars)]
+        main = "org.eclipse.jdt.internal.compiler.batch.Main"
+        self._run([*classpath_option([compiler]), main, *options, str(SOURCE)])
+
+    def read(
+        self, yaml: Path, schema: Sequence[str], segments: Sequence[Path], tables: Collection[UUID]
+    ) -> list[Record]:
+        """What is in the segments of the node with this cassandra.yaml, of these tables, which the `schema` defines."""
+        statements = self._directory / "schema.cql"
+        statements.write_text("\0".join(schema))
+        options = [*MODULES, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Dcassandra.config={yaml.as_uri()}"]
+        options += [
+            f"-Dcassandra.storagedir={self._directory}",
+            "-Dhelenus.log=OFF",
+            f"-Dlogback.configurationFile={LOGBACK}",
+        ]
+        out = self._run([*options, "Oracle", str(statements), *map(str, segments)])
+        records = [record for record in map(_record, map(json.loads, out.splitlines())) if record.table in tables]
+        found = []
+        for _, some in groupby(records, lambda record: (record.segment, record.position)):
+            mutation = list(some)
+            found += [record._replace(part=i, parts=len(mutation)) for i, record in enumerate(mutation)]
+        return found
+
+    def _run(self, arguments: Sequence[str]) -> str:
+        environment = classpath([self._directory, *self._jars])
+        done = subprocess.run([self._java, *arguments], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+        return done.stdout
+
+
+def classpath_option(jars: Sequence[Path]) -> list[str]:
+    return ["-cp", ":".join(map(str, jars))]
+
+
+def _record(line: Sequence[Any]) -> Record:
+    segment, position, digest, table, partition, scope, clustering, start, end, *times = line
+    return Record(
+        segment,
+        position,
+        0,
+        1,
+        digest,
+        UUID(table),
+        bytes.fromhex(partition),
+        Scope[scope],
+        None if clustering is None else _values(clustering),
+        None if start is None else Bound(start[0], _values(start[1])),
+        None if end is None else Bound(end[0], _values(end[1])),
+        *times,
+    )
+
+
+def _values(texts: Sequence[str | None]) -> tuple[Any, ...]:
+    return tuple(None if text is None else bytes.fromhex(text) for text in texts)
+
+
+def schema_of(session: Any, keyspace: str) -> list[str]:
+    """Statements that make a keyspace's types and tables what they are, ids and dropped columns included.
+
+    Columns count as dropped long ago: what was written to them shows.
+    """
+    found = []
+    for row in session.execute(f"DESCRIBE KEYSPACE {keyspace} WITH INTERNALS"):
+        if row.type in ("keyspace", "type", "table"):
+            for statement in row.create_statement.split(";\n"):
+                before, drop, _ = statement.partition(" USING TIMESTAMP ")
+                found.append(f"{before} USING TIMESTAMP {-(1 << 62)}" if drop else statement.rstrip().rstrip(";"))
+    return [statement for statement in found if statement]
+
+
+def followed(tables: Mapping[UUID, Table]) -> dict[UUID, KeyCodec]:
+    """The tables whose Changes are compared: those with CDC, and for more of a mixture two of the node's own keyspaces.
+
+    Without those whose key has no Avro form.
+    """
+    found = {}
+    for table in tables.values():
+        if table.cdc or table.keyspace in ("system", "system_schema"):
+            with suppress(ValueError):
+                found[table.id] = KeyCodec(table)
+    return found
+
+
+def decoded(
+    decoder: ModuleType, tables: Mapping[UUID, Table], views: Collection[UUID], segments: Sequence[Path], most: int
+) -> Iterator[Record]:
+    """The agent's Changes in the segments, of the `followed` tables, read `most` bytes at a time."""
+    codecs = followed(tables)
+    order = list(codecs)
+    plans = {i.bytes: decoder.plan_of(t, order.index(i) if i in codecs else -1) for i, t in tables.items()}
+    plans |= {view.bytes: decoder.Plan() for view in views}
+    for path in segments:
+        segment = Segment(path)
+        segment.look()
+        while segment.unread:
+            size = most
+            while True:
+                data, at, final = segment.read(size)
+                batch = decoder.decode(data, at, final, plans, NODE, segment.id, 10**6)
+                assert (batch.problems, batch.broken) == ([], False), path
+                if batch.next or batch.unknown or final:
+                    break
+                size *= 2  # an entry is longer than that
+            if batch.unknown:  # a table that was dropped
+                assert batch.unknown.column is None, batch.unknown
+                plans[batch.unknown.table] = decoder.Plan(known=False)
+            else:
+                assert batch.next, path
+            segment.advance(at + batch.next)
+            for index, partition, key, value in batch.changes:
+                yield _change(order[index], codecs[order[index]], partition, key, change.decode(value))
+        segment.close()
+
+
+def _change(table: UUID, codec: KeyCodec, partition: bytes, key: bytes, found: change.Change) -> Record:
+    assert (found.node, found.digest) != (None, None)
+    columns = codec.decode(key)
+    of_partition, clustering = columns[: codec.partition_columns], columns[codec.partition_columns :]
+    if len(of_partition) == 1:
+        assert partition == of_partition[0]
+    else:
+        assert partition == b"".join(len(c or b"").to_bytes(2, "big") + (c or b"") + b"\0" for c in of_partition)
+    return Record(
+        found.segment,
+        found.position,
+        found.part,
+        found.parts,
+        found.digest or "",
+        table,
+        partition,
+        found.scope,
+        clustering if found.scope == Scope.ROW else None,
+        found.start,
+        found.end,
+        found.write_time,
+        found.expires_at,
+    )

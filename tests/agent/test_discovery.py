@@ -1,0 +1,103 @@
+"""What is read of the schema in several queries, while it changes."""
+
+from __future__ import annotations
+
+import uuid
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agent.writer import table_of
+
+from helenus_agent import discovery
+from helenus_agent.discovery import Cassandra
+from helenus_agent.tables import Stamp
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.table import Table
+
+TABLE = table_of("t", "pk int pk, v int")
+WIDER = table_of("t", "pk int pk, v int, w int")
+
+Version = namedtuple("Version", "schema_version truncated_at")
+Altered = namedtuple("Altered", "id time")
+Options = namedtuple("Options", "keyspace_name table_name id comment")
+Index = namedtuple("Index", "keyspace_name table_name index_name")
+
+
+class Session:
+    """Answers as a node that is altered at some queries: `alter` maps how many were asked to what happens then."""
+
+    def __init__(self) -> None:
+        self.table, self.time, self.comment = TABLE, 1, ""
+        self.indexes: list[Index] = []
+        self.asked = 0
+        self.alter: dict[int, Any] = {}
+        self.odd = 0
+
+    def execute(self, query: str) -> list[Any]:
+        self.asked += 1
+        self.alter.get(self.asked, lambda: None)()
+        if query == discovery._VERSION:
+            return [Version(uuid.UUID(int=5), None)]  # it comes late
+        if query == discovery._ALTERED:
+            return [Altered(self.table.id, self.time)]
+        if query.endswith("system_schema.tables"):
+            return [Options("ks", "t", self.table.id, self.comment)]
+        return self.indexes if query.endswith("indexes") else []
+
+    def widen(self) -> None:
+        self.table, self.time = WIDER, 2
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    session = Session()
+
+    def read_tables(_: Any) -> dict[uuid.UUID, Table]:
+        session.execute("columns")
+        if session.odd:
+            session.odd -= 1
+            raise ValueError("unknown CQL type")
+        return {session.table.id: session.table}
+
+    monkeypatch.setattr(discovery, "connect", lambda *_: session)
+    monkeypatch.setattr(discovery, "read_tables", read_tables)
+    return session
+
+
+def cassandra() -> Cassandra:
+    return Cassandra(SimpleNamespace(cassandra_contact_points=("127.0.0.1",), cassandra_port=1))  # type: ignore[arg-type]
+
+
+def test_altered_between_the_queries(session: Session) -> None:
+    """Whenever it happens: the columns, the options and the time are of one moment, or asked for again."""
+    last = 0
+    for at in range(1, 12):
+        session.__init__()  # type: ignore[misc]
+        session.alter[at] = session.widen
+        found = cassandra().schema()
+        pair = (found.tables[TABLE.id], found.stamps[TABLE.id].time)
+        assert pair in ((TABLE, 1), (WIDER, 2))
+        last = max(last, session.asked)
+    assert last > 10
+
+
+def test_a_type_that_is_made_meanwhile(session: Session) -> None:
+    session.odd = 2
+    assert cassandra().schema().tables == {TABLE.id: TABLE}
+    session.odd = 99
+    with pytest.raises(HelenusError, match="unknown CQL type"):
+        cassandra().schema()
+
+
+def test_stamps(session: Session) -> None:
+    stamps = [cassandra().schema().stamps[TABLE.id]]
+    session.comment = "x"
+    stamps.append(cassandra().schema().stamps[TABLE.id])
+    session.indexes = [Index("ks", "t", "i")]
+    stamps.append(cassandra().schema().stamps[TABLE.id])
+    session.time = 2
+    stamps.append(cassandra().schema().stamps[TABLE.id])
+    assert len({s.options for s in stamps}) == 3
+    assert stamps[3] == Stamp(2, stamps[2].options)

@@ -1,0 +1,508 @@
+"""What an operator meets: transfers that fail, full disks, segments to be read again, and where the agent stands."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from agent.fakes import HOST, FakeCassandra, FakeLog, Raw, agent_on, write_of
+from agent.standalone import TABLE, acknowledged, number
+from click.testing import CliRunner
+
+from helenus_agent import agent as module
+from helenus_agent import cli
+from helenus_agent.positions import Mark, Positions, State, read
+from helenus_agent.reprocess import reprocess
+from helenus_schemas.errors import HelenusError, Kind
+
+TESTS = Path(__file__).resolve().parents[1]
+GARBAGE = b"\0\0\0\x20garbage that is no entry at all, and long"
+
+
+class Agents:
+    """The command on a cdc_raw directory, with a made-up Cassandra and a file for a broker."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.raw = Raw(directory / "cdc_raw")
+        self.state = directory / "state"
+        self.quarantine = self.state / "quarantine"
+        self.events = directory / "events"
+        self.processes: list[subprocess.Popen[str]] = []
+        self.properties: dict[str, str] = {}
+
+    @property
+    def keys(self) -> list[int]:
+        return acknowledged(self.events)
+
+    def file(self) -> Path:
+        path = self.directory / "agent.properties"
+        keys = {
+            "cdc.raw.dir": self.raw.path,
+            "state.dir": self.state,
+            "kafka.bootstrap.servers": "nowhere:1",
+            **self.properties,
+        }
+        path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        return path
+
+    def command(self, *arguments: str, failpoint: str = "") -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(TESTS),
+            "HELENUS_TEST_LOG": str(self.events),
+            "HELENUS_FAILPOINT": failpoint,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agent.standalone", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.processes.append(process)
+        return process
+
+    def start(self, failpoint: str = "") -> subprocess.Popen[str]:
+        return self.command(str(self.file()), failpoint=failpoint)
+
+    def call(self, command: str, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, output and errors of another command."""
+        try:
+            done = CliRunner().invoke(cli.main, [command, str(self.file()), *arguments])
+        finally:
+            structlog.reset_defaults()
+        return done.exit_code, done.stdout, done.stderr
+
+    def work(self) -> Any:
+        """The agent, run here until there is nothing more to do."""
+        log, state = FakeLog(), State(self.state)
+        agent = agent_on(self.directory, self.raw, FakeCassandra(TABLE), log, state)
+        agent.start()
+        agent._listed = 0.0
+        while agent.step() or agent.commit():
+            agent._committed = 0.0
+        state.close()
+        with open(self.events, "a") as file:
+            file.write(json.dumps([number(record) for record in log.acknowledged]) + "\n")
+        return agent
+
+    def wait(self, condition: Any, seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def stop(self, process: subprocess.Popen[str]) -> str:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 0, errors
+        return errors
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Agents]:
+    agents = Agents(tmp_path)
+    yield agents
+    for process in agents.processes:
+        process.kill()
+        process.communicate()
+
+
+def complete(raw: Raw, segment: int, *keys: int, bad: bool = False) -> None:
+    raw.segment(segment)
+    raw.write(segment, *(write_of(TABLE, key) for key in keys))
+    if bad:
+        raw.write(segment, raw=GARBAGE)
+    raw.index(segment, complete=True)
+
+
+@pytest.mark.parametrize("visit", [1, 2])
+def test_killed_while_it_archives(agents: Agents, visit: int) -> None:
+    archive = agents.directory / "archive"
+    agents.properties = {"segment.transfer": "archive", "segment.archive.dir": str(archive)}
+    for segment in (10, 11, 12):
+        complete(agents.raw, segment, segment)
+    content = {path.name: path.read_bytes() for path in agents.raw.path.iterdir()}
+    killed = agents.start(failpoint=f"transfer.after-copy:{visit}")
+    assert killed.wait(30) == -signal.SIGKILL
+    assert agents.raw.names != []
+    again = agents.start()
+    agents.wait(lambda: agents.raw.names == [])
+    agents.stop(again)
+    assert {path.name: path.read_bytes() for path in archive.iterdir()} == content
+    assert set(agents.keys) == {10, 11, 12}
+
+
+def test_killed_while_it_saves(agents: Agents) -> None:
+    """Half-way through a save the old positions are still there, whole."""
+    agents.raw.segment(10)
+    agents.raw.write(10, write_of(TABLE, 1))
+    agents.raw.index(10)
+    killed = agents.start(failpoint="state.after-write:2")
+    agents.wait(lambda: read(agents.state) is not None)
+    saved = read(agents.state)
+    agents.raw.write(10, write_of(TABLE, 2))
+    assert killed.wait(30) == -signal.SIGKILL
+    assert read(agents.state) == saved
+    assert agents.keys == [1, 2]
+    again = agents.start()
+    agents.wait(lambda: len(agents.keys) == 3)
+    agents.stop(again)
+    assert agents.keys == [1, 2, 2]
+
+
+def quarantine(agents: Agents, *segments: int) -> None:
+    """Have an agent quarantine these; each holds its own number, and bytes that are no entry."""
+    for segment in segments:
+        complete(agents.raw, segment, segment, bad=True)
+    agents.work()
+    assert agents.raw.names == []
+    agents.events.unlink()
+
+
+def mend(agents: Agents, segment: int) -> None:
+    """As if a newer version could read it: the garbage is gone."""
+    held = agents.quarantine / f"CommitLog-7-{segment}.log"
+    held.unlink()
+    complete(agents.raw, segment, segment, segment + 100)
+    agents.raw.find(segment).rename(held)
+    held.with_name(f"CommitLog-7-{segment}_cdc.idx").unlink()
+    (agents.raw.path / f"CommitLog-7-{segment}_cdc.idx").rename(held.with_name(f"CommitLog-7-{segment}_cdc.idx"))
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
+    """The state says that it is read to its end, or done with: who heeds that skips it without a word."""
+    quarantine(agents, 10, 11)
+    saved = read(agents.state)
+    assert saved is not None
+    assert saved.segments[10].offset == agents.raw.ends[10]
+    if done:  # as a later save has it
+        for segment in (10, 11):
+            saved.finish(segment)
+        state = State(agents.state)
+        state.save(saved)
+        state.close()
+    for segment in (10, 11):
+        mend(agents, segment)
+    code, out, errors = agents.call("reprocess", "CommitLog-7-10.log")
+    assert (code, errors) == (0, "")
+    assert out == f"{agents.raw.path}/CommitLog-7-10.log\n"
+    assert agents.raw.names == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx"]
+    assert sorted(path.name for path in agents.quarantine.iterdir()) == ["CommitLog-7-11.log", "CommitLog-7-11_cdc.idx"]
+    agents.work()
+    assert agents.keys == [10, 110]
+    code, out, _ = agents.call("reprocess")
+    assert (code, out) == (0, f"{agents.raw.path}/CommitLog-7-11.log\n")
+    assert agents.work().ready() is None
+    assert agents.keys == [10, 110, 11, 111]
+    assert agents.raw.names == []
+    assert list(agents.quarantine.iterdir()) == []
+
+
+def test_reprocess_what_still_cannot_be_read(agents: Agents) -> None:
+    quarantine(agents, 10)
+    assert agents.call("reprocess", "10")[0] == 0
+    assert "could not be read" in agents.work().ready()
+    assert agents.raw.names == []
+    assert sorted(path.name for path in agents.quarantine.iterdir()) == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx"]
+    assert agents.keys == [10]
+
+
+def test_reprocess_needs_the_agent_stopped(agents: Agents) -> None:
+    state = State(agents.state)
+    code, out, errors = agents.call("reprocess")
+    assert (code, out, errors.count("\n")) == (1, "", 1)
+    assert "another agent uses this state.dir" in errors
+    state.close()
+
+
+def test_reprocess_a_name_that_is_not_there(agents: Agents) -> None:
+    quarantine(agents, 10)
+    code, out, errors = agents.call("reprocess", "10", "11")
+    assert (code, out, errors.count("\n")) == (2, "", 1)
+    assert "not in quarantine: 11; there is 10" in errors
+    assert (agents.quarantine / "CommitLog-7-10.log").exists()
+
+
+@pytest.mark.parametrize("point", ["reprocess.after-save", "transfer.after-copy"])
+def test_killed_while_it_reprocesses(agents: Agents, point: str) -> None:
+    """An agent that starts then loses nothing and leaves it in quarantine; the command ends its work when repeated."""
+    quarantine(agents, 10)
+    mend(agents, 10)
+    killed = agents.command("reprocess", str(agents.file()), failpoint=point)
+    assert killed.wait(30) == -signal.SIGKILL
+    agents.work()
+    assert agents.raw.names == []
+    assert agents.keys == []
+    assert agents.call("reprocess")[0] == 0
+    agents.work()
+    assert agents.raw.names == []
+    assert agents.keys == [10, 110]
+
+
+def test_reprocess_without_positions(tmp_path: Path) -> None:
+    """Someone deleted them: there is nothing to take back, and nothing is made up."""
+    raw, held = tmp_path / "cdc_raw", tmp_path / "state" / "quarantine"
+    raw.mkdir()
+    held.mkdir(parents=True)
+    (held / "CommitLog-7-10.log").write_bytes(b"log")
+    assert reprocess(tmp_path / "state", raw) == [raw / "CommitLog-7-10.log"]
+    assert read(tmp_path / "state") is None
+
+
+def test_status(agents: Agents) -> None:
+    from helenus_stack.programs import free_port
+
+    agents.properties = {"http.port": str(free_port())}
+    complete(agents.raw, 10, 1)
+    agents.raw.segment(11)
+    agents.raw.write(11, write_of(TABLE, 2))
+    agents.raw.index(11)
+    agents.raw.segment(12)
+    agent = agents.start()
+    agents.wait(lambda: len(agents.keys) == 2 and len(agents.raw.names) == 3)
+    agents.wait(lambda: agents.call("status")[0] == 0)
+    code, out, errors = agents.call("status", "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(out)
+    assert (found["healthy"], found["running"], found["trouble"], found["host_id"]) == (True, True, [], HOST)
+    assert [(s["id"], s["size"], s["position"], s["complete"], s["bad"]) for s in found["segments"]] == [
+        (11, 100_000, agents.raw.ends[11], False, False),
+        (12, 100_000, 0, False, False),
+    ]
+    assert (found["done"], found["quarantined"]) == (1, [])
+    assert (found["raw_bytes"], found["raw_limit"]) == (200_000, 64 << 20)
+    assert found["raw_headroom"] == (64 << 20) - 200_000
+    assert 0 <= found["saved_age"] < 60
+    assert found["metrics"]["events_total{ks.t}"] == 2
+    code, out, _ = agents.call("status")
+    for told in ("running, healthy", HOST, "0.2 MiB of 64.0 MiB", "63.8 MiB left", f"{agents.raw.ends[11]}"):
+        assert told in out
+
+    agents.stop(agent)
+    code, out, _ = agents.call("status")
+    assert code == 1
+    for told in ("stopped", "no agent runs", "limit unknown", "quarantined    none"):
+        assert told in out
+
+
+def test_status_tells_of_trouble(agents: Agents) -> None:
+    quarantine(agents, 10)
+    (agents.directory / "cassandra.yaml").write_text(
+        f"cdc_enabled: true\ncdc_raw_directory: {agents.raw.path}\ncdc_total_space: 8MiB\n"
+    )
+    agents.properties = {"cassandra.config": str(agents.directory / "cassandra.yaml")}
+    state = State(agents.state)
+    code, out, _ = agents.call("status", "--json")
+    found = json.loads(out)
+    assert (code, found["running"], found["raw_limit"]) == (1, True, 8 << 20)
+    assert found["quarantined"] == [str(agents.quarantine / "CommitLog-7-10.log")]
+    assert "helenus-agent reprocess" in found["trouble"][0]
+    state.close()
+    (agents.state / "positions.json").write_text("{")
+    code, out, errors = agents.call("status")
+    assert (code, errors) == (1, "")
+    assert "restore it, or delete it" in out
+
+
+def test_validate(agents: Agents) -> None:
+    code, out, errors = agents.call("validate")
+    assert (code, errors) == (0, "")
+    assert "is valid" in out
+    agents.properties = {"segment.transfer": "not.there:Transfer", "topicPrefix": "x-"}
+    code, out, errors = agents.call("validate")
+    assert (code, out) == (2, "")
+    assert "use=topic.prefix" in errors
+    assert "cannot load not.there:Transfer" in errors
+
+
+def test_errors_are_json_where_logs_are(agents: Agents) -> None:
+    agents.properties = {"log.format": "json"}
+    agents.state.mkdir()
+    (agents.state / "positions.json").write_text("{")
+    agent = agents.start()
+    _, errors = agent.communicate(timeout=30)
+    assert agent.returncode == 1
+    told = [json.loads(line) for line in errors.splitlines()][-1]
+    assert (told["event"], told["level"], told["kind"]) == ("agent.failed", "error", "state")
+    assert "restore it, or delete it" in told["error"]
+
+
+def test_a_full_disk_stops_it_and_loses_nothing(agents: Agents) -> None:
+    agents.raw.segment(10)
+    agents.raw.write(10, write_of(TABLE, 1))
+    agents.raw.index(10)
+    agent = agents.start()
+    agents.wait(lambda: read(agents.state) is not None)
+    (agents.state / "positions.new").symlink_to("/dev/full")
+    agents.raw.write(10, write_of(TABLE, 2))
+    agents.raw.index(10, complete=True)
+    _, errors = agent.communicate(timeout=30)
+    assert agent.returncode == 1
+    assert "cannot save the positions: No space left on device" in errors.splitlines()[-1]
+    assert agents.raw.names == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx"]
+    (agents.state / "positions.new").unlink()
+    again = agents.start()
+    agents.wait(lambda: agents.raw.names == [])
+    agents.stop(again)
+    assert agents.keys == [1, 2, 2]
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, options: str) -> Iterator[None]:
+    """A file system of its own there; skips where that is not allowed."""
+    path.mkdir(exist_ok=True)
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(path)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("nothing may be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def test_a_disk_that_is_really_full(agents: Agents) -> None:
+    agents.raw.segment(10)
+    agents.raw.write(10, write_of(TABLE, 1))
+    agents.raw.index(10)
+    with small_disk(agents.state, "size=64k"):
+        agent = agents.start()
+        agents.wait(lambda: read(agents.state) is not None)
+        filler = agents.state / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(512))
+        agents.raw.write(10, write_of(TABLE, 2))
+        _, errors = agent.communicate(timeout=30)
+        assert agent.returncode == 1
+        assert "No space left on device" in errors.splitlines()[-1]
+        filler.unlink()
+        again = agents.start()
+        agents.wait(lambda: len(agents.keys) == 3)
+        agents.stop(again)
+    assert agents.keys == [1, 2, 2]
+
+
+def test_a_state_dir_that_is_read_only(agents: Agents) -> None:
+    with small_disk(agents.state, "ro,size=64k"):
+        agent = agents.start()
+        _, errors = agent.communicate(timeout=30)
+    assert (agent.returncode, errors.count("\n")) == (1, 1)
+    assert "cannot use state.dir: Read-only file system" in errors
+
+
+def test_saves_are_few_and_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is read: at most four a second, of a few kilobytes."""
+    monkeypatch.setattr(module, "_EVENTS", 5)
+    raw = Raw(tmp_path / "cdc_raw")
+    raw.segment(10)
+    raw.write(10, *(write_of(TABLE, key) for key in range(1000)))
+    raw.index(10)
+    state = State(tmp_path / "state")
+    state.save(Positions(HOST, {10: Mark(0, True)}, list(range(1_795_264_176_000, 1_795_264_176_512))))
+    saves: list[float] = []
+    save = state.save
+    monkeypatch.setattr(state, "save", lambda positions: (saves.append(time.monotonic()), save(positions)))
+    log = FakeLog()
+    agent = agent_on(tmp_path, raw, FakeCassandra(TABLE), log, state)
+    agent.start()
+    steps = 0
+    while len(log.acknowledged) < 1000:
+        steps += agent.step()
+        agent.commit()
+    assert steps >= 200
+    assert all(later - earlier >= module._COMMIT for earlier, later in itertools.pairwise(saves))
+    assert len(saves) < steps / 10
+    assert (tmp_path / "state" / "positions.json").stat().st_size < 16_384
+    state.close()
+
+
+class Refusing:
+    """A transfer that fails so many times for each segment."""
+
+    def __init__(self, times: int, kind: Kind = Kind.TRANSFER_FAILED) -> None:
+        self.left = {10: times}
+        self.kind = kind
+        self.calls: list[int] = []
+
+    def __call__(self, path: Path) -> None:
+        number = int(path.stem.rpartition("-")[2])
+        self.calls.append(number)
+        if self.left.get(number, 0) > 0:
+            self.left[number] -= 1
+            raise HelenusError(self.kind, "the bucket is away", str(path))
+        path.unlink()
+        path.with_name(f"{path.stem}_cdc.idx").unlink()
+
+
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An agent with such a transfer, on two complete segments and one that is written to."""
+    monkeypatch.setattr(module, "_AGAIN", (0.01, 0.02))
+    raw, log, state = Raw(tmp_path / "cdc_raw"), FakeLog(), State(tmp_path / "state")
+    complete(raw, 10, 1)
+    complete(raw, 11, 2)
+    raw.segment(12)
+    agent = agent_on(tmp_path, raw, FakeCassandra(TABLE), log, state)
+    agent.start()
+    yield agent, raw, log
+    state.close()
+
+
+def work(agent: Any, rounds: int = 1) -> None:
+    for _ in range(rounds):
+        agent._listed = agent._committed = 0.0
+        while agent.step():
+            pass
+        agent.commit()
+        time.sleep(0.03)
+
+
+def test_a_transfer_that_fails_costs_nothing_else(refused: Any) -> None:
+    agent, raw, log = refused
+    agent._transfer = transfer = Refusing(3)
+    work(agent)
+    assert raw.names == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx", "CommitLog-7-12.log"]
+    assert "the bucket is away" in agent.ready()
+    raw.write(12, write_of(TABLE, 3))
+    work(agent)
+    assert len(log.acknowledged) == 3
+    work(agent, 4)
+    assert raw.names == ["CommitLog-7-12.log"]
+    assert agent.ready() is None
+    assert transfer.calls == [11, 10, 10, 10, 10] or transfer.calls == [10, 11, 10, 10, 10]
+
+
+def test_a_transfer_that_fails_waits(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, _, _ = refused
+    monkeypatch.setattr(module, "_AGAIN", (3600.0, 3600.0))
+    agent._transfer = transfer = Refusing(10**9)
+    work(agent, 5)
+    assert transfer.calls.count(10) == 1
+
+
+def test_a_transfer_that_says_stop(refused: Any) -> None:
+    agent, raw, _ = refused
+    agent._transfer = Refusing(1, Kind.STATE)
+    with pytest.raises(HelenusError, match="the bucket is away"):
+        work(agent)
+    assert "CommitLog-7-10.log" in raw.names
+    agent._transfer_at = 0.0
+    work(agent)
+    assert raw.names == ["CommitLog-7-12.log"]

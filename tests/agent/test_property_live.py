@@ -1,0 +1,93 @@
+"""What random statements come to, told by the statements alone: one after the other, whatever they touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from agent.oracle.reader import Record, decoded
+from agent.oracle.recording import Recording
+from agent.oracle.workload import KEYSPACE, Done, Expected
+
+pytestmark = [
+    pytest.mark.integration,
+    # The driver's event loop is ended by its own thread, which leaves warnings of no interest.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+# µs by which the driver's clock and Cassandra's, for conditions, may be ahead.
+_AHEAD = 1_000_000
+
+
+def test_every_statement_comes_to_what_it_says(recording: Recording, decoder: ModuleType) -> None:
+    names = {i: table.name for i, table in recording.tables.items() if table.keyspace == KEYSPACE}
+    records = decoded(decoder, recording.tables, recording.views, recording.segments, 1 << 22)
+    ours = (record for record in records if record.table in names)
+    told = 0
+    for done, found in zip(recording.done, _by_operation(ours, names), strict=True):
+        if done.expected is None:
+            continue
+        told += 1
+        where = f"{done.operation}, seed {recording.seed}"
+        wanted = sorted(done.expected, key=_order)
+        got = sorted(found, key=lambda record: repr(_identity(names, record)))
+        assert [_identity(names, r) for r in got] == [_expected_identity(e) for e in wanted], where
+        for record, expected in zip(got, wanted, strict=True):
+            _check_times(record, expected, done, where)
+        assert _are_numbered(found), where
+    assert told > len(recording.done) * 0.8
+
+
+def _by_operation(records: Iterator[Record], names: dict[Any, str]) -> Iterator[list[Record]]:
+    """The records before each row of `marks`."""
+    found: list[Record] = []
+    number = 0
+    for record in records:
+        if names[record.table] == "marks":
+            number += 1
+            assert int.from_bytes(record.partition, "big") == number
+            yield found
+            found = []
+        else:
+            found.append(record)
+
+
+def _identity(names: dict[Any, str], record: Record) -> tuple[Any, ...]:
+    return (names[record.table], record.scope, record.partition, record.clustering, record.start, record.end)
+
+
+def _expected_identity(expected: Expected) -> tuple[Any, ...]:
+    key = expected.partition
+    partition = key[0] if len(key) == 1 else b"".join(len(k).to_bytes(2, "big") + k + b"\0" for k in key)
+    return (expected.table, expected.scope, partition, expected.clustering, expected.start, expected.end)
+
+
+def _order(expected: Expected) -> str:
+    return repr(_expected_identity(expected))
+
+
+def _check_times(record: Record, expected: Expected, done: Done, where: str) -> None:
+    assert record.write_time is not None, where
+    if expected.time is not None:
+        assert record.write_time == expected.time, where
+    else:
+        assert done.first - _AHEAD <= record.write_time <= done.last + _AHEAD, where
+    if expected.ttl is None:
+        assert record.expires_at is None, where
+    else:
+        assert record.expires_at is not None, where
+        first, last = (time // 1_000_000 + expected.ttl for time in (done.first, done.last))
+        assert first <= record.expires_at <= last, where
+
+
+def _are_numbered(records: list[Record]) -> bool:
+    """Whether the records of each mutation are its parts, in order, and share its digest."""
+    mutations: dict[int, list[Record]] = {}
+    for record in records:
+        mutations.setdefault(record.position, []).append(record)
+    return all(
+        [(r.part, r.parts, r.digest) for r in some] == [(i, len(some), some[0].digest) for i in range(len(some))]
+        for some in mutations.values()
+    )

@@ -1,0 +1,503 @@
+"""The schema changes under the agent, or behind its back, on a real node; and the node's cdc_raw fills up."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra.cluster import Cluster
+from cassandra.policies import ConstantReconnectionPolicy
+from confluent_kafka import Consumer, TopicPartition
+
+from helenus_schemas.change import Change, Scope, decode
+
+pytestmark = [
+    pytest.mark.integration,
+    # The driver's event loop and the consumer are ended by their own threads, which leaves warnings of no interest.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+MAIN = "from helenus_agent.cli import main; main()"
+OPTIONS = {
+    "commitlog_segment_size": "1MiB",
+    "commitlog_sync_period": "500ms",
+    "cdc_total_space": "12MiB",
+    "auto_snapshot": True,  # as by default: TRUNCATE and DROP flush first
+    "materialized_views_enabled": True,
+}
+PARTITIONS = 2
+Record = tuple["bytes | None", Change]
+
+
+class Node:
+    """The servers, and an agent with one state through all tests, as on a node that lives long."""
+
+    def __init__(self, stack: Any, directory: Path) -> None:
+        self.stack = stack
+        self.directory = directory
+        self.status = stack.status()
+        self.cluster = Cluster(
+            self.status.contact_points,
+            port=self.status.cql_port,
+            reconnection_policy=ConstantReconnectionPolicy(0.5, None),
+        )
+        self.session = self.cluster.connect()
+        self.session.default_timeout = 60
+        self.raw = Path(self.status.nodes[0].cdc_raw)
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.out = directory / "agent.out"
+        self.port = 0
+        self.read: dict[str, list[list[Record]]] = {}
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": self.status.bootstrap_servers,
+                "group.id": "test",
+                "enable.auto.commit": False,
+                "allow.auto.create.topics": False,
+            }
+        )
+        self.cql(
+            "CREATE KEYSPACE IF NOT EXISTS s WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+        )
+
+    def cql(self, *statements: str) -> None:
+        for statement in statements:
+            self.session.execute(statement)
+
+    def start(self) -> None:
+        """Start the agent, and wait until it is ready."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        keys = {
+            "cassandra.contact.points": self.status.contact_points[0],
+            "cassandra.port": str(self.status.cql_port),
+            "cassandra.config": self.status.nodes[0].cassandra_yaml,
+            "kafka.bootstrap.servers": self.status.bootstrap_servers,
+            "state.dir": str(self.directory / "state"),
+            "topic.partitions": str(PARTITIONS),
+            "http.port": str(self.port),
+        }
+        path = self.directory / "agent.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        with open(self.out, "ab") as out:
+            self.agent = subprocess.Popen([sys.executable, "-c", MAIN, str(path)], stderr=out)
+        self.wait(lambda: self._ready() is not None)
+
+    def stop(self) -> None:
+        assert self.agent is not None
+        self.agent.send_signal(signal.SIGTERM)
+        assert self.agent.wait(20) == 0, self.out.read_text()
+        self.agent = None
+
+    def _ready(self) -> bytes | None:
+        assert self.agent is not None
+        assert self.agent.poll() is None, self.out.read_text()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=5) as answer:
+                return bytes(answer.read())
+        except OSError:
+            return None
+
+    def metric(self, name: str) -> float:
+        """The value of a metric of the agent, 0 if it has none. `name` with its labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith(f"helenus_agent_{name} "):
+                    return float(line.split()[-1])
+        return 0.0
+
+    def topic(self, table: str, keyspace: str = "s") -> list[list[Record]]:
+        """Per partition of a table's topic what it holds, all of it."""
+        topic = f"events-{keyspace}.{table}"
+        held = self.read.setdefault(topic, [[] for _ in range(PARTITIONS)])
+        if topic not in self.consumer.list_topics(timeout=10).topics:
+            return held
+        for n, part in enumerate(held):
+            partition = TopicPartition(topic, n, len(part))
+            _, end = self.consumer.get_watermark_offsets(partition, timeout=10)
+            if len(part) >= end:
+                continue
+            self.consumer.assign([partition])
+            while len(part) < end:
+                message = self.consumer.poll(10)
+                assert message is not None
+                assert not message.error()
+                part.append((message.key(), decode(message.value())))
+        return held
+
+    def rows(self, table: str, keyspace: str = "s") -> list[bytes]:
+        """The keys of all rows in a table's topic."""
+        return [key for part in self.topic(table, keyspace) for key, _ in part if key is not None]
+
+    def notices(self, table: str) -> list[list[tuple[int, Change]]]:
+        """Per partition of a table's topic what concerns the whole table, with its place."""
+        return [[(at, c) for at, (key, c) in enumerate(part) if key is None] for part in self.topic(table)]
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.out.read_text()[-5000:]
+            time.sleep(0.3)
+
+    def insert(self, table: str, first: int, last: int, text: str = "x") -> None:
+        query = self.session.prepare(f"INSERT INTO s.{table} (a, v) VALUES (?, ?)")
+        futures = [self.session.execute_async(query, (n, text)) for n in range(first, last)]
+        for future in futures:
+            future.result()
+
+    def arrive(self, table: str, count: int, keyspace: str = "s") -> None:
+        self.wait(lambda: len(self.rows(table, keyspace)) >= count)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    stack = pytest.importorskip("helenus_stack.stack")
+    directory = tmp_path_factory.mktemp("schema")
+    with stack.Stack(directory / "stack", only=["cassandra", "kafka"], cassandra_yaml=OPTIONS) as running:
+        node = Node(running, directory)
+        yield node
+        node.consumer.close()
+        node.cluster.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _agent(node: Node) -> Iterator[None]:
+    """The agent runs before each test, and ended well after it."""
+    node.start()
+    yield
+    if node.agent is not None:
+        node.stop()
+
+
+def number(key: bytes) -> int:
+    """An Avro int."""
+    value = shift = 0
+    for byte in key:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return value >> 1 ^ -(value & 1)
+
+
+def assert_between(node: Node, table: str, scope: Scope, which: int, before: range, after: range) -> Change:
+    """In each partition the notice number `which` has just these rows before and after it. Returns it."""
+    for part, notices in zip(node.topic(table), node.notices(table), strict=True):
+        at, change = notices[which]
+        assert change.scope is scope
+        keys = [None if key is None else number(key) for key, _ in part]
+        assert {k for k in keys[:at] if k in after} == set()
+        assert {k for k in keys[at:] if k in before} == set()
+        assert any(k in before for k in keys)
+        assert any(k in after for k in keys)
+    return change
+
+
+def test_truncate(node: Node) -> None:
+    node.cql("CREATE TABLE s.trunc (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.insert("trunc", 0, 50)
+    node.cql("TRUNCATE s.trunc")
+    node.insert("trunc", 50, 100)
+    node.arrive("trunc", 100)
+    change = assert_between(node, "trunc", Scope.TABLE, 0, range(50), range(50, 100))
+    assert change.node is not None
+    assert abs((change.write_time or 0) / 1e6 - time.time()) < 120
+    # Behind the agent's back, with changes before and after that it has not read.
+    node.stop()
+    node.insert("trunc", 100, 150)
+    node.cql("TRUNCATE s.trunc")
+    node.insert("trunc", 150, 200)
+    node.start()
+    node.arrive("trunc", 200)
+    assert_between(node, "trunc", Scope.TABLE, 1, range(100, 150), range(150, 200))
+    # Once, whatever restarts.
+    node.stop()
+    node.start()
+    node.insert("trunc", 200, 210)
+    node.arrive("trunc", 210)
+    assert [len(notices) for notices in node.notices("trunc")] == [2] * PARTITIONS
+    assert all(c.parts == PARTITIONS and c.part == n for n, p in enumerate(node.notices("trunc")) for _, c in p)
+
+
+def test_made_anew_with_another_key_under_writes(node: Node) -> None:
+    node.cql("CREATE TABLE s.anew (a int PRIMARY KEY, v text) WITH cdc = true")
+    written = 0
+    stop = threading.Event()
+
+    def write() -> None:
+        nonlocal written
+        while not stop.is_set():
+            try:
+                node.session.execute("INSERT INTO s.anew (a, v) VALUES (%s, 'x')", (written,))
+            except Exception:
+                return
+            written += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    time.sleep(1)
+    node.cql("DROP TABLE s.anew")
+    stop.set()
+    thread.join()
+    node.cql("CREATE TABLE s.anew (a text, b text, v text, PRIMARY KEY (a, b)) WITH cdc = true")
+    for n in range(50):
+        node.cql(f"INSERT INTO s.anew (a, b, v) VALUES ('k{n}', 'b', 'x')")
+    node.arrive("anew", written + 50)
+    keys = node.rows("anew")
+    assert sum(key.endswith(b"\2\2b") for key in keys) == 50
+    assert {number(key) for key in keys if not key.endswith(b"\2\2b")} >= set(range(written))
+    # Behind the agent's back: what the old one left would be no key of the new one.
+    node.stop()
+    for n in range(20):
+        node.cql(f"INSERT INTO s.anew (a, b, v) VALUES ('old{n}', 'b', 'x')")
+    node.cql(
+        "DROP TABLE s.anew",
+        "CREATE TABLE s.anew (a int PRIMARY KEY, v text) WITH cdc = true",
+    )
+    node.insert("anew", 1_000_000, 1_000_020)
+    node.start()
+    node.arrive("anew", len(keys) + 20)
+    later = node.rows("anew")
+    assert {number(key) for key in later if key not in keys} == set(range(1_000_000, 1_000_020))
+    assert node.metric('skipped_total{reason="dropped_table"}') == 20
+    assert node._ready() is not None
+
+
+def test_dropped_behind_the_agents_back(node: Node) -> None:
+    node.cql(
+        "CREATE TABLE s.gone (a int PRIMARY KEY, v text) WITH cdc = true",
+        "CREATE TABLE s.stays (a int PRIMARY KEY, v text) WITH cdc = true",
+        "CREATE KEYSPACE other WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}",
+        "CREATE TABLE other.t (a int PRIMARY KEY, v text) WITH cdc = true",
+    )
+    node.insert("gone", 0, 10)
+    node.cql("INSERT INTO other.t (a, v) VALUES (1, 'x')")
+    node.arrive("gone", 10)
+    node.arrive("t", 1, "other")
+    node.stop()
+    node.insert("gone", 10, 20)
+    node.cql("INSERT INTO other.t (a, v) VALUES (2, 'x')")
+    node.cql("CREATE TABLE s.short (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.insert("short", 0, 5)
+    node.cql(
+        "DROP TABLE s.gone",
+        "DROP TABLE s.short",
+        "DROP KEYSPACE other",
+        "ALTER KEYSPACE s WITH durable_writes = true",
+    )
+    node.insert("stays", 0, 10)
+    node.start()
+    node.arrive("stays", 10)
+    assert {number(key) for key in node.rows("gone")} == set(range(20))
+    assert {number(key) for key in node.rows("t", "other")} == {1, 2}
+    assert node.metric('skipped_total{reason="unknown_table"}') == 5
+    assert node._ready() is not None
+
+
+def test_altered_behind_the_agents_back(node: Node) -> None:
+    """Old segments still decode: columns that are gone, that are new, that are back; a type that grew."""
+    node.cql(
+        "CREATE TYPE s.place (street text, zip int)",
+        "CREATE TABLE s.altered (a int PRIMARY KEY, v text, n bigint, m map<text, int>, p place, f frozen<place>)"
+        " WITH cdc = true",
+    )
+    insert = "INSERT INTO s.altered (a, v, n, m, p, f) VALUES"
+    value = "'x', 7, {'k': 1}, {street: 's', zip: 1}, {street: 's', zip: 1}"
+    node.cql(f"{insert} (0, {value})")
+    node.arrive("altered", 1)
+    node.stop()
+    node.cql(
+        f"{insert} (1, {value})",
+        "ALTER TABLE s.altered DROP n",
+        "ALTER TABLE s.altered DROP m",
+        "ALTER TABLE s.altered ADD w frozen<list<int>>",
+        "ALTER TYPE s.place ADD town text",
+        "INSERT INTO s.altered (a, w, p, f) VALUES (2, [1], {street: 's', town: 't'}, {street: 's', town: 't'})",
+        "UPDATE s.altered SET p.town = 'u' WHERE a = 3",
+        "ALTER TABLE s.altered ADD n bigint",
+        "ALTER TABLE s.altered ADD m map<text, int>",
+        "INSERT INTO s.altered (a, n, m) VALUES (4, 8, {'z': 2})",
+        "ALTER TABLE s.altered DROP w",
+        "ALTER TABLE s.altered RENAME a TO renamed",
+        "INSERT INTO s.altered (renamed, v) VALUES (5, 'y')",
+    )
+    node.start()
+    node.arrive("altered", 6)
+    # The same while it reads.
+    node.cql(
+        "ALTER TABLE s.altered DROP n",
+        "INSERT INTO s.altered (renamed, m) VALUES (6, {'z': 2})",
+        "ALTER TYPE s.place ADD land text",
+        "UPDATE s.altered SET p.land = 'u' WHERE renamed = 7",
+    )
+    node.arrive("altered", 8)
+    assert [number(key) for key in sorted(node.rows("altered"))] == list(range(8))
+    assert node.metric("undecodable_total") == 0
+    assert node._ready() is not None
+
+
+def test_cdc_off_and_on(node: Node) -> None:
+    off, on = (f"ALTER TABLE s.switched WITH cdc = {cdc}" for cdc in ("false", "true"))
+
+    def arrived(*keys: int) -> bool:
+        return {number(key) for key in node.rows("switched")} >= set(range(*keys))
+
+    node.cql("CREATE TABLE s.switched (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.insert("switched", 0, 20)
+    node.wait(lambda: arrived(0, 20))
+    node.cql(off)
+    node.insert("switched", 20, 30)
+    node.cql(on)
+    node.insert("switched", 30, 50)
+    node.wait(lambda: arrived(30, 50))
+    assert_between(node, "switched", Scope.GAP, 0, range(20), range(30, 50))
+    # Off while it runs, on behind its back.
+    node.cql(off)
+    node.wait(lambda: "table.retired" in node.out.read_text().rsplit("table.resumed", 1)[-1])
+    node.stop()
+    node.cql(on)
+    node.insert("switched", 50, 70)
+    node.start()
+    node.wait(lambda: arrived(50, 70))
+    assert_between(node, "switched", Scope.GAP, 1, range(30, 50), range(50, 70))
+    # Off and on behind its back.
+    node.stop()
+    node.cql(off, on)
+    node.insert("switched", 70, 90)
+    node.start()
+    node.wait(lambda: arrived(70, 90))
+    assert_between(node, "switched", Scope.GAP, 2, range(50, 70), range(70, 90))
+    # All else that alters a table is none.
+    node.cql(
+        "ALTER TABLE s.switched WITH comment = 'x'",
+        "ALTER TABLE s.switched ADD w int",
+        "CREATE INDEX by_w ON s.switched (w)",
+        "DROP INDEX s.by_w",
+        "CREATE MATERIALIZED VIEW s.by_v AS SELECT a, v FROM s.switched WHERE a IS NOT NULL AND v IS NOT NULL"
+        " PRIMARY KEY (v, a)",
+        "ALTER KEYSPACE s WITH durable_writes = true",
+    )
+    node.stop()
+    node.cql("CREATE INDEX by_w ON s.switched (w)")
+    node.start()
+    node.insert("switched", 90, 100)
+    node.wait(lambda: arrived(90, 100))
+    assert [len(notices) for notices in node.notices("switched")] == [3] * PARTITIONS
+
+
+def test_statements_over_several_tables(node: Node) -> None:
+    """Only what is of followed tables is told of a batch; nothing of views; counters as others."""
+    node.cql(
+        "CREATE TABLE s.b1 (a int PRIMARY KEY, v text) WITH cdc = true",
+        "CREATE TABLE s.b2 (a int PRIMARY KEY, v text) WITH cdc = false",
+        "CREATE TABLE s.b3 (a int PRIMARY KEY, v text) WITH cdc = true",
+        "CREATE TABLE s.counted (a int PRIMARY KEY, c counter) WITH cdc = true",
+        "CREATE MATERIALIZED VIEW s.b1_by_v AS SELECT * FROM s.b1 WHERE a IS NOT NULL AND v IS NOT NULL"
+        " PRIMARY KEY (v, a)",
+    )
+    for kind in ("", "UNLOGGED "):
+        node.cql(
+            f"BEGIN {kind}BATCH INSERT INTO s.b2 (a, v) VALUES (1, 'x'); INSERT INTO s.b1 (a, v) VALUES (1, 'x');"
+            " INSERT INTO s.b3 (a, v) VALUES (1, 'x'); APPLY BATCH"
+        )
+    node.cql("UPDATE s.counted SET c = c + 1 WHERE a = 5")
+    node.arrive("counted", 1)
+    node.arrive("b3", 2)
+    assert [number(key) for key in node.rows("b1")] == [1, 1]
+    assert [number(key) for key in node.rows("b3")] == [1, 1]
+    assert [number(key) for key in node.rows("counted")] == [5]
+    assert node.rows("b2") == node.rows("b1_by_v") == []
+
+
+def test_lost_segment(node: Node) -> None:
+    node.cql("CREATE TABLE s.lost (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.insert("lost", 0, 10)
+    node.arrive("lost", 10)
+    time.sleep(1)  # a sync writes its index
+    node.insert("lost", 10, 20)
+    node.arrive("lost", 20)
+    node.stop()
+    newest_read = max(int(p.stem.rsplit("-", 1)[1].removesuffix("_cdc")) for p in node.raw.glob("*_cdc.idx"))
+    node.insert("lost", 20, 120, "x" * 20_000)  # two segments more
+    for path in node.raw.glob(f"*-{newest_read}*"):
+        path.unlink()
+    node.start()
+    node.wait(lambda: all(node.notices("lost")))
+    assert {c.scope for part in node.notices("lost") for _, c in part} == {Scope.GAP}
+    assert node.metric("lost_segments_total") == 1
+    node.insert("lost", 200, 210)
+    node.wait(lambda: {number(key) for key in node.rows("lost")} >= set(range(200, 210)))
+    assert node._ready() is not None
+    node.stop()
+    node.start()
+    time.sleep(2)
+    assert [len(part) for part in node.notices("lost")] == [1] * PARTITIONS
+
+
+def test_a_full_cdc_raw_refuses_writes_until_the_agent_comes(node: Node) -> None:
+    node.cql("CREATE TABLE s.filled (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.insert("filled", 0, 1)
+    node.arrive("filled", 1)
+    node.stop()
+    text = "x" * 50_000
+    written = 1
+    while _writes(node, written, text):
+        written += 1
+        assert written < 1000
+    node.start()
+    node.arrive("filled", written)
+    assert node.out.read_text().count("cdc_raw.fills") > 0
+    node.wait(lambda: _writes(node, 5000, "y"))
+    node.wait(lambda: 5000 in {number(key) for key in node.rows("filled")})
+    assert all(part == [] for part in node.notices("filled"))
+
+
+def _writes(node: Node, key: int, text: str) -> bool:
+    try:
+        node.insert("filled", key, key + 1, text)
+    except Exception:
+        return False
+    return True
+
+
+def test_a_node_that_deletes_what_is_not_read(node: Node) -> None:
+    """With cdc_block_writes: false it goes on, and the agent says that changes are missing."""
+    from helenus_stack.stack import Stack
+
+    node.cql("CREATE TABLE s.deleted (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.insert("deleted", 0, 10)
+    node.arrive("deleted", 10)
+    node.stop()
+    node.stack.stop("cassandra1")
+    changed = Stack(node.stack.directory, cassandra_yaml={**OPTIONS, "cdc_block_writes": False})
+    changed.start("cassandra1")
+    node.wait(lambda: _answers(node))
+    node.start()
+    node.insert("deleted", 10, 20)
+    node.arrive("deleted", 20)
+    node.stop()
+    for first in range(20, 300, 20):
+        node.insert("deleted", first, first + 20, "x" * 50_000)
+    node.start()
+    node.wait(lambda: all(node.notices("deleted")))
+    assert {c.scope for part in node.notices("deleted") for _, c in part} == {Scope.GAP}
+    assert node.metric("possible_loss_total") + node.metric("lost_segments_total") > 0
+    node.insert("deleted", 1000, 1010)
+    node.wait(lambda: {number(key) for key in node.rows("deleted")} >= set(range(1000, 1010)))
+
+
+def _answers(node: Node) -> bool:
+    try:
+        node.cql("SELECT key FROM system.local")
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,232 @@
+"""The agent on TLS and passwords: Cassandra and Kafka take it in, and every mistake is told in one message."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from helenus_schemas.cassandra import connect
+from helenus_schemas.config import CassandraSettings
+from helenus_stack.secure import AGENT, STRANGER
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = [
+    pytest.mark.integration,
+    # The driver's event loop is ended by its own thread, which leaves warnings of no interest.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+MAIN = "from helenus_agent.cli import main; main()"
+TOPIC = "events-safe.t"
+WRONG = "n0t-the-passw0rd"
+KEYS = {
+    "cassandra.ssl.enabled": "true",
+    "cassandra.ssl.cafile": "{cafile}",
+    "cassandra.username": "agent",
+    "cassandra.password": "${{file:{passwords}:agent}}",
+    "kafka.producer.security.protocol": "SASL_SSL",
+    "kafka.producer.ssl.ca.location": "{cafile}",
+    "kafka.producer.sasl.mechanisms": "SCRAM-SHA-512",
+    "kafka.producer.sasl.username": "agent",
+    "kafka.producer.sasl.password": "${{env:KAFKA_PASSWORD}}",
+}
+"""What docs/security.md tells an operator to set."""
+AS_STRANGER = {
+    "kafka.producer.sasl.username": STRANGER,
+    "kafka.producer.sasl.password": "${{file:{passwords}:stranger}}",
+}
+
+
+@pytest.fixture(scope="module")
+def status(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Status]:
+    options = {"commitlog_sync_period": "1000ms"}
+    directory = tmp_path_factory.mktemp("secure")
+    with Stack(directory, only=["cassandra", "kafka"], secure=True, cassandra_yaml=options) as stack:
+        yield stack.status()
+
+
+@pytest.fixture(scope="module")
+def session(status: Status) -> Iterator[Any]:
+    session = connect(CassandraSettings.of(status.cassandra(), "status"))
+    session.execute("CREATE KEYSPACE safe WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute("CREATE TABLE safe.t (a int PRIMARY KEY, v text) WITH cdc = true")
+    yield session
+    session.cluster.shutdown()
+
+
+def properties(status: Status, folder: Path, changes: Mapping[str, str | None] | None = None) -> Path:
+    """An agent's properties file for the stack; a change to None leaves the key out."""
+    assert status.security
+    own = {key: value.format(**vars(status.security)) for key, value in KEYS.items()}
+    keys = {
+        "cassandra.config": status.nodes[0].cassandra_yaml,
+        "cassandra.contact.points": status.nodes[0].address,
+        "cassandra.port": str(status.cql_port),
+        "kafka.bootstrap.servers": status.bootstrap_servers,
+        "state.dir": str(folder / "state"),
+        "log.level": "debug",
+        **own,
+        **(changes or {}),
+    }
+    path = folder / "agent.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in keys.items() if value is not None))
+    return path
+
+
+def start(status: Status, path: Path) -> subprocess.Popen[str]:
+    assert status.security
+    environment = {**os.environ, "KAFKA_PASSWORD": status.security.password(AGENT)}
+    return subprocess.Popen([sys.executable, "-c", MAIN, str(path)], stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def told(status: Status, path: Path) -> tuple[int, str]:
+    """Exit code and last words of an agent that has to end by itself; without a secret among all its words."""
+    with start(status, path) as agent:
+        try:
+            words = agent.communicate(timeout=60)[1]
+        finally:
+            agent.kill()
+    assert status.security
+    assert "Traceback" not in words
+    assert WRONG not in words
+    assert status.security.password(AGENT) not in words
+    *_, last = words.splitlines()
+    assert last.startswith("helenus-agent: ")
+    assert words.count("helenus-agent: ") == 1
+    return agent.returncode, last
+
+
+def test_events_arrive_and_no_secret_is_seen(status: Status, session: Any, tmp_path: Path) -> None:
+    for number in range(100):
+        session.execute("INSERT INTO safe.t (a, v) VALUES (%s, 'x')", (number,))
+    assert status.security
+    passwords = [status.security.password(user) for user in (AGENT, STRANGER, "connector", "admin")]
+    agent = start(status, properties(status, tmp_path))
+    try:
+        limit = time.monotonic() + 60
+        while events(status) < 100:
+            assert agent.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.5)
+        listed = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        words = agent.communicate(timeout=30)[1]
+    assert agent.returncode == 0
+    assert "agent.started" in words
+    assert "refused" not in words
+    assert not [password for password in passwords if password in words]
+    assert not [password for password in passwords if password.encode() in listed]
+
+
+def test_without_its_one_grant_it_warns(status: Status, session: Any, tmp_path: Path) -> None:
+    login = {"cassandra.username": STRANGER, "cassandra.password": "${{file:{passwords}:stranger}}"}
+    known = vars(status.security)
+    with start(status, properties(status, tmp_path, {k: v.format(**known) for k, v in login.items()})) as agent:
+        try:
+            assert agent.stderr
+            words = ""
+            while "agent.started" not in words and (line := agent.stderr.readline()):
+                words += line
+        finally:
+            agent.terminate()
+            agent.communicate(timeout=30)
+    assert "GRANT SELECT ON system_views.settings" in words
+    assert agent.returncode == 0
+
+
+def events(status: Status) -> int:
+    """How many events are there."""
+    consumer = Consumer({**status.kafka(), "group.id": "test"})
+    try:
+        topic = consumer.list_topics(timeout=10).topics.get(TOPIC)
+        ends = [consumer.get_watermark_offsets(TopicPartition(TOPIC, n)) for n in topic.partitions] if topic else []
+        return sum(end for _, end in ends)
+    finally:
+        consumer.close()
+
+
+MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
+    ({"cassandra.password": WRONG}, 1, ["refused the login", "cassandra.password", "[cassandra-auth]"]),
+    ({"cassandra.username": None}, 1, ["refused the login", "cassandra.username", "[cassandra-auth]"]),
+    ({"cassandra.ssl.cafile": "{other}"}, 1, ["certificate verify failed", "cassandra.ssl", "[cassandra-auth]"]),
+    ({"cassandra.ssl.cafile": None}, 1, ["certificate verify failed", "cassandra.ssl", "[cassandra-auth]"]),
+    ({"cassandra.ssl.cafile": "/no/such.pem"}, 2, ["/no/such.pem", "[config]"]),
+    ({"cassandra.ssl.enabled": "false"}, 1, ["cassandra.ssl.enabled=true", "[cassandra-unreachable]"]),
+    ({"kafka.producer.sasl.password": WRONG}, 1, ["invalid credentials", "sasl.*", "[broker-refused]"]),
+    ({"kafka.producer.sasl.mechanisms": "PLAIN"}, 1, ["mechanisms: SCRAM-SHA-512", "[broker-refused]"]),
+    ({"kafka.producer.sasl.mechanim": "PLAIN"}, 2, ["sasl.mechanim", "[config]"]),
+    ({"kafka.producer.ssl.ca.location": "{other}"}, 1, ["certificate verify failed", "[broker-refused]"]),
+    ({"kafka.producer.ssl.ca.location": "/no/such.pem"}, 2, ["ssl.ca.location", "[config]"]),
+    ({"kafka.producer.security.protocol": "SASL_PLAINTEXT"}, 1, ["security.protocol", "[broker-unreachable]"]),
+    ({"kafka.producer.security.protocol": None}, 1, ["security.protocol", "[broker-unreachable]"]),
+    ({"kafka.producer.security.protocol": "SSL"}, 1, ["security.protocol", "[broker-unreachable]"]),
+    ({"kafka.producer.security.protocol": "TLS"}, 2, ["security.protocol", "[config]"]),
+    ({"kafka.producer.lingr.ms": "5"}, 2, ["lingr.ms", "[config]"]),
+    (AS_STRANGER, 1, ["Authorization failed", TOPIC, "ACLs", "[broker-refused]"]),
+]
+
+
+def test_a_mistake_is_told_in_one_message(status: Status, session: Any, tmp_path: Path) -> None:
+    """All of them, some at a time: what most do is wait."""
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+
+    def wrong(number: int) -> str | None:
+        changes, code, words = MISTAKES[number]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        given = {key: value and value.format(**vars(status.security), other=other) for key, value in changes.items()}
+        ended, last = told(status, properties(status, folder, given))
+        if ended == code and all(word in last for word in words):
+            return None
+        return f"{changes}: {ended}, {last}"
+
+    with ThreadPoolExecutor(4) as pool:
+        found = "\n".join(filter(None, pool.map(wrong, range(len(MISTAKES)))))
+    assert not found, found
+
+
+def test_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_path: Path) -> None:
+    topic, only = "events-safe.only", {"table.include.list": "safe.only"}
+    session.execute("CREATE TABLE safe.only (a int PRIMARY KEY) WITH cdc = true")
+    admin = AdminClient(status.kafka())
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+    session.execute("INSERT INTO safe.only (a) VALUES (1)")
+    stranger = {key: value.format(**vars(status.security)) for key, value in AS_STRANGER.items()}
+    for user, changes, acl in (
+        (STRANGER, stranger, (AclOperation.DESCRIBE, AclPermissionType.ALLOW)),
+        (AGENT, {}, (AclOperation.WRITE, AclPermissionType.DENY)),
+        (AGENT, {}, (AclOperation.DESCRIBE, AclPermissionType.ALLOW)),  # or it would not even see the topic
+    ):
+        rule = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", *acl)
+        admin.create_acls([rule])[rule].result(20)
+        if acl[1] == AclPermissionType.DENY:
+            continue
+        code, last = told(status, properties(status, tmp_path, {**changes, **only}))
+        assert code == 1
+        assert "uthorization failed" in last
+        assert topic in last
+        assert last.endswith("[broker-refused]")

@@ -1,0 +1,143 @@
+"""The agent beside Cassandra 4.1 and 4.0, which log as 5.0 does by default: the golden statements, and counters."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent import golden
+from agent.golden import T, i, row
+from confluent_kafka.admin import AdminClient
+
+from helenus_schemas import change
+from helenus_schemas.cassandra import connect
+from helenus_schemas.config import CassandraSettings
+from helenus_schemas.table import read_tables
+from helenus_stack.records import messages
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = [
+    pytest.mark.integration,
+    # The driver's event loop and the consumer are ended by their own threads, which leaves warnings of no interest.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+MAIN = "from helenus_agent.cli import main; main()"
+SETUP = [
+    *golden.SETUP,
+    "CREATE TABLE g.counted (a int, b int, n counter, s counter static, PRIMARY KEY (a, b)) WITH cdc = true",
+]
+STATEMENTS = [
+    *golden.STATEMENTS,
+    ("UPDATE g.counted SET n = n + 1 WHERE a = 1 AND b = 2", [row("counted", i(1), i(2))]),
+    ("UPDATE g.counted SET n = n - 5 WHERE a = 1 AND b = 2", [row("counted", i(1), i(2))]),
+]
+
+
+def before_vectors(statement: str) -> str:
+    """The statement without the type that only 5.0 has."""
+    for part in ("vec vector<float, 3>, vt vector<text, 2>, ", "vec, vt, ", "[1.0, 2.0, 3.0], ['a', 'bb'], "):
+        statement = re.sub(re.escape(part).replace(r"\ ", r"\s+"), "", statement)
+    return statement
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with Stack(tmp_path_factory.mktemp("kafka"), only=["kafka"]) as stack:
+        yield stack.status().bootstrap_servers
+
+
+@pytest.fixture(scope="module", params=[("4.1", "4.1.10"), ("4.0", "4.0.19")], ids=lambda version: version[0])
+def cassandra(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Status, str]]:
+    version, release = request.param
+    with Stack(tmp_path_factory.mktemp("cassandra"), only=["cassandra"], cassandra=version) as stack:
+        yield stack.status(), release
+
+
+@pytest.fixture
+def session(cassandra: tuple[Status, str]) -> Iterator[Any]:
+    session = connect(CassandraSettings.of(cassandra[0].cassandra(), "status"))
+    yield session
+    session.cluster.shutdown()
+
+
+def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any, tmp_path: Path) -> None:
+    status, release = cassandra
+    local = session.execute("SELECT release_version, host_id FROM system.local").one()
+    assert local.release_version == release
+    prefix = f"events-{release}-"
+    keys = {
+        **status.cassandra(),
+        "cassandra.config": status.nodes[0].cassandra_yaml,
+        "kafka.bootstrap.servers": kafka,
+        "state.dir": str(tmp_path / "state"),
+        "topic.prefix": prefix,
+    }
+    path = tmp_path / "agent.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    out = tmp_path / "agent.out"
+    with open(out, "ab") as file:
+        agent = subprocess.Popen([sys.executable, "-c", MAIN, str(path)], stderr=file)
+    try:
+        for statement in [*SETUP, *(statement for statement, _ in STATEMENTS)]:
+            if "MATERIALIZED" not in statement:
+                session.execute(before_vectors(statement), timeout=60)
+        tables = {table.name: table for table in read_tables(session, "g").values() if table.cdc}
+        wanted = Counter(
+            (e.table, e.scope, golden.expected_key(tables[e.table], e.key), e.time, e.expires, e.parts, e.start, e.end)
+            for _, expected in STATEMENTS
+            for e in expected
+        )
+        admin = AdminClient({"bootstrap.servers": kafka})
+        deadline = time.monotonic() + 60
+        while True:
+            known = admin.list_topics(timeout=10).topics
+            found = {
+                name: [(m.key(), change.decode(m.value())) for m in messages(kafka, f"{prefix}g.{name}")]
+                for name in tables
+                if f"{prefix}g.{name}" in known
+            }
+            told = Counter(seen(name, key, what) for name, changes in found.items() for key, what in changes)
+            if told >= wanted or time.monotonic() > deadline:
+                break
+            assert agent.poll() is None, out.read_text()
+            time.sleep(0.5)
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(30) == 0
+    finally:
+        agent.kill()
+        agent.wait()
+    assert told == wanted, out.read_text()
+    changes = [what for changes in found.values() for _, what in changes]
+    assert {what.node for what in changes} == {str(local.host_id)}
+    # One digest for all that one mutation did, and no other's; every part once.
+    mutations: dict[tuple[int, int], list[change.Change]] = defaultdict(list)
+    for what in changes:
+        mutations[what.segment, what.position].append(what)
+    for parts in mutations.values():
+        assert len({what.digest for what in parts}) == 1
+        assert sorted(what.part for what in parts) == list(range(parts[0].parts))
+    digests = {parts[0].digest for parts in mutations.values()}
+    assert len(digests) == len(mutations)
+    assert all(re.fullmatch("[0-9a-f]{32}", digest or "") for digest in digests)
+    # What a partition's batch did to one table, in its order: from above, then from left to right.
+    (batch,) = (parts for parts in mutations.values() if parts[0].parts == 5)
+    scopes = [what.scope.name for what in sorted(batch, key=lambda what: what.part)]
+    assert scopes == ["PARTITION", "STATIC", "ROW", "RANGE", "ROW"]
+
+
+def seen(table: str, key: bytes, what: change.Change) -> tuple[Any, ...]:
+    """A change as a statement tells it: the time only where the statement gave it."""
+    time = what.write_time if what.write_time is not None and what.write_time < T + 10**9 else None
+    expires = what.expires_at is not None
+    return table, what.scope.name, key, time, expires, what.parts, what.start, what.end

@@ -1,0 +1,64 @@
+"""Slices of a range hold just what its bounds hold, each row once and in order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helenus_connector.ranges import Bounds, Slice, slices
+from helenus_schemas.change import Bound
+
+VALUES = [bytes((n,)) for n in range(3)]
+ROWS = [(a, b, c) for a in VALUES for b in VALUES for c in VALUES]
+bound = st.one_of(
+    st.none(),
+    st.builds(Bound, st.booleans(), st.lists(st.sampled_from(VALUES), min_size=1, max_size=3).map(tuple[bytes, ...])),
+)
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> Bounds:
+    """Cassandra logs none whose end comes before its start."""
+    start, end = draw(bound), draw(bound)
+    if start and end:
+        size = min(len(start.values), len(end.values))
+        if start.values[:size] > end.values[:size]:
+            return end, start
+    return start, end
+
+
+def within(row: tuple[bytes, ...], start: Bound | None, end: Bound | None) -> bool:
+    """Compared as tuples: a bound takes in, or leaves out, all rows that begin with it."""
+    if start is not None:
+        prefix = row[: len(start.values)]
+        if prefix < start.values or (prefix == start.values and not start.inclusive):
+            return False
+    if end is not None:
+        prefix = row[: len(end.values)]
+        if prefix > end.values or (prefix == end.values and not end.inclusive):
+            return False
+    return True
+
+
+def holds(one: Slice, row: tuple[bytes, ...]) -> bool:
+    width = len(one.equal)
+    return row[:width] == one.equal and within(row[width:], one.low, one.high)
+
+
+@given(ranges())
+def test_slices_hold_what_the_range_holds(bounds: Bounds) -> None:
+    found = [row for one in slices(bounds) for row in ROWS if holds(one, row)]
+    assert found == [row for row in ROWS if within(row, *bounds)]
+
+
+@given(ranges())
+def test_a_slice_limits_one_column(bounds: Bounds) -> None:
+    for one in slices(bounds):
+        assert all(limit is None or len(limit.values) == 1 for limit in (one.low, one.high))
+
+
+def test_what_cql_deletes_takes_one_slice() -> None:
+    one = Bound(True, (b"a", b"b")), Bound(False, (b"a", b"c"))
+    assert slices(one) == [Slice((b"a",), Bound(True, (b"b",)), Bound(False, (b"c",)))]
+    assert slices((Bound(True, (b"a",)), Bound(True, (b"a",)))) == [Slice((b"a",))]
+    assert slices((Bound(False, (b"a", b"b")), Bound(True, (b"a",)))) == [Slice((b"a",), Bound(False, (b"b",)))]

@@ -1,0 +1,271 @@
+"""Records of the shape `row`, in every form: what is in them, byte for byte where that is promised."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import fastavro
+import pytest
+
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.registry import Registry
+from helenus_connector.reread import Image
+from helenus_connector.shape import Record, RowShape, schemas
+from helenus_schemas import change
+from helenus_schemas.cql import CqlType, parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import KeyCodec
+from helenus_schemas.table import Column, Table
+
+
+class Subjects(Registry):
+    """A registry in memory: ids by subject."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[int, Any] = {}
+        self.subjects: dict[str, int] = {}
+
+    def register(self, subject: str, schema: str) -> int:
+        number = len(self.schemas) + 1
+        self.schemas[number] = fastavro.parse_schema(json.loads(schema))
+        self.subjects[subject] = number
+        return number
+
+    def read(self, data: bytes) -> Any:
+        assert data[0] == 0
+        source = io.BytesIO(data[5:])
+        value = fastavro.schemaless_reader(source, self.schemas[int.from_bytes(data[1:5], "big")])
+        assert source.read() == b""
+        return value
+
+
+def table(*columns: tuple[str, str], keys: Sequence[tuple[str, str]] = (("pk", "int"), ("ck", "text"))) -> Table:
+    made = [Column(n, parse(t), "clustering" if i else "partition_key", max(i - 1, 0)) for i, (n, t) in enumerate(keys)]
+    for name, t in columns:
+        static = t.endswith(" static")
+        made.append(Column(name, parse(t.removesuffix(" static")), "static" if static else "regular"))
+    return Table("ks1", "table1", uuid.UUID(int=1), tuple(made))
+
+
+def settings(**more: str) -> ConnectorSettings:
+    given = {"name": "n", "keyspace": "ks1", "table": "table1", "value.converter.schema.registry.url": "http://r"}
+    return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+
+
+def int32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def made(of: Table, values: Sequence[bytes | None] | None, key: Sequence[bytes | None], **more: str) -> Record:
+    image = None if values is None else Image(tuple(values), 5)
+    return RowShape(of, settings(**more), Subjects()).row(KeyCodec(of).encode(key), image, 5)
+
+
+TWO = table(("a", "int"), ("b", "text"))
+KEY = (int32(7), b"x")
+ROW = (int32(1), None)
+
+
+def test_avro_is_framed_and_its_key_is_the_events() -> None:
+    registry = Subjects()
+    shape = RowShape(TWO, settings(), registry)
+    record = shape.row(KeyCodec(TWO).encode(KEY), Image(ROW, 5), 5)
+    assert registry.subjects == {"data-ks1.table1-key": 1, "data-ks1.table1-value": 2}
+    assert record.key == b"\0\0\0\0\1" + KeyCodec(TWO).encode(KEY)
+    assert (registry.read(record.key), record.value and registry.read(record.value)) == (
+        {"pk": 7, "ck": "x"},
+        {"a": 1, "b": None},
+    )
+    assert record.headers == [("schema_id", TWO.schema_id.encode()), ("writetime", b"5")]
+
+
+@pytest.mark.parametrize(
+    ("form", "key", "value", "gone"),
+    [
+        ("key-value-json", b'{"pk":7,"ck":"x"}', b'{"a":1,"b":null}', None),
+        ("json", b'{"pk":7,"ck":"x"}', b'{"pk":7,"ck":"x","a":1,"b":null}', b"{}"),
+    ],
+)
+def test_json(form: str, key: bytes, value: bytes, gone: bytes | None) -> None:
+    record = made(TWO, ROW, KEY, output_format=form)
+    assert (record.key, record.value) == (key, value)
+    deleted = made(TWO, None, KEY, output_format=form)
+    assert (deleted.key, deleted.value) == (key, gone)
+
+
+def test_json_of_a_whole_partition() -> None:
+    of = table(("s", "int static"))
+    record = made(of, (int32(1),), (int32(7), None), output_format="json")
+    assert (record.key, record.value) == (b'{"pk":7,"ck":null}', b'{"pk":7,"ck":null,"s":1}')
+
+
+def test_json_needs_no_registry() -> None:
+    of = ConnectorSettings.of({"name": "n", "keyspace": "ks1", "table": "table1", "output.format": "json"}, "test")
+    assert RowShape(TWO, of, Registry(of, __file__)).row(KeyCodec(TWO).encode(KEY), None, None).value == b"{}"  # type: ignore[arg-type]
+
+
+def test_a_table_of_key_columns_only_shows_them() -> None:
+    of = table()
+    registry = Subjects()
+    record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(KEY), Image(KEY, None), None)
+    assert record.value is not None
+    assert registry.read(record.value) == {"pk": 7, "ck": "x"}
+    key, value = (json.loads(text) for text in schemas(of, settings()))
+    assert key == value
+    assert key["fields"] == [
+        {"name": "pk", "type": "int"},
+        {"name": "ck", "type": ["null", "string"], "default": None},
+    ]
+    for form in ("json", "key-value-json"):
+        assert made(of, KEY, KEY, output_format=form).value == b'{"pk":7,"ck":"x"}'
+
+
+def test_columns_leave_out_what_they_do_not_name() -> None:
+    of = table(("a", "int"), ("ab", "text"), ("odd", "'x.Y'"))
+    with pytest.raises(HelenusError, match=r"column odd: the type 'x\.Y' has no Avro form") as caught:
+        schemas(of.only("a|odd"), settings())
+    assert caught.value.kind is Kind.TABLE_UNSUPPORTED
+    assert made(of.only("a"), (int32(1),), KEY, output_format="key-value-json").value == b'{"a":1}'
+
+
+def test_a_key_that_cannot_be_told_is_refused_by_name() -> None:
+    with pytest.raises(HelenusError, match=r"column ck: the type 'x\.Y'"):
+        schemas(table(keys=[("pk", "int"), ("ck", "'x.Y'")]), settings())
+
+
+def test_no_bytes_are_null_and_a_header_says_where() -> None:
+    of = table(("a", "int"), ("b", "text"), ("c", "uuid"), ("d", "int"))
+    values = (b"", b"", b"", None)
+    record = made(of, values, KEY, output_format="key-value-json")
+    assert record.value == b'{"a":null,"b":"","c":null,"d":null}'
+    assert dict(record.headers)["empty"] == b'["a", "c"]'
+    assert "empty" not in dict(made(of, (None, b"", None, None), KEY).headers)
+
+
+def test_the_keys_of_datastax() -> None:
+    of = table(("a", "int"), keys=[("pk", "tinyint"), ("ck", "time")])
+    nanos = 3_723_000_000_004
+    key = (b"\xff", nanos.to_bytes(8, "big"))
+    registry = Subjects()
+    exact = KeyCodec(of).encode(key)
+    record = RowShape(of, settings(key_compat="datastax"), registry).row(exact, Image((None,), None), None)
+    assert registry.read(record.key)["pk"] == 255
+    assert dict(record.headers)["exact_key"] == exact
+    assert KeyCodec(of).decode(dict(record.headers)["exact_key"]) == key
+    text = made(of, None, key, key_compat="datastax", output_format="key-value-json")
+    assert text.key == b'{"pk":255,"ck":3723000000}'
+    assert made(of, None, key, output_format="key-value-json").key == b'{"pk":-1,"ck":3723000000004}'
+
+
+def test_headers() -> None:
+    event = change.encode(change.Change("0" * 32, "node-1", segment=3, position=99))
+    of = settings(headers="digest,segpos,node")
+    shape = RowShape(TWO, of, Subjects())
+    key = KeyCodec(TWO).encode(KEY)
+    told = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
+    assert shape.row(key, None, 5, event).headers == told
+    assert shape.marker(key, None, 5, event).headers == [*told, ("scope", b"partition")]
+    # A pending key that is read again has no event of its own.
+    assert shape.row(key, None, 5).headers == []
+    assert RowShape(TWO, settings(headers=""), Subjects()).row(key, None, 5, event).headers == []
+
+
+def test_bytes_that_are_no_value_are_poison_and_named() -> None:
+    for form in ("key-value-avro", "key-value-json", "json"):
+        with pytest.raises(HelenusError, match=r"ks1\.table1, column a") as caught:
+            made(TWO, (b"\1", None), KEY, output_format=form)
+        assert caught.value.kind is Kind.POISON_EVENT
+
+
+NULLABLE_DATE = ["null", {"type": "int", "logicalType": "date"}]
+NULLABLE_UUID = ["null", {"type": "string", "logicalType": "uuid"}]
+
+
+def test_the_key_schema_that_datastax_prints() -> None:
+    """Its example table, as its agent prints it; its connector's has this doc, and defaults."""
+    of = Table(
+        "ks1",
+        "table5",
+        uuid.UUID(int=1),
+        (
+            Column("pk", parse("text"), "partition_key", 0),
+            Column("c1", parse("date"), "clustering", 0),
+            Column("c2", parse("uuid"), "clustering", 1),
+        ),
+    )
+    key, _ = schemas(of, settings())
+    assert json.loads(key) == {
+        "type": "record",
+        "name": "table5",
+        "namespace": "ks1",
+        "doc": "Table ks1.table5",
+        "fields": [
+            {"name": "pk", "type": "string"},
+            {"name": "c1", "type": NULLABLE_DATE, "default": None},
+            {"name": "c2", "type": NULLABLE_UUID, "default": None},
+        ],
+    }
+
+
+def test_the_value_schema_of_datastax_for_every_kind_of_type() -> None:
+    zip_code = CqlType("udt", (parse("text"), parse("int")), True, "zip", ("state", "code"))
+    of = table(
+        ("a", "int"),
+        ("de", "decimal"),
+        ("de2", "decimal"),
+        ("du", "duration"),
+        ("li", "list<text>"),
+        ("ma", "map<int, timestamp>"),
+        ("ti", "tinyint"),
+        ("tm", "time"),
+        ("ts", "timestamp"),
+        ("tu", "tuple<int, text>"),
+        ("tw", "tuple<text, text, bigint, double, text>"),
+        ("ve", "vector<float, 3>"),
+        ("vi", "varint"),
+    )
+    of = Table(
+        of.keyspace, of.name, of.id, (*of.columns, Column("zi", zip_code), Column("zs", CqlType("set", (zip_code,))))
+    )
+    _, value = schemas(of, settings())
+
+    def record(name: str, fields: list[dict[str, Any]], **more: str) -> dict[str, Any]:
+        return {"type": "record", "name": name, "namespace": "ks1", **more, "fields": fields}
+
+    def nullable(name: str, kind: Any) -> dict[str, Any]:
+        return {"name": name, "type": ["null", kind], "default": None}
+
+    decimal = [{"name": "bigint", "type": "bytes"}, {"name": "scale", "type": "int"}]
+    duration = [{"name": n, "type": t} for n, t in (("months", "int"), ("days", "int"), ("nanoseconds", "long"))]
+    pair = [nullable("index_0", "int"), nullable("index_1", "string")]
+    five = [nullable(f"index_{i}", t) for i, t in enumerate(("string", "string", "long", "double", "string"))]
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    expected = {
+        "a": "int",
+        "de": record("cql_decimal", decimal, logicalType="cql_decimal"),
+        "de2": "ks1.cql_decimal",
+        "du": record("cql_duration", duration, logicalType="cql_duration"),
+        "li": {"type": "array", "items": "string"},
+        "ma": {"type": "map", "values": millis},
+        "ti": "int",
+        "tm": {"type": "long", "logicalType": "cql_time"},
+        "ts": millis,
+        "tu": record("Tuple_f4ae4162", pair, doc="CQL type tuple<int, text>"),
+        "tw": record("Tuple_45767353", five, doc="CQL type tuple<text, text, bigint, double, text>"),
+        "ve": {"type": "array", "items": "float"},
+        "vi": {"type": "bytes", "logicalType": "cql_varint"},
+        "zi": record("zip", [nullable("state", "string"), nullable("code", "int")], doc="CQL type ks1.zip"),
+        "zs": {"type": "array", "items": "ks1.zip"},
+    }
+    assert json.loads(value) == {
+        "type": "record",
+        "name": "table1",
+        "namespace": "ks1",
+        "doc": "Table ks1.table1",
+        "fields": [nullable(name, kind) for name, kind in expected.items()],
+    }

@@ -1,0 +1,74 @@
+"""Which form of records a connector's file asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from helenus_connector.config import ConnectorSettings
+from helenus_schemas.errors import HelenusError
+
+AVRO = "io.confluent.connect.avro.AvroConverter"
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+STRING = "org.apache.kafka.connect.storage.StringConverter"
+URL = "value.converter.schema.registry.url"
+
+
+def of(**given: str) -> ConnectorSettings:
+    keys = {"name": "n", "keyspace": "ks", "table": "t", **{k.replace("_", "."): v for k, v in given.items()}}
+    schemas = {f"{side}.converter.schemas.enable": "false" for side in ("key", "value")}
+    return ConnectorSettings.of({**schemas, **keys}, "test.properties")
+
+
+@pytest.mark.parametrize(
+    ("given", "form"),
+    [
+        ({"key_converter": AVRO, "value_converter": AVRO}, "key-value-avro"),
+        ({"value_converter": AVRO}, "key-value-avro"),
+        ({"key_converter": JSON, "value_converter": JSON}, "key-value-json"),
+        ({"value_converter": JSON}, "key-value-json"),
+        ({"key_converter": STRING, "value_converter": JSON}, "json"),
+        ({"key_converter": JSON, "value_converter": JSON, "output_format": "json"}, "json"),
+        ({"outputFormat": "key-value-json"}, "key-value-json"),
+        ({}, "key-value-avro"),
+    ],
+)
+def test_converters_say_the_format(given: dict[str, str], form: str) -> None:
+    assert of(**given, value_converter_schema_registry_url="http://r").output_format == form
+
+
+def test_avro_needs_a_registry_and_json_none() -> None:
+    assert of(output_format="json").value_converter_schema_registry_url == ""
+    assert of(key_converter_schema_registry_url="http://r").value_converter_schema_registry_url == "http://r"
+    with pytest.raises(HelenusError, match=rf"{URL}: required property is missing"):
+        of()
+    with pytest.raises(HelenusError, match="keys and values have one registry"):
+        of(key_converter_schema_registry_url="http://r", value_converter_schema_registry_url="http://other")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"output_format": "json", "value_converter": AVRO},
+            "output.format=json: key.converter and value.converter say",
+        ),
+        (
+            {"key_converter": AVRO, "value_converter": JSON},
+            f"key.converter={AVRO} with value.converter={JSON}: known are",
+        ),
+        ({"value_converter": "com.example.Protobuf"}, "value.converter=com.example.Protobuf: known are"),
+        (
+            {"value_converter": JSON, "value_converter_schemas_enable": "true"},
+            "value.converter.schemas.enable: set it to false",
+        ),
+        ({"output_format": "xml"}, "output.format: Input should be"),
+        ({"columns": "("}, "columns: not a regular expression"),
+        ({"headers": "schema_id,nonsense"}, "headers: no header nonsense; there are schema_id, writetime, node"),
+        ({"key_compat": "java"}, "key.compat: Input should be"),
+    ],
+)
+def test_what_cannot_be(given: dict[str, str], told: str) -> None:
+    with pytest.raises(HelenusError) as caught:
+        of(**{"value_converter_schema_registry_url": "http://r", **given})
+    assert told in str(caught.value)
+    assert "test.properties" in str(caught.value)

@@ -1,0 +1,273 @@
+"""What is in the records, through the real path: every type in every form, in keys too, and read by Java."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from integration.pipeline import Pipeline, eventually, write_properties
+from schemas.java import Reader, plain
+
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.registry import Registry
+from helenus_schemas.errors import HelenusError
+from helenus_stack.records import Record, bare, messages, read
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+SCALARS = {
+    "ascii": "'plain'",
+    "bigint": "-9223372036854775808",
+    "blob": "0x00ff",
+    "boolean": "true",
+    "date": "'-0044-03-15'",
+    "decimal": "-12345678901234567890.123456789",
+    "double": "-1.5e300",
+    "duration": "-1y2mo3w4d5h6m7s8ms9us10ns",
+    "float": "0.1",
+    "inet": "'2001:db8::1'",
+    "int": "-2147483648",
+    "smallint": "-32768",
+    "text": "'ünïcode ✓ \"quoted\" \\ \n'",
+    "time": "'23:59:59.123456789'",
+    "timestamp": "'1969-12-31T23:59:59.999Z'",
+    "timeuuid": "50554d6e-29bb-11e5-b345-feff819cdc9f",
+    "tinyint": "-128",
+    "uuid": UUID,
+    "varint": "-170141183460469231731687303715884105729",
+}
+IN_COLLECTIONS = ("date", "decimal", "inet", "time", "timestamp", "tinyint", "varint", "blob", "uuid", "double")
+ELEMENTS = {**SCALARS, "date": "'2024-02-29'"}
+NESTED = {
+    "frozen<list<frozen<map<text, int>>>>": "[{'a': 1}, {}]",
+    "map<frozen<list<int>>, text>": "{[1, 2]: 'x'}",
+    "map<frozen<tuple<int, text>>, frozen<set<date>>>": "{(1, 'a'): {'2024-02-29'}}",
+    "map<frozen<point>, inet>": "{{x: 1, y: null}: '::1'}",
+    "tuple<int, text, frozen<tuple<bigint, date>>>": "(1, null, (2, '2024-02-29'))",
+    "frozen<point>": "{x: 1, y: 2.50}",
+    "point": "{x: 2}",
+    'frozen<"Odd Type">': '{"a b": {x: 1, y: 1}, "1": [\'01:02:03.000000004\']}',
+    "list<frozen<point>>": "[{x: 1, y: 2}, {x: null, y: 3}]",
+    "vector<float, 3>": "[1.5, -2, 0.25]",
+    "vector<text, 2>": "['a', '']",
+    "vector<frozen<tuple<date, inet>>, 1>": "[('2024-02-29', '::1')]",
+    "vector<vector<int, 2>, 2>": "[[1, 2], [3, 4]]",
+    "vector<smallint, 2>": "[-1, 2]",
+    "list<duration>": "[1d, 2h]",
+}
+TYPES = {
+    **{f"s_{name}": (name, literal) for name, literal in SCALARS.items()},
+    **{f"l_{name}": (f"list<{name}>", f"[{ELEMENTS[name]}]") for name in IN_COLLECTIONS},
+    **{f"m_{name}": (f"map<{name}, {name}>", f"{{{ELEMENTS[name]}: {ELEMENTS[name]}}}") for name in IN_COLLECTIONS},
+    **{f"n_{i}": (name, literal) for i, (name, literal) in enumerate(NESTED.items())},
+    "decimal_2": ("decimal", "1E+100"),
+    "counted": ("set<text>", "{'x', 'y', ''}"),
+    "empty_text": ("text", "''"),
+    "empty_list": ("frozen<list<int>>", "[]"),
+    "empty_int": ("int", "blob_as_int(0x)"),
+    "null_int": ("int", "null"),
+}
+KEYS = {
+    "frozen<list<int>>": "[1, 2]",
+    "tuple<int, text>": "(1, 'a')",
+    "frozen<map<uuid, frozen<list<time>>>>": f"{{{UUID}: ['01:02:03.000000004']}}",
+    "frozen<point>": "{x: 1, y: 2.50}",
+    "vector<float, 2>": "[1.5, -2]",
+    "vector<text, 1>": "['a']",
+    "frozen<set<date>>": "{'2024-02-29'}",
+    "frozen<map<text, tinyint>>": "{'a': -1}",
+    "tinyint": "-1",
+    "time": "'01:02:03.000000004'",
+}
+FORMS = {"wide": {}, "kv": {"output.format": "key-value-json"}, "js": {"output.format": "json"}}
+MORE = {
+    **FORMS,
+    "compat": {"key.compat": "datastax", "headers": "node,segpos,digest"},
+    "custom": {"columns": "a.*"},
+    "keyed": {},
+    "Odd": {},
+    "equal": {},
+    "counters": {},
+    "many": {},
+}
+
+
+def declared(types: dict[str, tuple[str, str]]) -> str:
+    return ", ".join(f'"{name}" {t}' for name, (t, _) in types.items())
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    assert len(TYPES) >= 60
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    session.execute(f"CREATE KEYSPACE rec WITH replication = {replication}")
+    session.execute("USE rec")
+    session.execute("CREATE TYPE point (x int, y decimal)")
+    session.execute('CREATE TYPE "Odd Type" ("a b" frozen<point>, "1" frozen<list<time>>)')
+    session.execute('CREATE TYPE "Odd" (v int)')
+    for name in FORMS:
+        session.execute(f"CREATE TABLE {name} (k int PRIMARY KEY, {declared(TYPES)}) WITH cdc = true")
+    keys = {f"k{i}": (t, literal) for i, (t, literal) in enumerate(KEYS.items())}
+    session.execute(
+        f"CREATE TABLE keyed ({declared(keys)}, v int, PRIMARY KEY ((k0, k1, k2), {', '.join(list(keys)[3:])}))"
+        " WITH cdc = true"
+    )
+    session.execute(
+        "CREATE TABLE equal (p int, k frozen<tuple<int, text>>, d decimal, v int, PRIMARY KEY (p, k, d))"
+        " WITH cdc = true"
+    )
+    session.execute("CREATE TABLE counters (k text PRIMARY KEY, c counter) WITH cdc = true")
+    session.execute("CREATE TABLE compat (k tinyint, t time, v int, PRIMARY KEY (k, t)) WITH cdc = true")
+    custom = "'org.apache.cassandra.db.marshal.LexicalUUIDType'"
+    session.execute(f"CREATE TABLE custom (k int PRIMARY KEY, a int, ab int, b {custom}, c int) WITH cdc = true")
+    session.execute(
+        'CREATE TABLE "Odd" ("The key" int PRIMARY KEY, "my col" int, "my-col" int, "1st" int, "größe" text,'
+        ' own frozen<"Odd">) WITH cdc = true'
+    )
+    many = ", ".join(f"c{i} {'int' if i % 2 else 'decimal'}" for i in range(300))
+    session.execute(f"CREATE TABLE many (k int PRIMARY KEY, {many}) WITH cdc = true")
+    pipeline = Pipeline(status, directory)
+    try:
+        # One partition each: what is told here does not depend on their number.
+        agent = {**pipeline.agent_properties(pipeline.agent.port), "topic.partitions": 1}
+        write_properties(directory / "agent.properties", agent)
+        pipeline.agent.start().ready()
+        pipeline.connect(*(f"rec.{name}" for name in MORE))
+        for name, more in MORE.items():
+            properties = {**pipeline.connector_properties(f"rec.{name}"), **more}
+            if more.get("output.format"):
+                del properties["value.converter.schema.registry.url"]
+            write_properties(directory / f"rec.{name}.properties", properties)
+        pipeline.connector.start().ready(180)
+        yield pipeline
+        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
+    finally:
+        pipeline.stop()
+
+
+def last(pipeline: Pipeline, table: str) -> Record:
+    return pipeline.records(table)[-1]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_type_in_every_form(pipeline: Pipeline, session: Any, name: str) -> None:
+    names = ", ".join(f'"{n}"' for n in TYPES)
+    session.execute(f"INSERT INTO rec.{name} (k, {names}) VALUES (1, {', '.join(v for _, v in TYPES.values())})")
+    session.execute(f"INSERT INTO rec.{name} (k) VALUES (2)")
+    pipeline.converges(f"rec.{name}")
+    full = next(r for r in pipeline.records(f"rec.{name}") if r.key["k"] == 1)
+    assert full.value is not None
+    assert [n for n, v in full.value.items() if v is None] == ["empty_int", "null_int"]
+    assert json.loads(full.headers["empty"]) == ["empty_int"]
+    assert full.value["empty_text"] == ""
+    assert full.is_json == (name != "wide")
+    session.execute(f"DELETE FROM rec.{name} WHERE k = 1")
+    eventually(lambda: last(pipeline, f"rec.{name}").value is None, 60, "the row is gone")
+    raw = list(messages(pipeline.status.bootstrap_servers, f"data-rec.{name}"))[-1]
+    assert raw.value() == (b"{}" if name == "js" else None)
+    pipeline.converges(f"rec.{name}")
+
+
+def test_keys_of_collections_tuples_types_and_vectors(pipeline: Pipeline, session: Any) -> None:
+    names, values = ", ".join(f"k{i}" for i in range(len(KEYS))), ", ".join(KEYS.values())
+    session.execute(f"INSERT INTO rec.keyed ({names}, v) VALUES ({values}, 1)")
+    pipeline.converges("rec.keyed")
+    record = last(pipeline, "rec.keyed")
+    assert record.value == {"v": 1}
+    assert record.key["k0"] == [1, 2]
+    assert record.key["k2"][0]["value"] == [3_723_000_000_004]
+    where = " AND ".join(f"k{i} = {literal}" for i, literal in enumerate(KEYS.values()))
+    session.execute(f"DELETE FROM rec.keyed WHERE {where}")
+    pipeline.converges("rec.keyed")
+    assert last(pipeline, "rec.keyed").value is None
+
+
+def test_clustering_keys_that_are_equal_are_one_record(pipeline: Pipeline, session: Any) -> None:
+    """Cassandra keeps one row, under the key that came first."""
+    for value, (k, d) in enumerate([("(1)", "1.50"), ("(1, null)", "1.5"), ("(1)", "1.500")]):
+        session.execute(f"INSERT INTO rec.equal (p, k, d, v) VALUES (1, {k}, {d}, {value})")
+    pipeline.converges("rec.equal")
+    records = pipeline.records("rec.equal")
+    assert {repr(record.key) for record in records} == {
+        "{'p': 1, 'k': {'index_0': 1, 'index_1': None}, 'd': {'bigint': b'\\x0f', 'scale': 1}}"
+    }
+    assert records[-1].value == {"v": 2}
+    session.execute("DELETE FROM rec.equal WHERE p = 1 AND k = (1, null) AND d = 1.5000")
+    pipeline.converges("rec.equal")
+
+
+def test_counters(pipeline: Pipeline, session: Any) -> None:
+    for step in ("+ 5", "- 2"):
+        session.execute(f"UPDATE rec.counters SET c = c {step} WHERE k = 'x'")
+    pipeline.converges("rec.counters")
+    assert last(pipeline, "rec.counters").value == {"c": 3}
+
+
+def test_names_that_avro_forbids(pipeline: Pipeline, session: Any) -> None:
+    session.execute(
+        'INSERT INTO rec."Odd" ("The key", "my col", "my-col", "1st", "größe", own) VALUES (1, 2, 3, 4, \'x\', {v: 5})'
+    )
+    pipeline.converges("rec.Odd")
+    record = last(pipeline, "rec.Odd")
+    assert record.key == {"The_key": 1}
+    assert record.value is not None
+    assert {n: v for n, v in record.value.items() if not n.startswith("my_col_")} == {
+        "_1st": 4,
+        "gr__e": "x",
+        "own": {"v": 5},
+    }
+
+
+def test_a_registry_that_is_only_asked(pipeline: Pipeline, tmp_path: Path) -> None:
+    given = {**pipeline.connector_properties("rec.wide"), "value.converter.auto.register.schemas": "false"}
+    registry = Registry(ConnectorSettings.of({k: str(v) for k, v in given.items()}, "test"), tmp_path / "ids")
+    client = SchemaRegistryClient({"url": pipeline.status.registry_url})
+    known = client.get_latest_version("data-rec.wide-value")
+    assert registry.register("data-rec.wide-value", known.schema.schema_str) == known.schema_id
+    with pytest.raises(HelenusError, match=r"has not this schema, and value\.converter\.auto\.register\.schemas=false"):
+        registry.register("data-rec.wide-value", '{"type":"record","name":"other","fields":[]}')
+    assert len(client.get_versions("data-rec.wide-value")) == 1
+    client.close()
+
+
+def test_300_columns(pipeline: Pipeline, session: Any) -> None:
+    names = ", ".join(f"c{i}" for i in range(300))
+    session.execute(f"INSERT INTO rec.many (k, {names}) VALUES (1, {', '.join(map(str, range(300)))})")
+    pipeline.converges("rec.many")
+
+
+def test_the_keys_of_datastax_and_source_headers(pipeline: Pipeline, session: Any) -> None:
+    session.execute("INSERT INTO rec.compat (k, t, v) VALUES (-1, '01:02:03.000000004', 5)")
+    record = eventually(lambda: pipeline.records("rec.compat"), 60, "the record is there")[-1]
+    assert (record.key["k"], str(record.key["t"]), record.value) == (255, "01:02:03", {"v": 5})
+    assert set(record.headers) == {"node", "segpos", "digest", "exact_key"}
+
+
+def test_a_column_that_cannot_be_told_is_left_out(pipeline: Pipeline, session: Any) -> None:
+    session.execute(f"INSERT INTO rec.custom (k, a, ab, b, c) VALUES (1, 2, 3, {UUID}, 4)")
+    record = eventually(lambda: pipeline.records("rec.custom"), 60, "the record is there")[-1]
+    assert record.value == {"a": 2, "ab": 3}
+
+
+def test_java_reads_what_python_reads(pipeline: Pipeline, tmp_path: Path) -> None:
+    registry = SchemaRegistryClient({"url": pipeline.status.registry_url})
+    asked, expected = [], []
+    for table in ("wide", "keyed", "Odd", "many"):
+        for message in messages(pipeline.status.bootstrap_servers, f"data-rec.{table}"):
+            for data in (message.key(), message.value()):
+                if data is not None:
+                    text = registry.get_schema(int.from_bytes(data[1:5], "big")).schema_str
+                    asked.append((text, data[5:]))
+                    expected.append(plain(read(data[5:], fastavro.parse_schema(bare(json.loads(text))))))
+    registry.close()
+    answers = Reader(tmp_path).read(asked)
+    assert [a.get("error") for a in answers] == [None] * len(asked)
+    assert [a["value"] for a in answers] == expected
+    assert max(len(value) for value in expected) == 300

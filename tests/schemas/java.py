@@ -1,0 +1,58 @@
+"""Avro records decoded by Java's Avro, and what it says in the form of Python's."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from helenus_stack.jars import fetch, read_lock
+from helenus_stack.java import java_home
+from helenus_stack.progress import Silent
+from helenus_stack.resolve import resolve
+
+SOURCE = Path(__file__).with_name("Reader.java")
+
+
+class Reader:
+    """Reader.java, compiled into `directory` by the Eclipse compiler, so that a JRE will do."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._java = str(java_home(17, Silent(), newer=True) / "bin/java")
+        self._jars = fetch(read_lock("avro"), Silent(), resolve)
+        compiler = next(jar for jar in self._jars if jar.name.startswith("ecj-"))
+        options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), "-cp", _path(self._jars), str(SOURCE)]
+        self._run([compiler], "org.eclipse.jdt.internal.compiler.batch.Main", *options)
+
+    def read(self, records: Iterable[tuple[str, bytes]]) -> list[dict[str, Any]]:
+        """For each schema's text and record's bytes: `schema` as Java prints it, and `value`; or `error`."""
+        asked = "".join(json.dumps({"schema": schema, "data": data.hex()}) + "\n" for schema, data in records)
+        said = self._run([self._directory, *self._jars], "Reader", asked=asked)
+        return [json.loads(line) for line in said.splitlines()]
+
+    def _run(self, path: Sequence[Path], main: str, *arguments: str, asked: str = "") -> str:
+        command = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", _path(path), main, *arguments]
+        done = subprocess.run(command, input=asked, capture_output=True, encoding="utf-8")
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+
+def plain(value: Any) -> Any:
+    """A value that fastavro read without logical types, as Reader.java tells it."""
+    if isinstance(value, dict):
+        return {key: plain(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [plain(v) for v in value]
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, float):
+        return struct.pack(">d", value).hex() if value == value else "7ff8000000000000"
+    return value
+
+
+def _path(jars: Sequence[Path]) -> str:
+    return ":".join(map(str, jars))

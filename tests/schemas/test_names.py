@@ -1,0 +1,115 @@
+"""Names of tables, columns, types and fields that Avro does not allow, or that meet."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import fastavro
+import pytest
+
+from helenus_schemas import avro, names
+from helenus_schemas.cql import CqlType, parse
+from helenus_schemas.table import Column, Table
+
+
+def udt(label: str, **fields: str) -> CqlType:
+    return CqlType("udt", tuple(map(parse, fields.values())), frozen=True, label=label, fields=tuple(fields))
+
+
+def odd(name: str, *columns: tuple[str, str | CqlType], keyspace: str = "ks") -> Table:
+    made = [Column(n, parse(t) if isinstance(t, str) else t) for n, t in columns]
+    return Table(keyspace, name, uuid.UUID(int=1), (Column("Pk 1", parse("int"), "partition_key", 0), *made))
+
+
+AA = udt("Aa", x="int")
+BB = udt("BB", x="text")
+NASTY = {
+    "columns": odd(
+        "t", *[(n, "int") for n in ("my col", "my-col", "my_col", "1st", "größe", "名前", "住所", "a.b", "T")]
+    ),
+    "type named like its table": odd("t", ("a", udt("t", f="int")), ("b", udt("t_type", f="text")), ("c", "list<int>")),
+    "type named like its table, twice": odd("t", ("a", udt("t", f="int")), ("b", udt("t", f="int"))),
+    "cases": odd("t", ("a", udt("address", f="int")), ("b", udt("Address", f="text"))),
+    "types that meet": odd("t", ("a", udt("my type", f="int")), ("b", udt("my-type", f="text"))),
+    "types named like ours": odd(
+        "t",
+        ("a", udt("cql_decimal", f="decimal")),
+        ("b", "decimal"),
+        ("c", udt("Tuple_f4ae4162", f="duration")),
+        ("d", "tuple<int, text>"),
+        ("e", "map<int, duration>"),
+    ),
+    "types named like Avro's": odd(
+        "long", *[(f"{n}{i}", udt(n, f="int")) for n in ("record", "string", "null", "map", "error") for i in (1, 2)]
+    ),
+    "fields": odd("t", ("a", udt("u", **{"a b": "int", "a-b": "decimal", "a_b": "decimal", "2": "int"}))),
+    "table": odd("1 t", ("a", "decimal"), keyspace="My-Ks"),
+    "table named like ours": odd("cql_decimal", ("a", "decimal"), ("b", "decimal")),
+    "tuples of one hash": odd("t", ("a", CqlType("tuple", (AA,), True)), ("b", CqlType("tuple", (BB,), True))),
+}
+
+
+def records(schema: Any) -> Iterator[dict[str, Any]]:
+    """All records that a schema defines."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from records(branch)
+    if isinstance(schema, dict):
+        if schema["type"] == "record":
+            yield schema
+            for field in schema["fields"]:
+                yield from records(field["type"])
+        else:
+            yield from records(schema.get("items") or schema.get("values"))
+
+
+@pytest.mark.parametrize("case", NASTY)
+def test_schemas_parse_and_keep_the_originals(case: str) -> None:
+    table = NASTY[case]
+    for schema, columns in ((avro.key_schema(table), table.primary_key), (avro.value_schema(table), table.values)):
+        fastavro.parse_schema(schema)
+        told = [field.get("cql_name", field["name"]) for field in schema["fields"]]
+        assert told == [c.name for c in columns]
+        defined = [record["name"] for record in records(schema)]
+        assert len(set(defined)) == len(defined)
+        assert schema["doc"] == f"Table {table.full_name}"
+
+
+def test_what_names_become() -> None:
+    assert names.avro_names(["a-b", "1st", "ok", "größe"]) == {
+        "a-b": "a_b",
+        "1st": "_1st",
+        "ok": "ok",
+        "größe": "gr__e",
+    }
+    # The one that is legal keeps its name; what would meet it, or each other, does not.
+    assert names.avro_names(["a_b", "a-b", "a b", "x y"]) == {
+        "a_b": "a_b",
+        "a-b": "a_b_8ca2ed59",
+        "a b": "a_b_0cc9cd4d",
+        "x y": "x_y",
+    }
+
+
+def test_names_depend_on_no_order() -> None:
+    some = ["a b", "a-b", "a_b", "ok", "x y"]
+    assert names.avro_names(some) == names.avro_names(reversed(some))
+
+
+def test_a_type_named_like_its_table() -> None:
+    first, second = avro.value_schema(NASTY["type named like its table"])["fields"][:2]
+    assert (first["type"][1]["name"], first["type"][1]["cql_name"]) == ("t_type_e358efa4", "t")
+    assert second["type"][1]["name"] == "t_type"
+    twice = avro.value_schema(NASTY["type named like its table, twice"])["fields"]
+    assert [twice[0]["type"][1]["name"], twice[1]["type"][1]] == ["t_type", "ks.t_type"]
+
+
+def test_a_table_of_300_columns() -> None:
+    kinds = ("int", "text", "decimal", "tuple<int, text>", "map<uuid, frozen<list<date>>>", "duration")
+    wide = odd("wide", *[(f"column {i}", kinds[i % len(kinds)]) for i in range(300)])
+    schema = avro.value_schema(wide)
+    fastavro.parse_schema(json.loads(avro.text(schema)))
+    assert [f["cql_name"] for f in schema["fields"]] == [c.name for c in wide.values]

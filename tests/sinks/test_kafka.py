@@ -1,0 +1,222 @@
+"""The Log on a real Kafka that hangs, dies and comes back: nothing lost, no CPU burnt, memory bounded."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.fakes import Raw, write_of
+from agent.standalone import TABLE, number
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.kafka import KafkaLog
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TESTS = Path(__file__).resolve().parents[1]
+OUTAGE = 20  # s
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    stack = pytest.importorskip("helenus_stack.stack")
+    with stack.Stack(tmp_path_factory.mktemp("stack"), only=["kafka"]) as running:
+        yield running
+
+
+@pytest.fixture
+def address(servers: Any) -> str:
+    return str(servers.status().bootstrap_servers)
+
+
+def test_the_first_record_does_not_wait(address: str) -> None:
+    log = KafkaLog({"bootstrap.servers": address})
+    log.create("first", 1, {})
+    log.start()
+    log.start()
+    log.append("first", 0, b"k", b"v")
+    log.flush(10)
+    log.close()
+
+
+def test_a_setting_that_kafka_does_not_know(address: str) -> None:
+    with pytest.raises(HelenusError, match=r"buffer\.memory") as error:
+        KafkaLog({"bootstrap.servers": address, "buffer.memory": "1"}).start()
+    assert error.value.kind is Kind.CONFIG
+
+
+def test_a_flush_that_hangs_can_be_hurried(servers: Any, address: str) -> None:
+    """As a signal handler does, or another thread."""
+    log = KafkaLog({"bootstrap.servers": address})
+    log.create("hurried", 1, {})
+    log.start()
+    servers.pause("kafka")
+    timer = threading.Timer(0.5, log.hurry, [0.5])
+    try:
+        log.append("hurried", 0, b"k", b"v")
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(HelenusError, match="did not acknowledge 1 records") as error:
+            log.flush(120)
+        assert error.value.kind is Kind.APPEND_FAILED
+        assert time.monotonic() - started < 60
+    finally:
+        timer.join()
+        servers.resume("kafka")
+        log.close()
+
+
+def test_a_flush_goes_on_while_records_are_acknowledged(address: str) -> None:
+    """`timeout` is the time without one: who is slow is not told everything again."""
+
+    class Slow:
+        """A producer that acknowledges a record every 30 ms."""
+
+        left = 20
+
+        def flush(self, timeout: float) -> int:
+            return self.left
+
+        def poll(self, timeout: float) -> None:
+            time.sleep(0.03)
+            self.left -= 1
+
+        def __len__(self) -> int:
+            return self.left
+
+    log = KafkaLog({"bootstrap.servers": address})
+    log._producer = Slow()
+    log.flush(0.3)
+    log._producer = None
+
+
+class Agent:
+    """The agent's command on a cdc_raw directory and this Kafka, with a made-up Cassandra."""
+
+    def __init__(self, directory: Path, address: str) -> None:
+        self.raw = Raw(directory / "cdc_raw")
+        self.address = address
+        self.topic = f"{directory.name}-ks.t"
+        self.path = directory / "agent.properties"
+        self.out = directory / "out"
+        self.path.write_text(
+            f"cdc.raw.dir={self.raw.path}\nstate.dir={directory}/state\nkafka.bootstrap.servers={address}\n"
+            f"topic.prefix={directory.name}-\n"
+        )
+        with open(self.out, "wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "agent.standalone", str(self.path)],
+                stderr=out,
+                env={**os.environ, "PYTHONPATH": str(TESTS)},
+            )
+
+    def write(self, segment: int, first: int, last: int) -> None:
+        self.raw.segment(segment, 4_000_000)
+        self.raw.write(segment, *(write_of(TABLE, key) for key in range(first, last)))
+        self.raw.index(segment, complete=True)
+
+    def wait(self, condition: Any, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.out.read_text()
+            assert time.monotonic() < deadline, self.out.read_text()
+            time.sleep(0.2)
+
+    @property
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def megabytes(self) -> int:
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(text.split("VmHWM:")[1].split()[0]) >> 10
+
+    def keys(self) -> list[int]:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": "t",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+            }
+        )
+        try:
+            left = len(consumer.list_topics(timeout=10).topics[self.topic].partitions)
+            consumer.assign([TopicPartition(self.topic, n, OFFSET_BEGINNING) for n in range(left)])
+            found = []
+            deadline = time.monotonic() + 60
+            while left and time.monotonic() < deadline:
+                for message in consumer.consume(10_000, 1.0):
+                    if message.error():
+                        left -= 1
+                    else:
+                        found.append(number((self.topic, 0, message.key(), None)))
+            return found
+        finally:
+            consumer.close()
+
+
+@pytest.mark.parametrize("how", ["pause", "kill"])
+def test_a_broker_that_is_away(servers: Any, address: str, tmp_path: Path, how: str) -> None:
+    agent = Agent(tmp_path, address)
+    try:
+        agent.write(10, 0, 1000)
+        agent.wait(lambda: agent.raw.names == [])
+        getattr(servers, how)("kafka")
+        for n in range(5):
+            agent.write(11 + n, 1000 + n * 20_000, 21_000 + n * 20_000)
+        before = agent.cpu
+        time.sleep(OUTAGE)
+        assert agent.process.poll() is None
+        # To meet the outage may cost a busy client ten seconds; after that, next to nothing.
+        assert agent.cpu - before < 12
+        quiet = agent.cpu
+        time.sleep(5)
+        assert agent.cpu - quiet < 0.5
+        assert len(agent.raw.names) == 10
+        servers.resume("kafka") if how == "pause" else servers.start("kafka")
+        agent.wait(lambda: agent.raw.names == [], 120)
+        assert agent.megabytes < 130
+        told = agent.keys()
+        assert set(told) == set(range(101_000))
+        assert len(told) < 2 * 101_000  # what was acknowledged is not told again
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.process.wait(20) == 0
+    finally:
+        servers.resume("kafka")
+        agent.process.kill()
+        agent.process.wait()
+
+
+def test_stopped_while_the_broker_hangs(servers: Any, address: str, tmp_path: Path) -> None:
+    """It ends by itself, not by the watchdog that ends what hangs."""
+    agent = Agent(tmp_path, address)
+    try:
+        agent.write(10, 0, 10)
+        agent.wait(lambda: agent.raw.names == [])
+        servers.pause("kafka")
+        agent.write(11, 10, 5000)
+        time.sleep(3)
+        agent.process.send_signal(signal.SIGTERM)
+        assert agent.process.wait(30) == 0
+        told = agent.out.read_text()
+        assert "agent.unacknowledged" in told
+        assert "waited_s" not in told
+        assert len(agent.raw.names) == 2
+    finally:
+        servers.resume("kafka")
+        agent.process.kill()
+        agent.process.wait()
