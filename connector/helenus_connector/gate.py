@@ -143,7 +143,7 @@ class Gate:
             admitted.settled += 1
             return
         bounds = (change.start, change.end) if change.scope is Scope.RANGE else None
-        name = (event.topic, key, bounds)
+        name = (event.topic, event.partition, key, bounds)
         awaited: Awaited | None = None
         # Without a node or with a digest that is no MD5 (a backfill's) nothing is known of copies: it always goes on.
         if change.node and change.digest and _MD5.fullmatch(change.digest):

@@ -61,6 +61,11 @@ class Registry:
         self._remember({**self._remembered(), name: number})
         return number
 
+    def close(self) -> None:
+        """Let go of the registry."""
+        if "_client" in self.__dict__:
+            self._client.close()
+
     @cached_property
     def _client(self) -> SchemaRegistryClient:
         return SchemaRegistryClient(self._config)

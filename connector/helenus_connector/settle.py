@@ -58,8 +58,8 @@ class Awaited:
     seen: float
 
 
-Name = tuple[str, bytes, "Bounds | None"]
-"""What is read at once and waits at once: the events topic, the event's key, the bounds of a range."""
+Name = tuple[str, int, bytes, "Bounds | None"]
+"""What is read at once and waits at once: the events topic and partition, the event's key, the bounds of a range."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Pending:
 
     @property
     def name(self) -> Name:
-        return self.topic, self.key, self.bounds
+        return self.topic, self.partition, self.key, self.bounds
 
 
 class PendingKeys:

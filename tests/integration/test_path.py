@@ -165,9 +165,9 @@ def test_a_truncation_is_a_marker_in_every_partition(pipeline: Pipeline, session
     session.execute("TRUNCATE path.only_keys")
     for a in range(5):
         session.execute(f"INSERT INTO path.only_keys (a, b) VALUES ({a}, 'new')")
-    eventually(lambda: len(truncations(pipeline)) == 4, 30, "a marker in each of the four partitions")
+    eventually(lambda: len(truncations(pipeline)) >= 4, 30, "a marker in each of the four partitions")
     pipeline.converges("path.only_keys")
-    assert {r.partition for r in truncations(pipeline)} == {0, 1, 2, 3}
+    assert sorted(r.partition for r in truncations(pipeline)) == [0, 1, 2, 3]
     assert all(r.key == {"table": "path.only_keys"} and r.value is None for r in truncations(pipeline))
 
 

@@ -235,6 +235,7 @@ def test_a_registry_that_is_only_asked(pipeline: Pipeline, tmp_path: Path) -> No
         registry.register("data-rec.wide-value", '{"type":"record","name":"other","fields":[]}')
     assert len(client.get_versions("data-rec.wide-value")) == 1
     client.close()
+    registry.close()
 
 
 def test_300_columns(pipeline: Pipeline, session: Any) -> None:

@@ -115,12 +115,15 @@ def values(t: CqlType) -> st.SearchStrategy[Any]:
     """Values of a type. Fields of tuples and UDTs may be null."""
     if t.name in SCALARS:
         return SCALARS[t.name]
-    if t.name in ("list", "set"):
+    if t.name == "list":
         return st.lists(values(t.args[0]), max_size=3)
+    if t.name == "set":
+        return st.lists(values(t.args[0]), max_size=3, unique_by=lambda v: cql_bytes(t.args[0], v))
     if t.name == "vector":
         return st.lists(values(t.args[0]), min_size=t.dimension, max_size=t.dimension)
     if t.name == "map":
-        return st.lists(st.tuples(values(t.args[0]), values(t.args[1])), max_size=3).map(Pairs)
+        entries = st.tuples(values(t.args[0]), values(t.args[1]))
+        return st.lists(entries, max_size=3, unique_by=lambda e: cql_bytes(t.args[0], e[0])).map(Pairs)
     return st.tuples(*[st.one_of(st.none(), values(a)) for a in t.args])
 
 

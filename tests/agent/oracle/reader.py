@@ -126,7 +126,7 @@ def schema_of(session: Any, keyspace: str) -> list[str]:
         if row.type in ("keyspace", "type", "table"):
             for statement in row.create_statement.split(";\n"):
                 before, drop, _ = statement.partition(" USING TIMESTAMP ")
-                found.append(f"{before} USING TIMESTAMP {-(1 << 62)}" if drop else statement.rstrip().rstrip(";"))
+                found.append(f"{before} USING TIMESTAMP {-(1 << 63)}" if drop else statement.rstrip().rstrip(";"))
     return [statement for statement in found if statement]
 
 

@@ -40,7 +40,11 @@ def scalar(rng: Random, name: str, longest: int = 20_000) -> bytes:
     if name == "varint":
         return _integer(rng, rng.choice((1, 2, 8, 20, 300)))
     if name == "decimal":
-        return struct.pack(">i", rng.randrange(-30, 30)) + _integer(rng, rng.choice((1, 4, 12)))
+        # Equal decimals are one key, which is told in its shortest form: so here each is.
+        unscaled = rng.randrange(1 << rng.choice((3, 30, 90))) * 10 + rng.randrange(1, 10)
+        unscaled *= rng.choice((1, -1))
+        size = (unscaled if unscaled > 0 else ~unscaled).bit_length() // 8 + 1
+        return struct.pack(">i", rng.randrange(-30, 30)) + unscaled.to_bytes(size, "big", signed=True)
     if name == "boolean":
         return rng.choice((b"\0", b"\1"))
     if name == "date":
