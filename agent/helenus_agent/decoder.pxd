@@ -108,5 +108,3 @@ cdef long long integer(bytes value)
 
 @cython.locals(number=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t u32(bytes d, Py_ssize_t p)
-
-cdef (Py_ssize_t, Py_ssize_t) frame(bytes d, Py_ssize_t p)

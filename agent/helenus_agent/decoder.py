@@ -230,8 +230,11 @@ def decode(
     while p < end and len(changes) < most:
         left = end - p
         size = size_crc = 0
-        if left >= 8:
-            size, size_crc = frame(data, p)
+        if left >= 8 and _compiled:
+            size = u32(data, p)
+            size_crc = u32(data, p + 4)
+        elif left >= 8:
+            size, size_crc = _FRAME.unpack_from(data, p)
         if live and (left < 12 + size or size < 10):
             break
         if left < 12 + size or size < 10:
@@ -292,7 +295,8 @@ def decode(
 def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list[str]) -> int:
     """Walk a mutation; what it changes goes to `found`, reasons for skipping to `notes`.
 
-    Returns _SCHEMA if it is of the schema, _HIDDEN if something in it can't be reached, else 0. Raises Unknown, and Corrupt or IndexError for bytes outside the grammar.
+    Returns _SCHEMA if it is of the schema, _HIDDEN if something in it can't be reached, else 0.
+    Raises Unknown, and Corrupt or IndexError for bytes outside the grammar.
     """
     raw = d
     updates = d[0]
@@ -330,7 +334,10 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
 def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -> int:
     """Walk the update at `p`, its table id; returns the offset behind it."""
     start = p
-    size, p = length(d, p + 16)
+    size = d[p + 16]
+    p += 17
+    if size > 127 or size > len(d) - p:
+        size, p = length(d, p - 1)
     raw = d
     partition = raw[p : p + size]
     p += size
@@ -592,7 +599,10 @@ def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | No
             continue
         size = plan.clustering[i].fixed
         if size == 0:
-            size, p = length(d, p)
+            size = d[p]
+            p += 1
+            if size > 127 or size > len(d) - p:
+                size, p = length(d, p - 1)
         elif size > len(d) - p:
             raise Corrupt(f"a value of {size} bytes with {len(d) - p} left")
         if values is not None:
@@ -752,14 +762,6 @@ def integer(value: bytes) -> int:
         shift = 64 - 8 * len(value)
         return number << shift >> shift
     return int.from_bytes(value, "big", signed=True)
-
-
-def frame(d: bytes, p: int) -> tuple[int, int]:
-    """The two unsigned ints at `p`, which the caller knows to be there: an entry's size and its crc."""
-    if _compiled:
-        return u32(d, p), u32(d, p + 4)
-    size, size_crc = _FRAME.unpack_from(d, p)
-    return size, size_crc
 
 
 def u32(d: bytes, p: int) -> int:

@@ -74,6 +74,8 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 @click.option("--nodes", type=click.IntRange(1, 3), help="Cassandra nodes.  [default: 1]")
 @click.option("--cassandra", type=click.Choice(list(VERSIONS)), help="Its version.  [default: 5.0]")
 @click.option("--secure", is_flag=True, default=None, help="TLS and passwords for Cassandra and Kafka.")
+@click.option("--connect", is_flag=True, default=None, help="A Kafka Connect worker with a JDBC sink, too.")
+@click.option("--postgres", is_flag=True, default=None, help="A PostgreSQL for that sink, too.")
 @click.option(
     "--port-offset", type=click.IntRange(0, 20_000), help="Added to every standard port.  [default: first free]"
 )
@@ -97,7 +99,7 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 def up(directory: Path, servers: tuple[str, ...], foreground: bool, **settings: Any) -> None:
     """Start what doesn't run yet, and wait until it is ready.
 
-    SERVER is cassandra, kafka or registry; default: all. Settings are remembered in the directory.
+    SERVER is cassandra, kafka, registry, connect or postgres; default: all there are. Settings are remembered in the directory.
     """
     progress = Terminal()
     stack = Stack(directory, only=servers, progress=progress, **settings)

@@ -10,7 +10,9 @@ import hashlib
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -125,13 +127,28 @@ def digest(path: Path) -> str:
 
 
 def unpack(archive: Path, progress: Progress) -> Path:
-    """The folder in which a fetched .tar.gz lies unpacked, beside it; unpacked at the first call."""
-    folder = archive.with_name(archive.name.removesuffix(".tar.gz"))
+    """The folder in which a fetched .tar.gz, or the .txz in a .jar, lies unpacked, beside it.
+
+    Unpacked at the first call.
+    """
+    folder = archive.with_name(archive.name.removesuffix(".tar.gz").removesuffix(".jar"))
     with exclusive(archive.with_name(f".{folder.name}.lock"), progress, f"waiting for {archive.name} to be unpacked"):
         if not folder.exists():
             staging = archive.with_name(f".{folder.name}")
             shutil.rmtree(staging, ignore_errors=True)
-            with tarfile.open(archive) as tar:
+            with _tar(archive) as tar:
                 tar.extractall(staging, filter="data")
             staging.rename(folder)
     return folder
+
+
+@contextmanager
+def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
+    if archive.suffix != ".jar":
+        with tarfile.open(archive) as tar:
+            yield tar
+        return
+    with zipfile.ZipFile(archive) as jar:
+        (name,) = (name for name in jar.namelist() if name.endswith(".txz"))
+        with jar.open(name) as packed, tarfile.open(fileobj=packed, mode="r:xz") as tar:
+            yield tar

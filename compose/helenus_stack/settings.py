@@ -18,7 +18,7 @@ Override = str | int | float | bool | None | Mapping[str, object]
 
 @dataclass(frozen=True)
 class Settings:
-    """One stack: 1 to 3 Cassandra nodes, a Kafka broker and a schema registry.
+    """One stack: 1 to 3 Cassandra nodes, a Kafka broker and a schema registry; if wanted, `connect` and `postgres`.
 
     Every port is its standard number plus `port_offset`. `cassandra_yaml` and `kafka_properties` override the
     generated configuration, key by key, with the names of that version. `heap` is each Cassandra node's, in the JVM's
@@ -28,6 +28,8 @@ class Settings:
     nodes: int = 1
     cassandra: str = "5.0"
     secure: bool = False
+    connect: bool = False
+    postgres: bool = False
     port_offset: int = 0
     heap: str = "512m"
     cassandra_yaml: Mapping[str, Override] = field(default_factory=dict)
@@ -69,9 +71,18 @@ class Settings:
         return 8082 + self.port_offset
 
     @property
+    def connect_port(self) -> int:
+        return 8083 + self.port_offset
+
+    @property
+    def postgres_port(self) -> int:
+        return 5432 + self.port_offset
+
+    @property
     def listeners(self) -> list[tuple[str, int]]:
         """Every (address, port) the whole stack listens on."""
         own = [self.kafka_port, self.controller_port, self.registry_port, self.management_port]
+        own += [self.connect_port] * self.connect + [self.postgres_port] * self.postgres
         return (
             [(address, port) for address in self.addresses for port in (self.cql_port, self.storage_port)]
             + [("127.0.0.1", self.jmx_port(i)) for i in range(self.nodes)]

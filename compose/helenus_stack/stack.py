@@ -16,7 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from helenus_stack import cassandra, kafka, ports, programs, readiness, registry, secure, watchdog
+from helenus_stack import (
+    cassandra,
+    connect,
+    kafka,
+    ports,
+    postgres,
+    programs,
+    readiness,
+    registry,
+    secure,
+    watchdog,
+)
 from helenus_stack.errors import StackError
 from helenus_stack.files import exclusive
 from helenus_stack.jars import fetch, read_lock
@@ -33,7 +44,8 @@ class Stack:
     """The servers that live in `directory`; `only` some of them, if names are given.
 
     `cassandra` is its version, 5.0, 4.1 or 4.0. A `secure` stack has TLS and passwords; its status says which.
-    A server is named `cassandra1`, `kafka` or `registry`; `cassandra` means every node. Settings that are None are as
+    With `connect` there is a Kafka Connect worker, with `postgres` a database for its sinks.
+    A server is named `cassandra1`, `kafka`, `registry`, `connect` or `postgres`; `cassandra` means every node. Settings that are None are as
     the directory's last `up` had them, or the defaults of `Settings`. As a context manager the stack is up inside,
     down after (its data stays), and never outlives this process, even one that is killed.
     Methods raise StackError.
@@ -47,6 +59,8 @@ class Stack:
         nodes: int | None = None,
         cassandra: str | None = None,
         secure: bool | None = None,
+        connect: bool | None = None,
+        postgres: bool | None = None,
         port_offset: int | None = None,
         heap: str | None = None,
         cassandra_yaml: Mapping[str, Override] | None = None,
@@ -61,6 +75,8 @@ class Stack:
             "nodes": nodes,
             "cassandra": cassandra,
             "secure": secure,
+            "connect": connect,
+            "postgres": postgres,
             "heap": heap,
             "cassandra_yaml": cassandra_yaml,
             "kafka_properties": kafka_properties,
@@ -92,11 +108,16 @@ class Stack:
     @property
     def servers(self) -> list[Server]:
         """All servers of the stack, running or not."""
-        return [
+        servers = [
             *cassandra.servers(self.settings, self.directory),
             kafka.server(self.settings, self.directory),
             registry.server(self.settings, self.directory),
         ]
+        if self.settings.connect:
+            servers.append(connect.server(self.settings, self.directory))
+        if self.settings.postgres:
+            servers.append(postgres.server(self.settings, self.directory))
+        return servers
 
     def select(self, names: Iterable[str] = ()) -> list[Server]:
         """The named servers; all if no name is given."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from helenus_stack import cassandra, registry
+from helenus_stack import cassandra, connect, postgres, registry
 from helenus_stack.process import Process
 from helenus_stack.secure import CASSANDRA_ADMIN, KAFKA_ADMIN, Security, security
 from helenus_stack.server import Server
@@ -50,6 +50,8 @@ class Status:
     local_dc: str
     bootstrap_servers: str
     registry_url: str
+    connect_url: str | None
+    postgres_url: str | None
     security: Security | None
     nodes: list[NodeStatus]
     servers: list[ServerStatus]
@@ -94,6 +96,8 @@ def report(directory: Path, settings: Settings, servers: Sequence[tuple[Server, 
         local_dc=cassandra.LOCAL_DC,
         bootstrap_servers=f"127.0.0.1:{settings.kafka_port}",
         registry_url=registry.url(settings),
+        connect_url=connect.url(settings) if settings.connect else None,
+        postgres_url=postgres.url(settings) if settings.postgres else None,
         security=security(settings, directory),
         nodes=[
             NodeStatus(

@@ -115,6 +115,7 @@ class ConnectorSettings(CassandraSettings):
     errors_tolerance: Literal["none", "all"] = "none"
     errors_deadletterqueue_topic_name: str = ""
     errors_data_loss: Literal["fail", "continue"] = "fail"
+    errors_large_record: Literal["fail", "dead-letter", "reference"] = "fail"
 
     @model_validator(mode="before")
     @classmethod
@@ -170,8 +171,13 @@ class ConnectorSettings(CassandraSettings):
 
     @property
     def dead_letters(self) -> str:
-        """The topic for events that cannot be decoded."""
+        """The topic for events that cannot be told."""
         return self.errors_deadletterqueue_topic_name or names.topic("dlq-", self.keyspace, self.table)
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether events may go to the topic of dead letters."""
+        return self.errors_tolerance == "all" or self.errors_large_record == "dead-letter"
 
 
 _CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"

@@ -64,7 +64,7 @@ class Topics:
             if data != events:
                 what = f"{connector.events} has {events} partitions, {connector.data} has {data}"
                 raise HelenusError(Kind.PARTITIONS_CHANGED, what, connector.name)
-            if connector.errors_tolerance == "all":
+            if connector.has_dead_letters:
                 log.create(connector.dead_letters, 1, {})
             self._missing.remove(connector)
 

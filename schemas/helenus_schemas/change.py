@@ -39,7 +39,7 @@ class Change:
 
     `part` of `parts`: its place among the Changes of one mutation. `segment` and `position`: the log segment's id and
     the mutation's logical end in it. `write_time`: µs since the epoch, the newest in the Change, None if it has none.
-    `expires_at`: s since the epoch, when its first cell expires. `start` and `end` are a RANGE's, None where it is open.
+    `expires_at`: s since the epoch, when its first cell expires. `start` and `end` are a RANGE's, None where it's open.
     A Change from another agent may lack all but `node`.
 
     A TABLE Change (a truncation) and a GAP have no key; of their parts each partition of the topic has one.

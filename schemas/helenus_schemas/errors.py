@@ -37,6 +37,7 @@ class Kind(enum.Enum):
     APPEND_FAILED = "append-failed"
     PARTITIONS_CHANGED = "partitions-changed"
     OFFSETS_LOST = "offsets-lost"
+    RECORD_TOO_LARGE = "record-too-large"
     REGISTRY_UNREACHABLE = "registry-unreachable"
     REGISTRY_REFUSED = "registry-refused"
     POISON_EVENT = "poison-event"
@@ -89,6 +90,11 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.OFFSETS_LOST: Policy(
         Action.STOP, "raise the events topic's retention; or set errors.data.loss=continue to go on and count it"
+    ),
+    Kind.RECORD_TOO_LARGE: Policy(
+        Action.STOP,
+        "raise max.message.bytes of the topic and producer.message.max.bytes of the worker; or set errors.large.record "
+        "to reference or dead-letter",
     ),
     Kind.REGISTRY_UNREACHABLE: Policy(
         Action.RETRY, "check value.converter.schema.registry.url and that the registry is up"

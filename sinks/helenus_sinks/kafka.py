@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Headers
@@ -18,6 +18,8 @@ _ANSWER_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
 _SLICE = 0.2
 _POLL = 0.02
+_MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
+_FRAME_BYTES = 128  # what a batch takes beside its records
 _DEFAULTS: dict[str, object] = {
     "enable.idempotence": "true",
     "acks": "all",
@@ -27,7 +29,7 @@ _DEFAULTS: dict[str, object] = {
     # Success needs no call: `flush` counts what is left and `_failed` hears of errors.
     "delivery.report.only.error": True,
     # What waits while the broker is away; each record takes about 250 bytes more than its own.
-    "queue.buffering.max.messages": "100000",
+    "queue.buffering.max.messages": "50000",
     "queue.buffering.max.kbytes": "32768",
 }
 _REFUSED = {
@@ -40,7 +42,6 @@ _REFUSED = {
     KafkaError.POLICY_VIOLATION,
     KafkaError.INVALID_CONFIG,
     KafkaError.INVALID_REPLICATION_FACTOR,
-    KafkaError.MSG_SIZE_TOO_LARGE,
 }
 _VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
@@ -49,6 +50,8 @@ def broker_error(error: KafkaError, where: str) -> HelenusError:
     """A Kafka error as ours: a setting that the client does not take, refused by the broker, or out of reach."""
     if error.code() == KafkaError._INVALID_ARG:
         kind = Kind.CONFIG
+    elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        kind = Kind.RECORD_TOO_LARGE
     # librdkafka tells a certificate that it does not trust as _SSL or, met while it reads, as _TRANSPORT.
     elif error.code() in _REFUSED or "certificate verify failed" in error.str():
         kind = Kind.BROKER_REFUSED
@@ -63,6 +66,9 @@ class KafkaLog:
     def __init__(self, config: Mapping[str, str]) -> None:
         self._client = {"log_level": "0", **{k: v for k, v in config.items() if _is_client(k)}}
         self._config = {**_DEFAULTS, **config}
+        if "queue.buffering.max.kbytes" not in config:  # a record larger than the queue would wait for ever
+            least = int(str(_DEFAULTS["queue.buffering.max.kbytes"]))
+            self._config["queue.buffering.max.kbytes"] = str(max(least, self._largest // 512))
         self._where = config["bootstrap.servers"]
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
@@ -110,6 +116,10 @@ class KafkaLog:
                 if time.monotonic() > min(deadline, self._latest):
                     raise HelenusError(Kind.APPEND_FAILED, "Kafka takes no records: the queue is full", topic) from None
             except KafkaException as failure:
+                if failure.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    size = len(key or b"") + len(value or b"") + sum(len(n) + len(v) for n, v in headers)
+                    what = f"a record of {size} bytes, where {self._largest} are allowed"
+                    raise HelenusError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}") from None
                 raise self._refused(failure, topic) from None
             try:
                 producer.poll(0.1)
@@ -160,6 +170,9 @@ class KafkaLog:
         if left or self._error:
             error, heard, topic = self._error, self._heard, self._failing
             self.close()
+            if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._limit_to(topic)
+                raise broker_error(error, f"{self._where}, topic {topic}")
             if error is not None and error.code() in _REFUSED:
                 raise broker_error(error, f"{self._where}, topic {topic}")
             cause = error or heard
@@ -177,6 +190,20 @@ class KafkaLog:
                 self._producer.flush(1)
             self._producer = None
         self._error = None
+
+    @property
+    def _largest(self) -> int:
+        """Bytes of the largest record, or batch of them, that the producer takes."""
+        return int(str(self._config.get("message.max.bytes", _MESSAGE_MAX_BYTES)))
+
+    def _limit_to(self, topic: str) -> None:
+        """From now on the producer takes what the topic takes: so it says which record is too large, and only that."""
+        admin = self._admin()
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        with contextlib.suppress(KafkaException):  # who may not ask is told no more than the broker said
+            told = admin.describe_configs([resource], request_timeout=_ANSWER_TIMEOUT)[resource].result()
+            limit = int(told["max.message.bytes"].value) - _FRAME_BYTES
+            self._config["message.max.bytes"] = str(max(1000, min(self._largest, limit)))
 
     def _admin(self) -> AdminClient:
         self._heard = None

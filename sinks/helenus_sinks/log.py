@@ -28,7 +28,8 @@ class Log(Protocol):
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Hand a record over; a value of None is a delete.
 
-        Raises HelenusError APPEND_FAILED (nothing was taken) if there is no room for a long time, or BROKER_REFUSED.
+        Raises HelenusError APPEND_FAILED if there is no room for a long time, RECORD_TOO_LARGE (the record is not taken,
+        all others are as before), or BROKER_REFUSED.
         """
         ...
 
@@ -37,7 +38,11 @@ class Log(Protocol):
         ...
 
     def flush(self, timeout: float) -> None:
-        """Wait until all appended records are acknowledged. Raises APPEND_FAILED: none was for `timeout` seconds."""
+        """Wait until all appended records are acknowledged.
+
+        Raises APPEND_FAILED: none was for `timeout` seconds. Or RECORD_TOO_LARGE: the topic takes less than `append`
+        did; from now on `append` says which record it is.
+        """
         ...
 
     def close(self) -> None:

@@ -17,7 +17,10 @@ from helenus_stack.status import Status
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     overrides = {"commitlog_segment_size": "4MiB", "cdc_total_space": "512MiB"}
-    with Stack(tmp_path_factory.mktemp("stack"), cassandra_yaml=overrides) as stack:
+    directory = tmp_path_factory.mktemp("stack")
+    # Connect and PostgreSQL are started where they are needed.
+    first = ["cassandra", "kafka", "registry"]
+    with Stack(directory, only=first, connect=True, postgres=True, cassandra_yaml=overrides) as stack:
         yield stack
 
 

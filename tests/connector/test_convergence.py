@@ -1,0 +1,303 @@
+"""The settle rule against replicas that are late, lose hints, are repaired and are read before they show a write.
+
+Three replicas of a simulated cluster take random writes; each logs before its memtable shows it, and its agent's event
+comes when it comes. Real gate, stage, cache and pending keys read and publish, and are killed at every point. When all
+is quiet, the last record of every key is the row.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import pickle
+import random
+import struct
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra import ConsistencyLevel
+
+from helenus_connector import gate, stage
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.gate import Event
+from helenus_connector.reread import Image
+from helenus_connector.settle import PendingKeys, block_for
+from helenus_connector.stage import Outcome, Stage
+from helenus_schemas.change import Change, Scope, encode
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import Key, KeyCodec
+from helenus_schemas.table import Column, Table
+
+TABLE = Table(
+    "ks",
+    "t",
+    uuid.UUID(int=1),
+    (Column("k", parse("int"), "partition_key", 0), Column("v", parse("bigint")), Column("w", parse("bigint"))),
+    cdc=True,
+)
+NODES = [str(uuid.UUID(int=n)) for n in (1, 2, 3)]
+TOPIC = "events-ks.t"
+Row = dict[str, tuple[int, "int | None"]]
+"""Cells by column: write time, value. `del` is the row's deletion."""
+
+
+class Died(Exception):
+    """A worker that was killed."""
+
+
+class Cluster:
+    """Three replicas of rows, a clock, and what is still to happen. `events` is the topic: timestamp s, key, value."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 1_000_000.0
+        self.rows: list[dict[int, Row]] = [{}, {}, {}]
+        self.down: set[int] = set()
+        self.events: list[tuple[float, bytes, bytes]] = []
+        self.statements = 0
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._codec = KeyCodec(TABLE)
+
+    def time(self) -> float:
+        return self.now
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
+
+    def pass_by(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._later and self._later[0][0] <= until:
+            self.now, _, what = heapq.heappop(self._later)
+            what()
+        self.now = until
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self._later
+
+    def write(self, key: int) -> None:
+        """A write at ONE: at least one replica has it at once, others by a hint, or never."""
+        time, cells = int(self.now * 1e6) + next(self._numbers), {}
+        for column in self.random.choice((["v"], ["w"], ["v", "w"], ["del"])):
+            cells[column] = (time, None if column == "del" else time)
+        digest = self._digest()
+        replicas = self.random.sample(range(3), 3)
+        self._log(replicas[0], key, cells, digest)
+        for replica in replicas[1:]:
+            chance = self.random.random()
+            if chance < 0.7:
+                self._log(replica, key, cells, digest)
+            elif chance < 0.85:
+                delay = self.random.uniform(0, 20)
+                self.after(delay, lambda r=replica: self._log(r, key, cells, digest))  # type: ignore[misc]
+
+    def repair(self, key: int) -> None:
+        """One replica sends its row to another, which logs it under a new digest, older though it may be."""
+        source, target = self.random.sample(range(3), 2)
+        if row := self.rows[source].get(key):
+            self._log(target, key, dict(row), self._digest(), shown_at_once=True)
+
+    def row(self, key: int, replicas: Iterable[int] = range(3)) -> Row:
+        merged: Row = {}
+        for replica in replicas:
+            _merge(merged, self.rows[replica].get(key, {}))
+        return merged
+
+    def read(self, key: int, consistency: int) -> Image | None:
+        """A read of as many replicas as the level says, which repairs them if they differ."""
+        alive = [r for r in range(3) if r not in self.down]
+        wanted = block_for(consistency, 3)
+        if len(alive) < wanted:
+            raise HelenusError(Kind.CASSANDRA_READ, "not enough replicas")
+        chosen = self.random.sample(alive, wanted)
+        row = self.row(key, chosen)
+        digest = self._digest()
+        for replica in chosen:
+            if self.rows[replica].get(key, {}) != row:
+                self._log(replica, key, dict(row), digest, shown_at_once=True)
+        return image(row)
+
+    def _digest(self) -> str:
+        return f"{next(self._numbers):032x}"
+
+    def _log(self, replica: int, key: int, cells: Row, digest: str, shown_at_once: bool = False) -> None:
+        def show() -> None:
+            _merge(self.rows[replica].setdefault(key, {}), cells)
+
+        change = Change(digest, NODES[replica], Scope.ROW, write_time=max(t for t, _ in cells.values()))
+        event = (self._codec.encode((struct.pack(">i", key),)), encode(change))
+        self.after(self.random.uniform(0, 3), lambda: self.events.append((self.now, *event)))
+        if shown_at_once:
+            show()
+        else:
+            self.after(self.random.uniform(0, 0.9), show)
+
+
+def _merge(row: Row, cells: Row) -> None:
+    for column, cell in cells.items():
+        if column not in row or row[column][0] < cell[0]:
+            row[column] = cell
+
+
+def image(row: Row) -> Image | None:
+    deleted = row.get("del", (-1, None))[0]
+    live = {c: row[c] for c in ("v", "w") if c in row and row[c][0] > deleted}
+    if not live:
+        return None
+    values = tuple(struct.pack(">q", live[c][1]) if c in live else None for c in ("v", "w"))
+    return Image(values, max(t for t, _ in live.values()))
+
+
+class Connector:
+    """The driver's and the worker's part of a connector, without Spark. `records` is the data topic."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.directory = directory
+        self.offset = 0
+        self.restarts = -1
+        self.totals = Outcome("n")
+        self.settings = ConnectorSettings.of(
+            {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json"}, "test"
+        )
+        self.restart()
+
+    def restart(self) -> None:
+        """A new driver: nothing is left in memory but the checkpoint's offset, and it steps back from that."""
+        self.restarts += 1
+        self.pending = PendingKeys({TOPIC: 2.0})
+        since = self.cluster.now - self.settings.settle_replay_ms / 1000
+        while self.offset and self.cluster.events[self.offset - 1][0] >= since:
+            self.offset -= 1
+        run = self.directory / str(len(list(self.directory.iterdir())))
+        run.mkdir()
+        hosts = [SimpleNamespace(host_id=n, datacenter="dc", is_up=True) for n in NODES]
+        strategy = SimpleNamespace(replication_factor=3)
+        metadata = SimpleNamespace(
+            all_hosts=lambda: hosts, keyspaces={"ks": SimpleNamespace(replication_strategy=strategy)}
+        )
+        version = SimpleNamespace(one=lambda: SimpleNamespace(schema_version=1))
+        session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata), execute=lambda cql: version)
+        log = SimpleNamespace(append=self._append, flush=lambda timeout: None)
+        self.stage = Stage(self.settings, session, log, run)  # type: ignore[arg-type]
+
+    def batch(self, size: int, dies_at: str | None = None) -> None:
+        taken = self.cluster.events[self.offset : self.offset + size]
+        events = [Event(TOPIC, 0, self.offset + i, int(t * 1000), k, v) for i, (t, k, v) in enumerate(taken)]
+        first = True
+        while True:
+            stage.reach = self._deadly(dies_at if first else None)  # type: ignore[attr-defined]
+            try:
+                # As between driver and task: nothing is shared.
+                due = pickle.loads(pickle.dumps(self.pending.due(self.cluster.now)))
+                outcome = pickle.loads(pickle.dumps(self.stage.run(events, due, trust_images=first)))
+                break
+            except Died:
+                first = False
+            except HelenusError:
+                first = False
+                self.cluster.down.clear()
+            self.cluster.pass_by(1)
+        self.pending.apply(outcome.resolved, outcome.found, self.cluster.now)
+        self.offset += len(events)
+        for name in ("read", "published", "unchanged", "settled", "keys_read"):
+            setattr(self.totals, name, getattr(self.totals, name) + getattr(outcome, name))
+
+    def _append(self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Any) -> None:
+        self.records.append((key, value))
+
+    def _deadly(self, point: str | None) -> Callable[[str], None]:
+        def reach(name: str) -> None:
+            if name == point:
+                raise Died
+
+        return reach
+
+
+class Reader:
+    """Stands for `reread.Reader`."""
+
+    def __init__(self, cluster: Cluster, table: Table, settings: ConnectorSettings) -> None:
+        self.cluster = cluster
+        self.table = table
+        self.statements = 0
+
+    def rows(self, keys: Iterable[Key], consistency: int, insist: bool = True) -> dict[Key, Image]:
+        found = {}
+        for key in keys:
+            self.statements += 1
+            read = self.cluster.read(int.from_bytes(key[0] or b"", "big"), consistency)
+            if read is not None:
+                found[key] = read
+        return found
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], tuple[Cluster, Connector]]:
+    monkeypatch.setattr(stage, "read_tables", lambda session, keyspace: {TABLE.id: TABLE})
+    monkeypatch.setattr(stage, "reach", lambda name: None)
+
+    def make(seed: int) -> tuple[Cluster, Connector]:
+        cluster = Cluster(seed)
+        monkeypatch.setattr(gate, "time", cluster)
+        monkeypatch.setattr(stage, "time", cluster)
+        monkeypatch.setattr(stage, "Reader", lambda session, table, settings: Reader(cluster, table, settings))
+        directory = tmp_path / str(seed)
+        directory.mkdir()
+        return cluster, Connector(cluster, directory)
+
+    return make
+
+
+def settle(cluster: Cluster, connector: Connector) -> None:
+    cluster.down.clear()
+    for _ in range(400):
+        if cluster.is_quiet and not len(connector.pending) and connector.offset == len(cluster.events):
+            return
+        cluster.pass_by(0.5)
+        connector.batch(1000)
+    raise AssertionError(f"keys wait for ever: {connector.pending.due(1e12)}")
+
+
+def shown(value: Image | None) -> dict[str, int | None] | None:
+    if value is None:
+        return None
+    return {c: None if b is None else struct.unpack(">q", b)[0] for c, b in zip("vw", value.values, strict=True)}
+
+
+@pytest.mark.parametrize("seed", range(600))
+def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int) -> None:
+    cluster, connector = simulated(seed)
+    chance = cluster.random
+    keys = range(4)
+    for _ in range(60):
+        for _ in range(chance.randrange(4)):
+            cluster.write(chance.choice(keys))
+        if chance.random() < 0.1:
+            cluster.repair(chance.choice(keys))
+        if chance.random() < 0.1:
+            cluster.down = {chance.randrange(3)} if chance.random() < 0.5 else set()
+        cluster.pass_by(chance.choice((0.01, 0.1, 0.5, 3)))
+        dies = chance.choice((None, None, None, "connector.after-flush", "connector.after-mark"))
+        connector.batch(chance.choice((1, 3, 20, 100)), dies)
+        if chance.random() < 0.03:
+            connector.restart()
+    settle(cluster, connector)
+    last = {json.loads(key)["k"]: value and json.loads(value) for key, value in connector.records}
+    assert last == {key: shown(image(cluster.row(key))) for key in last}
+    assert last.keys() == {k for row in cluster.rows for k in row}
+    totals = connector.totals
+    if not connector.restarts:
+        assert totals.read == totals.published + totals.unchanged + totals.settled
+    for column, key in itertools.product("vw", keys):
+        told = [json.loads(v)[column] for k, v in connector.records if v and json.loads(k)["k"] == key]
+        values = [v for v in told if v is not None]
+        assert values == sorted(values), f"an older {column} after a newer one"

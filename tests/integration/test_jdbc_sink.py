@@ -1,0 +1,221 @@
+"""A sink that is not ours: through Kafka Connect and Debezium's JDBC sink a table of PostgreSQL becomes Cassandra's."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from integration.pipeline import Pipeline, eventually
+from psycopg.rows import dict_row
+
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+TABLE = "sink.orders"
+KEY = ["p", "q", "c", "d"]
+MARKED = 100
+"""Partitions from this one on see deletes that name no row. A sink that knows nothing of markers keeps those rows."""
+EPOCH = datetime.datetime(1970, 1, 1)
+LETTERS = ["", "a", "ünïcode ✓", "'quoted'", "null"]
+Rows = dict[tuple[Any, ...], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def sinks(stack: Stack) -> Iterator[Status]:
+    """The stack with its Connect worker and its PostgreSQL."""
+    yield stack.up("connect", "postgres")
+    stack.stop("connect")
+    stack.stop("postgres")
+
+
+@pytest.fixture(scope="module")
+def pipeline(sinks: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(sinks, directory)
+    session.execute("CREATE KEYSPACE sink WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute(
+        f"CREATE TABLE {TABLE} (p int, q text, c bigint, d timestamp, t text, i int, l bigint, f double, b boolean,"
+        " de decimal, ts timestamp, da date, u uuid, PRIMARY KEY ((p, q), c, d))"
+        " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
+    )
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect(TABLE).start().ready()
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+@pytest.fixture(scope="module")
+def database(sinks: Status) -> Iterator[Any]:
+    assert sinks.postgres_url
+    with psycopg.connect(sinks.postgres_url, autocommit=True, row_factory=dict_row) as connection:
+        yield connection
+
+
+def sink(status: Status) -> dict[str, str]:
+    """The connector that docs/sinks.md shows."""
+    assert status.postgres_url
+    return {
+        "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
+        "topics": f"data-{TABLE}",
+        "connection.url": f"jdbc:{status.postgres_url.replace('helenus@', '')}",
+        "connection.username": "helenus",
+        "connection.password": "",
+        "collection.name.format": "orders",
+        "insert.mode": "upsert",
+        "delete.enabled": "true",
+        "primary.key.mode": "record_key",
+        "schema.evolution": "basic",
+        "predicates": "marker",
+        "predicates.marker.type": "org.apache.kafka.connect.transforms.predicates.HasHeaderKey",
+        "predicates.marker.name": "scope",
+        "transforms": "rows,flat",
+        "transforms.rows.type": "org.apache.kafka.connect.transforms.Filter",
+        "transforms.rows.predicate": "marker",
+        "transforms.flat.type": "org.apache.kafka.connect.transforms.Flatten$Value",
+        "transforms.flat.delimiter": "_",
+    }
+
+
+def test_the_sinks_table_becomes_the_table(pipeline: Pipeline, session: Any, database: Any) -> None:
+    writer = Writer(session)
+    writer.rows(20, MARKED)
+    session.execute(f"TRUNCATE {TABLE}")
+    writer.rows(150)
+    pipeline.converges(TABLE)
+    put(pipeline.status, "orders", sink(pipeline.status))
+    writer.rows(150)
+    session.execute(f"ALTER TABLE {TABLE} ADD added text")
+    writer.columns["added"] = lambda r: r.choice(LETTERS)
+    writer.rows(150)
+    writer.rows(50, MARKED)
+    writer.deletes_without_keys(MARKED)
+    writer.rows(100)
+    pipeline.converges(TABLE)
+
+    scopes = {record.headers.get("scope") for record in pipeline.records(TABLE)}
+    assert scopes == {None, b"table", b"partition", b"range"}
+    expected, found = of_cassandra(session), Rows()
+    assert len(expected) > 20
+    for name in writer.columns:
+        assert {row[name] is None for row in expected.values()} == {True, False}, name
+
+    def agree() -> bool:
+        nonlocal found
+        check(pipeline.status, "orders")
+        found = of_postgres(database)
+        return found == expected
+
+    try:
+        eventually(agree, 60, "PostgreSQL agrees")
+    except AssertionError:
+        differ = [(key, found.get(key), expected.get(key)) for key in {*found, *expected}]
+        differ = [(key, ours, theirs) for key, ours, theirs in differ if ours != theirs]
+        raise AssertionError(f"{len(differ)} rows, as key, PostgreSQL's, Cassandra's: {differ[:5]}") from None
+
+
+class Writer:
+    """Random statements, each of which names one row of a few, in the partitions from `first` on."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.random = random.Random(1)
+        self.columns: dict[str, Callable[[random.Random], Any]] = {
+            "t": lambda r: r.choice(LETTERS),
+            "i": lambda r: r.randint(-(2**31), 2**31 - 1),
+            "l": lambda r: r.choice([-(2**63), 2**63 - 1, r.getrandbits(60)]),
+            "f": lambda r: r.choice([-1.5e300, 5e-324, float("inf"), r.random()]),
+            "b": lambda r: r.random() < 0.5,
+            "de": lambda r: Decimal(
+                (r.getrandbits(1), (1, *r.choices(range(10), k=r.randrange(40))), r.randint(-5, 30))
+            ),
+            "ts": lambda r: EPOCH + datetime.timedelta(milliseconds=r.randint(-(2**43), 2**43)),
+            "da": lambda r: EPOCH.date() + datetime.timedelta(days=r.randint(-(2**17), 2**17)),
+            "u": lambda r: uuid.UUID(int=r.getrandbits(128), version=4),
+        }
+
+    def rows(self, statements: int, first: int = 0) -> None:
+        for _ in range(statements):
+            self.one(first)
+
+    def one(self, first: int) -> None:
+        r = self.random
+        key = [
+            first + r.randrange(2),
+            r.choice("ab"),
+            r.choice([-(2**40), 0, 1]),
+            EPOCH.replace(year=r.choice([1950, 2026])),
+        ]
+        names = r.sample(sorted(self.columns), r.randint(1, len(self.columns)))
+        values = [None if r.random() < 0.2 else self.columns[name](r) for name in names]
+        where = " AND ".join(f"{name} = %s" for name in KEY)
+        match r.choices(["insert", "update", "columns", "row"], [50, 25, 10, 15])[0]:
+            case "insert":
+                marks = ", ".join(["%s"] * (len(KEY) + len(names)))
+                self.session.execute(f"INSERT INTO {TABLE} ({', '.join(KEY + names)}) VALUES ({marks})", key + values)
+            case "update":
+                changes = ", ".join(f"{name} = %s" for name in names)
+                self.session.execute(f"UPDATE {TABLE} SET {changes} WHERE {where}", values + key)
+            case "columns":
+                self.session.execute(f"DELETE {', '.join(names)} FROM {TABLE} WHERE {where}", key)
+            case "row":
+                self.session.execute(f"DELETE FROM {TABLE} WHERE {where}", key)
+
+    def deletes_without_keys(self, first: int) -> None:
+        for where in ("c = 0", "c >= 0", "c > -5 AND c <= 1", "c = 1 AND d > '1970-01-01'"):
+            self.session.execute(f"DELETE FROM {TABLE} WHERE p = {first} AND q = 'a' AND {where}")
+        self.session.execute(f"DELETE FROM {TABLE} WHERE p = {first} AND q = 'b'")
+
+
+def of_cassandra(session: Any) -> Rows:
+    """The rows of the partitions that a plain sink can follow, by key."""
+    rows = [row._asdict() for row in session.execute(f"SELECT * FROM {TABLE}") if row.p < MARKED]
+    for row in rows:
+        row["da"] = row["da"] and row["da"].date()
+        row["u"] = row["u"] and str(row["u"])  # text for a sink
+        row["de"] = row["de"] and row["de"].as_tuple()  # not by value: 1.50 is not 1.5
+    return {tuple(row[name] for name in KEY): row for row in rows}
+
+
+def of_postgres(database: Any) -> Rows:
+    """The same rows as the sink wrote them; none as long as it has made no table."""
+    try:
+        rows = database.execute("SELECT * FROM orders WHERE p < %s", (MARKED,)).fetchall()
+    except psycopg.errors.UndefinedTable:
+        return {}
+    for row in rows:
+        unscaled, scale = row.pop("de_bigint"), row.pop("de_scale")
+        row["de"] = unscaled and as_decimal(int.from_bytes(unscaled, "big", signed=True), scale)
+    return {tuple(row[name] for name in KEY): row for row in rows}
+
+
+def as_decimal(unscaled: int, scale: int) -> Any:
+    sign, digits, _ = Decimal(unscaled).as_tuple()
+    return Decimal((sign, digits, -scale)).as_tuple()
+
+
+def put(status: Status, name: str, properties: dict[str, str]) -> None:
+    """Give the worker a connector."""
+    body, headers = json.dumps(properties).encode(), {"Content-Type": "application/json"}
+    url = f"{status.connect_url}/connectors/{name}/config"
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers, method="PUT"), timeout=60) as answer:
+        assert answer.status == 201
+
+
+def check(status: Status, name: str) -> None:
+    """Fail with the worker's own trace if a task has failed."""
+    with urllib.request.urlopen(f"{status.connect_url}/connectors/{name}/status", timeout=10) as answer:
+        told = json.load(answer)
+    for part in (told["connector"], *told["tasks"]):
+        assert part["state"] != "FAILED", part["trace"]
