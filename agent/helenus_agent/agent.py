@@ -147,7 +147,7 @@ class Agent:
         segment = self._follow.next()
         if segment is None:
             return False
-        self._tables.reach(segment.id)
+        self._tables.retire_before(segment.id)
         self._read(segment, _PIECE)
         reach("agent.after-append")
         return True
@@ -247,6 +247,7 @@ class Agent:
         self._truncations.acknowledged()
         guard.acknowledged(self._positions)
         self._state.save(self._positions)
+        self._tables.acknowledged()
         reach("agent.after-save")
         self._remember()
         self._outbox.done(self._tables.followed)
@@ -353,6 +354,7 @@ class Agent:
             self._outbox.flush(0)
         self._outbox.waiting.clear()
         self._reached = self._positions.reached
+        self._tables.rewind()
         self._truncations.rewind()
         guard.rewind(self._positions)
         self._oldest = None

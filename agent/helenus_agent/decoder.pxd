@@ -22,7 +22,8 @@ cdef class Part:
 cdef class Plan:
     cdef public int index
     cdef public str reason
-    cdef public bint known, schema
+    cdef public bint known, schema, view
+    cdef public str name
     cdef public tuple partition, clustering
     cdef public dict columns
     cdef public list headers
@@ -32,7 +33,7 @@ cdef class Plan:
     node_bytes=bytes, segment_bytes=bytes, end=Py_ssize_t, p=Py_ssize_t, left=Py_ssize_t, size=Py_ssize_t,
     payload=bytes, size_crc=Py_ssize_t, raw=cython.p_const_char, after=Py_ssize_t, mark=Py_ssize_t,
     digest=bytes, position=bytes, parts=bytes,
-    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes,
+    part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, what=str,
 )
 cpdef object decode(
     bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most, bint live=*
@@ -77,7 +78,7 @@ cdef bytes bound(list values, bint inclusive)
 @cython.locals(bits=cython.ulonglong, i=Py_ssize_t, what=int, size=Py_ssize_t, part=Part, raw=cython.p_const_char)
 cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t count, list values) except -1
 
-@cython.locals(delta=cython.ulonglong, _=cython.ulonglong)
+@cython.locals(delta=cython.ulonglong)
 cdef (long long, Py_ssize_t) deletion(bytes d, Py_ssize_t p, unsigned long long low)
 
 @cython.locals(out=list, p=Py_ssize_t, part=Part, size=Py_ssize_t)

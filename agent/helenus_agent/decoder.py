@@ -121,14 +121,19 @@ class Plan:
 
     `index`: its place among the followed tables, -1 if it is none. `reason`: why a CDC table is not followed, empty for
     tables without CDC. `known`: False for a table without schema, which can't be walked. `schema`: its mutations change
-    the schema. `columns`: name to code, keys left out. `headers`: lists of columns met lately.
+    the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code, keys
+    left out. `headers`: lists of columns met lately.
     """
 
-    def __init__(self, index: int = -1, reason: str = "", known: bool = True, schema: bool = False) -> None:
+    def __init__(
+        self, index: int = -1, reason: str = "", known: bool = True, schema: bool = False, view: bool = False
+    ) -> None:
         self.index = index
         self.reason = reason
         self.known = known
         self.schema = schema
+        self.view = view
+        self.name = ""
         self.partition: tuple[Part, ...] = ()
         self.clustering: tuple[Part, ...] = ()
         self.columns: dict[bytes, int] = {}
@@ -142,6 +147,7 @@ class Plan:
 def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = False) -> Plan:
     """The plan of a table. Raises ValueError if it is to be followed and its key has no Avro form."""
     plan = Plan(index, reason, True, schema)
+    plan.name = table.full_name
     parts = tuple([_part(c.type, index >= 0, c.kind == "clustering") for c in table.primary_key])
     plan.partition = parts[: len(table.partition_key)]
     plan.clustering = parts[len(table.partition_key) :]
@@ -267,7 +273,9 @@ def decode(
             del notes[mark:]
             break
         except (IndexError, Corrupt) as error:
-            problems.append((base + p, str(error)))
+            what = str(error) if isinstance(error, Corrupt) else "a mutation that ends too early"
+            first = plans.get(payload[1:17])
+            problems.append((base + p, what if first is None else f"{what}, table {first.name or 'a view'}"))
             del notes[mark:]
             found.clear()
         mutations += 1
@@ -319,6 +327,8 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
                 # Without its schema there is no telling where it ends.
                 notes.append("unknown_table")
                 return _HIDDEN if updates else met
+            if plan.view:
+                return met
             if plan.schema:
                 met = _SCHEMA
             elif plan.reason:
@@ -597,7 +607,8 @@ def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | No
             if values is not None:
                 values.append(b"" if what == 1 else None)
             continue
-        size = plan.clustering[i].fixed
+        part = plan.clustering[i]
+        size = part.fixed
         if size == 0:
             size = d[p]
             p += 1

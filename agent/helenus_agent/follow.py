@@ -199,8 +199,10 @@ class Follow:
             # Held open it can be read to its end, and that is where nothing more will come.
             segment.complete = True
             return
+        mark = self._positions.segments.get(segment.id)
+        unacknowledged = segment.position > (mark.offset if mark else 0)
         self._forget(segment)
-        if segment.indexed and (segment.unread or segment.bad or not segment.looked):
+        if segment.indexed and (segment.unread or segment.bad or not segment.looked or unacknowledged):
             guard.lost(self._positions, segment.id, segment.position, str(self.directory))
 
     def _forget(self, segment: Segment) -> None:

@@ -265,6 +265,8 @@ class Segment:
         """Go back: `look` finds again all behind `position`."""
         self.unread.clear()
         self._position = position
+        self._broken = False  # what is before the break is read again, and then the break is found again
+        self._doubt = None
         self._marker = self._end = self._header.size if self._header else 0
         self._content = None
         self.looked = False

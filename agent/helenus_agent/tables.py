@@ -62,6 +62,7 @@ class Tables:
         self._indexes: dict[uuid.UUID, int] = {}
         self._dropped: set[uuid.UUID] = set()
         self._retiring: dict[uuid.UUID, int] = {}
+        self._retired: dict[uuid.UUID, tuple[int, Plan]] = {}
 
     @property
     def followed_now(self) -> list[Table]:
@@ -111,7 +112,7 @@ class Tables:
         report = Report()
         flipped = [table for table, stamp in (stamps or {}).items() if self._flipped(known.get(table), stamp)]
         for view in views:
-            self.plans[view.bytes] = Plan()
+            self.plans[view.bytes] = Plan(view=True)
         for table in known.values():
             old = self._known.get(table.id)
             if old != table or table.id in self._dropped:
@@ -146,14 +147,27 @@ class Tables:
         else:
             self.plans[unknown.table].give_up(unknown.column)
 
-    def reach(self, segment: int) -> None:
+    def retire_before(self, segment: int) -> None:
         """From this segment on, tables that lost CDC or were dropped before it was there are not followed any more."""
         for table, last in list(self._retiring.items()):
             if segment > last:
                 del self._retiring[table]
+                self._retired[table] = last, self.plans[table.bytes]
                 if self.plans[table.bytes].index >= 0:
                     reason = "dropped_table" if table in self._dropped else ""
                     self.plans[table.bytes] = plan_of(self._known[table], reason=reason)
+
+    def acknowledged(self) -> None:
+        """What was read so far is never read again."""
+        self._retired.clear()
+
+    def rewind(self) -> None:
+        """What was read since the last acknowledgement is read again: tables that retired in it are followed there."""
+        for table, (last, plan) in self._retired.items():
+            if table not in self._retiring:
+                self._retiring[table] = last
+                self.plans[table.bytes] = plan
+        self._retired.clear()
 
     def _plan(self, table: Table, old: Table | None, newest: int, report: Report) -> Plan:
         if table.keyspace == "system_schema" or table.full_name == "system.local":

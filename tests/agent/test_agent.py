@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -530,3 +531,58 @@ def test_vanished_between_the_look_and_the_read(bench: Bench) -> None:
     assert bench.keys == [11]
     assert metric("lost_segments_total") == before + 1
     assert agent.ready() is None
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_refused_flush_forgets_that_a_table_retired(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, dropped: bool
+) -> None:
+    """Its last segment and the next one are read in one go, and then read again: what it logged still gets out."""
+    bench.raw.segment(1)
+    agent = bench.start()
+    bench.work()
+    bench.raw.write(1, write_of(TABLE, 1))
+    bench.raw.index(1, complete=True)
+    other = table_of("other", "pk int pk, v int", cdc=False)
+    bench.cassandra.set(*([] if dropped else [replace(TABLE, cdc=False)]), other)
+    agent._learn()
+    bench.raw.segment(2)
+    bench.raw.write(2, write_of(other, 9))
+    monkeypatch.setattr(module, "_COMMIT", 0.25)
+    agent._committed = time.monotonic()
+    bench.log.refuse_flush = 1
+    bench.run(until=1)
+    assert bench.keys == [1]
+
+
+def test_updates_of_several_views_in_one_mutation(bench: Bench) -> None:
+    views = [table_of(name, "pk int pk, c int ck, v int", cdc=False) for name in ("v1", "v2")]
+    bench.cassandra.views = tuple(view.id for view in views)
+    bench.raw.segment(1)
+    agent = bench.start()
+    key = (1).to_bytes(4, "big")
+    rows = [Row((key,), {"v": Cell(b"1234")}, time=1)]
+    bench.raw.write(1, mutation(*(Update(view, key, rows) for view in views)), write_of(TABLE, 1))
+    bench.work()
+    assert (bench.keys, agent.ready()) == ([1], None)
+
+
+def test_a_closed_segment_that_vanishes_before_it_is_acknowledged_is_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_COMMIT", 60.0)
+    for number in (1, 2):
+        bench.raw.segment(number)
+    bench.raw.write(1, write_of(TABLE, 1))
+    bench.raw.index(1)
+    bench.raw.write(2, write_of(TABLE, 2))
+    agent = bench.start()
+    before = metric("lost_segments_total")
+    agent._committed = time.monotonic()
+    while agent.step():
+        pass
+    for segment in agent._follow.segments:
+        segment.close()
+    bench.raw.find(1).unlink()
+    agent.step()
+    assert metric("lost_segments_total") == before + 1

@@ -496,3 +496,23 @@ def test_eager_with_a_size_that_is_damaged(tmp_path: Path) -> None:
         segment = Segment(path, mode="eager")
         assert len(read_all(segment)) == 1
         segment.close()
+
+
+def test_a_rewind_goes_back_before_a_break(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read up to it and not acknowledged is read again, and the break is found again."""
+    monkeypatch.setattr(module, "_PATIENCE", 0.0)
+    content = entry(bytes(20))
+    path = write(tmp_path, [content])
+    put(path, HEAD + 8 + len(content), b"\0\0\1\1\2\3\4\5")
+    segment = Segment(path)
+
+    def read_to_the_break() -> None:
+        segment.look()  # at the first sight it may be half written
+        with pytest.raises(Corrupt, match="sync marker"):
+            segment.look()
+        assert read_all(segment) == [(HEAD + 8, content)]
+
+    read_to_the_break()
+    segment.rewind(0)
+    assert segment.bad
+    read_to_the_break()

@@ -79,9 +79,9 @@ def test_a_table_that_loses_cdc_is_followed_through_the_segments_there_are() -> 
     off = replace(A, cdc=False)
     assert updated(tables, off, B, newest=10) == ([], [], ["ks.a"])
     assert updated(tables, replace(table_of("a", "pk int pk, v int, w int"), cdc=False), B, newest=12) == ([], [], [])
-    tables.reach(10)
+    tables.retire_before(10)
     assert index(tables, A) == 0
-    tables.reach(11)
+    tables.retire_before(11)
     assert index(tables, A) == -1
     assert tables.followed_ids == [B.id]
     # It may come back, with the same place.
@@ -92,7 +92,7 @@ def test_a_table_that_loses_cdc_is_followed_through_the_segments_there_are() -> 
 def test_a_table_that_lost_cdc_while_the_agent_was_down() -> None:
     tables = Tables(before=[PLAIN.id, uuid.uuid4()])
     assert updated(tables, PLAIN, newest=10) == (["ks.plain"], [], ["ks.plain"])
-    tables.reach(11)
+    tables.retire_before(11)
     assert index(tables, PLAIN) == -1
     assert updated(tables, table_of("plain", "pk int pk, v int, w int", cdc=False)) == ([], [], [])
     assert index(tables, PLAIN) == -1
@@ -125,9 +125,9 @@ def test_a_dropped_table_is_followed_through_the_segments_there_are() -> None:
             updated(tables, A, B)
         assert dropped(tables, B, newest=10) == [str(A.id)]
         assert dropped(tables, B, newest=12) == []
-        tables.reach(10)
+        tables.retire_before(10)
         assert tables.followed[index(tables, A)] == A
-        tables.reach(11)
+        tables.retire_before(11)
         assert index(tables, A) == -1
         assert tables.plans[A.id.bytes].reason == "dropped_table"
         assert tables.followed_ids == [B.id]
@@ -149,7 +149,7 @@ def test_a_table_made_anew() -> None:
         assert tables.plans[A.id.bytes].reason == "dropped_table"
         assert tables.followed_ids == [anew.id]
         updated(tables, anew)
-        tables.reach(99)
+        tables.retire_before(99)
         assert tables.plans[A.id.bytes].reason == "dropped_table"
 
 
@@ -174,7 +174,7 @@ def test_what_is_remembered() -> None:
     assert updated(again, A) == (["ks.a"], [], [])
     assert again.knows(Unknown(PLAIN.id.bytes))
     assert index(again, PLAIN) == -1
-    tables.reach(11)
+    tables.retire_before(11)
     assert tables.remembered == [A]
     assert tables.knows(Unknown(PLAIN.id.bytes))
 
@@ -184,7 +184,7 @@ def test_a_table_that_a_torn_read_left_out_is_followed_again() -> None:
     updated(tables, A, B)
     updated(tables, B, newest=10)
     updated(tables, A, B, newest=10)
-    tables.reach(99)
+    tables.retire_before(99)
     assert index(tables, A) == 0
 
 
