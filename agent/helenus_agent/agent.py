@@ -143,6 +143,8 @@ class Agent:
             metrics.QUARANTINED.set(self._quarantined()[0])
         if self._schema_is_old or self._cassandra.changed():
             self._learn()
+        if not self._outbox.is_open:
+            self._open()
         self._tell()
         segment = self._follow.next()
         if segment is None:
@@ -317,10 +319,14 @@ class Agent:
         self._remember()
         if report.retired:
             self._moved, self._committed = True, 0.0  # that they are paused is saved with the next commit: now
-        self._outbox.open(self._tables.followed)
+        self._open()
         self._truncations.learn(schema.truncations, self._tables.followed_ids, self._follow.oldest, self._reached)
         self._schema_is_old = False
         self._tell()
+
+    def _open(self) -> None:
+        """Make sure of the topics that events may go to."""
+        self._outbox.open((self._tables.index(table.id), table) for table in self._tables.followed_now)
 
     def _remember(self) -> None:
         """Keep what tables look like, should they be dropped while no agent runs."""
@@ -353,6 +359,7 @@ class Agent:
         with contextlib.suppress(HelenusError):
             self._outbox.flush(0)
         self._outbox.waiting.clear()
+        self._outbox.doubt()
         self._reached = self._positions.reached
         self._tables.rewind()
         self._truncations.rewind()

@@ -57,6 +57,7 @@ class AgentSettings(CassandraSettings, LogSettings):
     kafka_bootstrap_servers: str = Field(min_length=1)
     kafka_producer: PassThrough = {}
     topic_prefix: str = "events-"
+    headers: Literal["none", "datastax"] = "none"
     topic_partitions: int = Field(default=4, ge=1)
     topic_retention_ms: int = Field(default=7 * 24 * 3600 * 1000, ge=-1)
     topic_config: PassThrough = {}

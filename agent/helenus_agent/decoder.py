@@ -121,8 +121,8 @@ class Plan:
 
     `index`: its place among the followed tables, -1 if it is none. `reason`: why a CDC table is not followed, empty for
     tables without CDC. `known`: False for a table without schema, which can't be walked. `schema`: its mutations change
-    the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code, keys
-    left out. `headers`: lists of columns met lately.
+    the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code,
+    keys left out. `headers`: lists of columns met lately.
     """
 
     def __init__(

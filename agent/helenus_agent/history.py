@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from helenus_agent import durable
 from helenus_agent.tables import Stamp
 from helenus_schemas.cql import CqlType
 from helenus_schemas.errors import HelenusError, Kind
@@ -20,6 +21,10 @@ from helenus_schemas.table import Column, Table
 
 _FILE = "tables.json"
 _FORMAT = 1
+_DAMAGED = (
+    "restore it, or delete it: then what is in the log of tables that were dropped while no agent ran can't be decoded "
+    "and is skipped, and that CDC was off for a while in that time is not noticed"
+)
 
 
 def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
@@ -35,25 +40,21 @@ def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
         return [_table(table) for table in saved["tables"]], stamps
     except FileNotFoundError:
         return [], {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HelenusError(Kind.STATE, f"cannot read the tables: {error}", str(path)) from None
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot read the tables: {error.strerror}", str(path)) from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        told = f"the tables are damaged ({type(error).__name__}: {error}): {_DAMAGED}"
+        raise HelenusError(Kind.STATE, told, str(path)) from None
 
 
 def save(directory: Path, tables: Sequence[Table], stamps: Mapping[uuid.UUID, Stamp]) -> None:
-    """Write them down. Raises HelenusError(STATE)."""
-    path = directory / _FILE
-    new = path.with_suffix(".new")
-    saved = {
+    """Write them down: after this returns, no crash brings the old ones back. Raises HelenusError(STATE)."""
+    content = {
         "format": _FORMAT,
         "tables": [asdict(table) for table in tables],
         "stamps": {str(table): stamp for table, stamp in stamps.items()},
     }
-    try:
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(saved, file, default=str)
-        new.replace(path)
-    except OSError as error:
-        raise HelenusError(Kind.STATE, f"cannot save the tables: {error.strerror}", str(path)) from None
+    durable.replace(directory / _FILE, content, "the tables", "history.after-write")
 
 
 def _table(saved: Any) -> Table:

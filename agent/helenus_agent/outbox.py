@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import structlog
 
@@ -11,9 +11,10 @@ from helenus_agent import metrics
 from helenus_agent.config import AgentSettings
 from helenus_agent.decoder import Batch
 from helenus_agent.notices import Notice
-from helenus_schemas import names
+from helenus_schemas import change, names
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table
-from helenus_sinks.log import Log
+from helenus_sinks.log import Headers, Log
 
 try:
     from cassandra.cmurmur3 import murmur3
@@ -24,31 +25,64 @@ _log = structlog.get_logger()
 
 
 class Outbox:
-    """Appends to a Log. `waiting` counts what is not acknowledged, by the index of its table. Raises HelenusError."""
+    """Appends to a Log. `waiting` counts what is not acknowledged, by the index of its table. Raises HelenusError.
+
+    `is_open`: the topics of all tables that were given to `open` are there, as far as is known.
+    """
 
     def __init__(self, log: Log, settings: AgentSettings) -> None:
         self.waiting: Counter[int] = Counter()
+        self.is_open = False
         self._sink = log
         self._settings = settings
-        self._topics: list[tuple[str, int]] = []
+        self._topics: dict[int, tuple[str, int]] = {}
+        self._partitions: dict[str, int] = {}
 
-    def open(self, followed: Sequence[Table]) -> None:
-        """Make the topics of tables that are new among the followed ones."""
+    def open(self, followed: Iterable[tuple[int, Table]]) -> None:
+        """Make the topics of tables, each given with its index, where they are not known to be there.
+
+        Raises PARTITIONS_CHANGED if one was made anew with another number of partitions.
+        """
         settings = self._settings
         config = {
             "cleanup.policy": "delete",
             "retention.ms": str(settings.topic_retention_ms),
             **settings.topic_config,
         }
-        for table in followed[len(self._topics) :]:
+        for index, table in followed:
+            if index in self._topics:
+                continue
             topic = names.topic(settings.topic_prefix, table.keyspace, table.name)
             partitions = self._sink.create(topic, settings.topic_partitions, config)
-            self._topics.append((topic, partitions))
-            _log.info("topic.ready", topic=topic, partitions=partitions)
+            if topic not in self._partitions:
+                self._partitions[topic] = partitions
+                _log.info("topic.ready", topic=topic, partitions=partitions)
+            had = self._partitions[topic]
+            if partitions != had:
+                what = (
+                    f"the topic had {had} partitions and has {partitions}: an agent that is started again goes by that"
+                )
+                raise HelenusError(Kind.PARTITIONS_CHANGED, what, topic)
+            self._topics[index] = topic, partitions
+        self.is_open = True
+
+    def doubt(self) -> None:
+        """Something failed: a topic may have been deleted. `open` looks at all of them again."""
+        self._topics.clear()
+        self.is_open = False
 
     def append(self, batch: Batch) -> None:
         """Append a batch's changes, each to the partition of its token."""
         topics = self._topics
+        if self._settings.headers == "datastax":
+            for index, partition_key, key, value in batch.changes:
+                topic, partitions = topics[index]
+                token = murmur3(partition_key)
+                self._sink.append(
+                    topic, names.partition(token, partitions), key, value, _datastax_headers(value, token)
+                )
+                self.waiting[index] += 1
+            return
         # Order matters within a partition only, and a Log takes one partition's records cheaper than all in turn.
         groups: defaultdict[tuple[int, int], list[tuple[bytes, bytes]]] = defaultdict(list)
         for index, partition_key, key, value in batch.changes:
@@ -73,3 +107,12 @@ class Outbox:
         for index, count in self.waiting.items():
             metrics.EVENTS.labels(followed[index].full_name).inc(count)
         self.waiting.clear()
+
+
+def _datastax_headers(value: bytes, token: int) -> Headers:
+    """What DataStax's agents tell beside an event; ours tells it within, where it costs less."""
+    told = change.decode(value)
+    headers = [("segpos", b"%d:%d" % (told.segment, told.position)), ("token", b"%d" % token)]
+    if told.write_time is not None:
+        headers.append(("writetime", b"%d" % told.write_time))
+    return headers

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helenus_agent import durable
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.failpoints import reach
 
 _FILE = "positions.json"
 _FORMAT = 1
@@ -132,22 +132,8 @@ class State:
 
     def save(self, positions: Positions) -> None:
         """Write it down: after this returns, no crash brings the old one back."""
-        path = self.directory / _FILE
-        new = path.with_suffix(".new")
-        try:
-            with open(new, "w", encoding="utf-8") as file:
-                json.dump({"format": _FORMAT, **asdict(positions)}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            reach("state.after-write")
-            new.replace(path)
-            handle = os.open(self.directory, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise HelenusError(Kind.STATE, f"cannot save the positions: {error.strerror}", str(path)) from None
+        content = {"format": _FORMAT, **asdict(positions)}
+        durable.replace(self.directory / _FILE, content, "the positions", "state.after-write")
 
     def close(self) -> None:
         """Let another agent have it."""

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from helenus_agent.durable import sync
 from helenus_agent.segment import index_path
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.failpoints import reach
@@ -65,7 +66,7 @@ def move(path: Path, directory: Path) -> Path:
             _put(path, target)
         if index_path(path).exists():
             _copy(index_path(path), index_path(target))
-        _sync(directory)
+        sync(directory)
     except OSError as error:
         raise HelenusError(Kind.TRANSFER_FAILED, f"cannot move the segment: {error.strerror}", str(target)) from None
     reach("transfer.after-copy")
@@ -118,11 +119,3 @@ def _copy(source: Path, target: Path) -> None:
     with open(part, "rb") as file:
         os.fsync(file.fileno())
     part.replace(target)
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

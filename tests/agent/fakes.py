@@ -29,6 +29,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}
         self.waiting: list[Record] = []
+        self.headers: list[dict[str, bytes]] = []
         self.acknowledged: list[Record] = []
         self.refuse_create = 0
         self.refuse_append = 0
@@ -47,6 +48,7 @@ class FakeLog:
             self.refuse_append -= 1
             raise HelenusError(Kind.APPEND_FAILED, "full", "fake")
         self.waiting.append((topic, partition, key, value))
+        self.headers.append(dict(headers))
 
     def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         for key, value in records:

@@ -586,3 +586,16 @@ def test_a_closed_segment_that_vanishes_before_it_is_acknowledged_is_lost(
     bench.raw.find(1).unlink()
     agent.step()
     assert metric("lost_segments_total") == before + 1
+
+
+def test_headers_as_datastax_has_them(bench: Bench) -> None:
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1, time=77))
+    bench.start(headers="datastax")
+    bench.work()
+    token = Murmur3Token.hash_fn((1).to_bytes(4, "big"))
+    position = bench.raw.ends[10]
+    assert bench.log.headers == [
+        {"segpos": b"10:%d" % position, "token": b"%d" % token, "writetime": b"77"},
+    ]
+    assert bench.keys == [1]

@@ -1,0 +1,115 @@
+"""Topics that are deleted, or made anew, while the agent runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.fakes import FakeLog, write_of
+from agent.test_agent import TABLE, Bench
+from agent.writer import table_of
+
+from helenus_agent import agent as module
+from helenus_schemas.errors import HelenusError, Kind
+
+OTHER = table_of("other", "pk int pk, v int")
+TOPIC = "events-ks.t"
+
+
+class Broker(FakeLog):
+    """Refuses what is for a topic or a partition that is not there, as Kafka does: when it is flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created: list[str] = []
+
+    def create(self, topic: str, partitions: int, config: Any) -> int:
+        self.created.append(topic)
+        return super().create(topic, partitions, config)
+
+    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any = ()) -> None:
+        self.waiting.append((topic, partition, key, value))
+
+    def flush(self, timeout: float) -> None:
+        if any(partition >= self.topics.get(topic, 0) for topic, partition, _, _ in self.waiting):
+            self.waiting.clear()
+            raise HelenusError(Kind.APPEND_FAILED, "unknown topic or partition", "fake")
+        super().flush(timeout)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(module, "_COMMIT", 0.0)
+    monkeypatch.setattr(module, "_LIST", -1.0)
+    bench = Bench(tmp_path)
+    bench.log = Broker()
+    bench.cassandra.set(TABLE, OTHER)
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.start(topic_partitions="1")
+    bench.work()
+    assert bench.keys == [1]
+    yield bench
+    bench.state.close()
+    if bench.agent is not None:
+        bench.agent._follow.close()
+
+
+def test_a_topic_that_was_deleted_is_made_again(bench: Bench) -> None:
+    """Cassandra is not asked for that: it may be away."""
+    del bench.log.topics[TOPIC]
+    asked = bench.cassandra.asked
+    bench.raw.write(10, write_of(TABLE, 2), write_of(TABLE, 3))
+    bench.run(seconds=5, until=3)
+    assert bench.keys == [1, 2, 3]
+    assert bench.log.topics[TOPIC] == 1
+    assert bench.cassandra.asked == asked
+
+
+def test_one_that_was_made_anew_with_other_partitions_stops_the_agent(bench: Bench) -> None:
+    bench.log.topics[TOPIC] = 0  # refused once
+    bench.raw.write(10, write_of(TABLE, 2))
+    assert bench.agent is not None
+    bench.agent.step()
+    with pytest.raises(HelenusError, match="unknown topic"):
+        bench.agent.commit()
+    bench.log.waiting.append((TOPIC, 9, None, None))
+    bench.log.topics[TOPIC] = 8
+    with pytest.raises(HelenusError, match=r"had 1 partitions and has 8.*\(events-ks\.t\).*drain the topic") as error:
+        bench.run(seconds=5)
+    assert error.value.kind is Kind.PARTITIONS_CHANGED
+    assert bench.keys == [1]
+    # What the operator does then: the new number counts for what comes.
+    bench.start()
+    bench.work()
+    assert bench.keys == [1, 2]
+
+
+def test_topics_are_looked_at_after_a_failure_only(bench: Bench) -> None:
+    assert isinstance(bench.log, Broker)
+    bench.log.created.clear()
+    for key in range(5):
+        bench.raw.write(10, write_of(TABLE, key), write_of(OTHER, key))
+        bench.work()
+    assert bench.log.created == []
+    bench.log.refuse_flush = 1
+    bench.raw.write(10, write_of(TABLE, 9))
+    bench.run(seconds=5, until=12)
+    assert sorted(bench.log.created) == ["events-ks.other", TOPIC]
+
+
+def test_the_topic_of_a_table_that_is_gone_is_not_made_again(bench: Bench) -> None:
+    bench.cassandra.set(TABLE)
+    bench.cassandra.is_changed = True
+    bench.work()
+    bench.raw.segment(11)
+    bench.raw.write(11, write_of(TABLE, 2))
+    bench.work()  # nothing more can come of the other
+    del bench.log.topics["events-ks.other"]
+    bench.log.refuse_flush = 1
+    bench.raw.write(11, write_of(TABLE, 3))
+    bench.run(seconds=5, until=3)
+    assert bench.keys == [1, 2, 3]
+    assert list(bench.log.topics) == [TOPIC]
