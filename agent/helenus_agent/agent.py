@@ -18,7 +18,7 @@ from tenacity.nap import sleep_using_event
 
 from helenus_agent import guard, history, metrics
 from helenus_agent.config import AgentSettings
-from helenus_agent.decoder import decode
+from helenus_agent.decoder import Batch, Unknown, decode
 from helenus_agent.discovery import Cassandra
 from helenus_agent.follow import Follow
 from helenus_agent.guard import Headroom
@@ -27,7 +27,7 @@ from helenus_agent.positions import Mark, Positions, State, quarantine
 from helenus_agent.segment import Corrupt, Segment, parse_name
 from helenus_agent.tables import Report, Tables
 from helenus_agent.transfer import Transfer, move
-from helenus_agent.truncations import Truncations
+from helenus_agent.truncations import Place, Truncations
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.failpoints import reach
 from helenus_sinks.log import Log
@@ -41,6 +41,11 @@ _FLUSH = 10.0  # s without an acknowledgement after which what was appended is a
 _FLUSH_LAST = 5.0  # the same at the end
 _AGAIN = (1.0, 60.0)  # s until a transfer that failed is tried again: at first, at most
 _log = structlog.get_logger()
+
+
+def may_pass(error: BaseException) -> bool:
+    """True for what waiting may mend: a server that is away."""
+    return isinstance(error, HelenusError) and error.action is Action.RETRY
 
 
 class Agent:
@@ -81,6 +86,7 @@ class Agent:
         self._listed = 0.0
         self._committed = 0.0
         self._moved = False
+        self._first = positions.first
         self._oldest: float | None = None
         self._schema_is_old = True
         self._not_durable: set[str] = set()
@@ -91,14 +97,18 @@ class Agent:
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
-        """Learn the schema, make the topics, list the segments. Raises HelenusError."""
+        """Learn the schema, make the topics, list the segments. Raises HelenusError, and may be called again then."""
         node = self._cassandra.node()
         self._headroom = Headroom(node.raw_limit, node.blocks_writes)
-        first = self._positions.first
         self._follow.refresh()
-        if first and not node.blocks_writes:
-            guard.look_back(self._positions, first, [segment.id for segment in self._follow.segments])
-        self._learn()
+        if self._first and not node.blocks_writes:
+            guard.look_back(self._positions, self._first, [segment.id for segment in self._follow.segments])
+        self._first = 0  # what is lost is told once
+        try:
+            self._learn()
+        except HelenusError:
+            self._rewind()
+            raise
         self._trouble = None
         if not self._tables.followed:
             _log.warning("tables.none", advice="ALTER TABLE ... WITH cdc = true; the agent waits for one")
@@ -115,7 +125,7 @@ class Agent:
     def run(self, stop: threading.Event) -> None:
         """Work until told to stop. Raises HelenusError for what no retry will mend."""
         retrying = Retrying(
-            retry=retry_if_exception(lambda e: isinstance(e, HelenusError) and e.action is Action.RETRY),
+            retry=retry_if_exception(may_pass),
             wait=wait_exponential(0.2, 10) + wait_random(0, 0.2),
             sleep=sleep_using_event(stop),
             stop=stop_when_event_set(stop),
@@ -127,7 +137,7 @@ class Agent:
                 retrying(self._cycle, stop)
             self._commit(_FLUSH_LAST)
         except HelenusError as error:
-            if not stop.is_set() or error.action is not Action.RETRY:
+            if not stop.is_set() or not may_pass(error):
                 raise
             _log.warning("agent.unacknowledged", error=str(error), then="it is read again at the next start")
         finally:
@@ -178,6 +188,7 @@ class Agent:
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
 
     def _read(self, segment: Segment, most: int) -> None:
+        """Read so many bytes at most, append what they hold, and go on behind it."""
         try:
             live = segment.live
             data, base, final = segment.read(most)
@@ -186,7 +197,7 @@ class Agent:
             segment.skip()
             return
         except Corrupt as error:
-            self._problem(segment, segment.position, str(error))
+            guard.corrupt(segment, segment.position, str(error), segment.unread[0].end - segment.position)
             segment.skip()
             return
         except OSError as error:
@@ -195,32 +206,42 @@ class Agent:
         if cut:
             data, final = data[: cut - base], False
         batch = decode(data, base, final, self._tables.plans, self._node, segment.id, _EVENTS, live)
+        self._take(segment, batch)
+        if batch.broken:
+            segment.skip()
+            return
+        place = segment.id, base + batch.next
+        segment.advance(base + batch.next)
+        self._reached = max(self._reached, place)
+        if batch.unknown is not None:
+            self._ask(batch.unknown, place)
+        elif cut and not batch.next:
+            self._reached = max(self._reached, (segment.id, cut))  # it is within an entry: then it is told before
+        elif batch.schema:
+            self._learn()
+        elif not batch.next and not live:
+            self._read(segment, most * 2)  # an entry larger than the piece
+
+    def _take(self, segment: Segment, batch: Batch) -> None:
+        """Append what was decoded, and count it."""
         self._outbox.append(batch)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
             metrics.SKIPPED.labels(reason).inc(count)
         for position, what in batch.problems:
-            self._problem(segment, position, what)
+            ends = batch.broken and (position, what) == batch.problems[-1]
+            guard.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
         self._moved = True
-        if batch.broken:
-            segment.skip()
-            return
-        segment.advance(base + batch.next)
-        self._reached = max(self._reached, (segment.id, base + batch.next))
-        if cut and not batch.next and batch.unknown is None:
-            self._reached = (segment.id, cut)  # it is within an entry: then it is told before
-            return
-        if batch.unknown is not None:
-            self._learn()
-            if not self._tables.knows(batch.unknown):
-                told = {"segment": segment.id, "position": base + batch.next, "what": str(batch.unknown)}
-                _log.warning("schema.unknown", **told, table=self._tables.name(batch.unknown))
-                self._tables.give_up(batch.unknown)
-        elif batch.schema:
-            self._learn()
-        elif not batch.next and not live:
-            self._read(segment, most * 2)  # an entry larger than the piece
+
+    def _ask(self, unknown: Unknown, place: Place) -> None:
+        """Ask Cassandra for what the decoder met there and does not know."""
+        self._learn()
+        if not self._tables.knows(unknown):
+            segment, position = place
+            told = {"segment": segment, "position": position, "what": str(unknown), "table": self._tables.name(unknown)}
+            _log.warning("schema.unknown", **told)
+            self._tables.give_up(unknown)
 
     def _tell(self) -> None:
         """Append what concerns whole tables and is due: truncations that reading has come to, and gaps."""
@@ -270,7 +291,7 @@ class Agent:
             try:
                 self._take_away(segment)
             except HelenusError as error:
-                if error.action is not Action.RETRY:
+                if not may_pass(error):
                     raise
                 self._untaken = str(error)
                 metrics.RETRIES.labels(error.kind.value).inc()
@@ -355,7 +376,10 @@ class Agent:
         metrics.RETRIES.labels(error.kind.value).inc()
         wait = round(retry.next_action.sleep, 1) if retry.next_action else 0.0
         _log.warning("agent.retry", kind=error.kind.value, error=str(error), attempt=retry.attempt_number, wait_s=wait)
-        # What may not have arrived is forgotten here and read again.
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Forget what may not have arrived: it is read again."""
         with contextlib.suppress(HelenusError):
             self._outbox.flush(0)
         self._outbox.waiting.clear()
@@ -366,11 +390,6 @@ class Agent:
         guard.rewind(self._positions)
         self._oldest = None
         self._follow.rewind()
-
-    def _problem(self, segment: Segment, position: int, what: str) -> None:
-        segment.bad = True
-        metrics.PROBLEMS.inc()
-        _log.error("segment.corrupt", path=str(segment.path), position=position, error=what)
 
     def _quarantined(self) -> tuple[int, str]:
         bad = [s for s in self._follow.segments if s.bad]

@@ -9,15 +9,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import structlog
 from prometheus_client import REGISTRY
+from tenacity import Retrying, retry_if_exception, wait_fixed
+from tenacity.nap import sleep_using_event
 
 from helenus_agent import decoder, metrics, status
-from helenus_agent.agent import Agent
+from helenus_agent.agent import Agent, may_pass
 from helenus_agent.config import AgentSettings, raw_directory
 from helenus_agent.discovery import Cassandra, Node
 from helenus_agent.positions import State
@@ -29,6 +32,7 @@ from helenus_sinks.kafka import KafkaLog
 
 _GRACE = 10.0
 _PATIENCE = 5.0  # s for the broker, of those
+_AGAIN = 1.0  # s between two tries to reach a server at the start
 _log = structlog.get_logger()
 
 
@@ -138,14 +142,16 @@ def run(settings: AgentSettings) -> None:
     log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(stop, log))
-    cassandra = Cassandra(settings)
+    waiting = _waiting(settings.startup_timeout_ms / 1000, stop)
+    cassandra = None
     try:
+        cassandra = waiting(Cassandra, settings)
         node = cassandra.node()
         _check(node, directory)
         positions = state.load(str(node.host_id))
         agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
         monitor = monitoring.serve(settings.http_host, settings.http_port, agent.ready) if settings.http_port else None
-        agent.start()
+        waiting(agent.start)
         log.start()
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
         metrics.RAW_LIMIT.set(node.raw_limit or 0)
@@ -165,10 +171,28 @@ def run(settings: AgentSettings) -> None:
         _log.info("agent.stopped")
         if monitor is not None:
             monitor.shutdown()
+    except HelenusError as error:
+        if not stop.is_set() or not may_pass(error):
+            raise
+        _log.info("agent.stopped", waited_for=str(error))
     finally:
         log.close()
-        cassandra.close()
+        if cassandra is not None:
+            cassandra.close()
         state.close()
+
+
+def _waiting(seconds: float, stop: threading.Event) -> Retrying:
+    """Calls what needs a server until it is there: for so long in all, counted from now, and until `stop`."""
+    deadline = time.monotonic() + seconds
+    return Retrying(
+        retry=retry_if_exception(may_pass),
+        stop=lambda _: stop.is_set() or time.monotonic() > deadline,
+        wait=wait_fixed(_AGAIN),
+        sleep=sleep_using_event(stop),
+        before_sleep=lambda state: _log.info("agent.waiting", reason=str(state.outcome and state.outcome.exception())),
+        reraise=True,
+    )
 
 
 def _check(node: Node, directory: Path) -> None:

@@ -66,6 +66,7 @@ class AgentSettings(CassandraSettings, LogSettings):
     read_mode: ReadMode = "marker"
     segment_transfer: Annotated[str, AfterValidator(_transfer)] = "delete"
     segment_archive_dir: Path | None = None
+    startup_timeout_ms: Milliseconds = 0
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000)] = 20
     http_host: str = "127.0.0.1"
     http_port: int = Field(default=0, ge=0, lt=65536)

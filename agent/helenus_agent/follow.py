@@ -5,6 +5,9 @@ and writes a marker into each that has new entries. So who looks from the newest
 oldest to the newest, never reads an entry before one that was written earlier; and a segment in which nothing new is
 found after a newer one had some is closed, or as good as: it is looked at again when its index says COMPLETED.
 
+All of this holds for any number of the oldest segments as for all. So of a backlog only the oldest few are looked at,
+and of each only so much at once; while there is more of one, nothing newer is read.
+
 A segment with changes of CDC tables gets an index with the first flush and stays until it is taken away; the others
 Cassandra deletes itself. Cassandra 3.11 shows a segment only when it is complete, and only one with such changes.
 
@@ -28,15 +31,12 @@ import os
 from collections import deque
 from pathlib import Path
 
-import structlog
-
 from helenus_agent import guard, metrics
 from helenus_agent.positions import Positions
 from helenus_agent.segment import Corrupt, ReadMode, Segment, parse_name, read_index
 from helenus_schemas.errors import HelenusError, Kind
 
-_OPEN = 8
-_log = structlog.get_logger()
+_AHEAD = 8  # segments with something to read that are looked at, and so many files are held open
 
 
 class Follow:
@@ -79,7 +79,8 @@ class Follow:
         """List the directory: new segments, those that are complete now, those that vanished."""
         try:
             with os.scandir(self.directory) as entries:
-                sizes = {e.name: e.stat().st_size for e in entries if e.name.endswith(".log")}
+                listed = list(entries)
+            sizes = {e.name: e.stat().st_size for e in listed if e.name.endswith(".log")}
         except FileNotFoundError:
             if not self.directory.is_dir():
                 raise HelenusError(Kind.CDC_DIRECTORY, "the directory is gone", str(self.directory)) from None
@@ -94,8 +95,12 @@ class Follow:
             self._went_before(number)
         for number in sorted(names.keys() - self._segments.keys() - finished):
             self._appeared(number, names[number])
-        for segment in self._segments.values():
-            if not segment.complete and (index := read_index(segment.path)):
+        indexes = {e.name for e in listed if e.name.endswith("_cdc.idx")}
+        for number, name in names.items():
+            segment = self._segments.get(number)
+            if segment is None or segment.complete or name.replace(".log", "_cdc.idx") not in indexes:
+                continue
+            if index := read_index(segment.path):
                 segment.indexed = True
                 segment.complete = index[1]
                 if segment.complete and segment not in self._watched:
@@ -109,8 +114,8 @@ class Follow:
         """The segment to read from, None if there is nothing to read at the moment."""
         while self._ready and not self._ready[0].unread:
             self._ready.popleft()
-        if not self._ready:
-            self._look()
+        while not self._ready and self._look():
+            pass
         return self._ready[0] if self._ready else None
 
     def rewind(self) -> None:
@@ -126,51 +131,66 @@ class Follow:
         for segment in self._watched:
             mark = self._positions.segments.get(segment.id)
             segment.rewind(mark.offset if mark else 0)
+        for segment in self._watched[_AHEAD:]:
+            segment.close()
 
     def close(self) -> None:
         """Let go of all files."""
         for segment in self._segments.values():
             segment.close()
 
-    def _look(self) -> None:
+    def _look(self) -> bool:
+        """Find what is to be read next; True if the oldest have nothing, but not all were looked at."""
+        oldest, later = self._split()
         newer_started = False
         ready: list[Segment] = []
         watched: list[Segment] = []
-        for segment in reversed(self._watched):
+        for segment in reversed(oldest):
             found = self._look_at(segment)
-            if found:
-                ready.append(segment)
-                watched.append(segment)
-            elif found is None:
-                watched.append(segment)
-            elif segment.complete and segment.settled:
-                self.finished.append(segment)
-                del self._segments[segment.id]
-            elif newer_started and segment.settled:
+            if found is None:
+                self._vanished(segment)
+            elif not found and segment.complete and segment.settled:
+                self._finish(segment)
+            elif not found and newer_started and segment.settled:
                 segment.close()
             else:
                 watched.append(segment)
+                if found:
+                    if not segment.looked:
+                        ready.clear()  # what is newer waits for the rest of this one
+                    ready.append(segment)
+                if len(watched) > _AHEAD:
+                    watched[-_AHEAD - 1].close()
             newer_started = newer_started or segment.started
         watched.reverse()
         ready.reverse()
-        for segment in ready[_OPEN:]:
-            segment.close()
-        self._watched = watched
-        self._ready.extend(ready)
+        self._watched = watched + later
+        self._ready.extend(ready[:_AHEAD])
+        return bool(later) and not ready
+
+    def _split(self) -> tuple[list[Segment], list[Segment]]:
+        """Those to look at, up to so many that have something to read, or may have; and those that are for later."""
+        if len(self._watched) > _AHEAD:
+            unread = 0
+            for count, segment in enumerate(self._watched, 1):
+                unread += bool(segment.unread) or not segment.looked
+                if unread == _AHEAD:
+                    return self._watched[:count], self._watched[count:]
+        return self._watched, []
+
+    def _finish(self, segment: Segment) -> None:
+        """It is held open, as the last few are: deleted before all is acknowledged, it can be read again."""
+        self.finished.append(segment)
+        del self._segments[segment.id]
+        if len(self.finished) > _AHEAD:
+            self.finished[-_AHEAD - 1].close()
 
     def _look_at(self, segment: Segment) -> bool | None:
-        """Whether there is something to read; None if the file is gone, which the next listing will show."""
+        """Whether there is something to read; None if the file is gone."""
         try:
             return segment.look()
         except Corrupt as error:
-            metrics.PROBLEMS.inc()
-            _log.error(
-                "segment.corrupt",
-                path=str(segment.path),
-                position=segment.position,
-                error=str(error),
-                left_unread_bytes=segment.left,
-            )
+            guard.corrupt(segment, segment.position, str(error), segment.left)
         except FileNotFoundError:
             return None
         except OSError as error:

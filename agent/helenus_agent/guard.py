@@ -17,6 +17,7 @@ import structlog
 from helenus_agent import metrics
 from helenus_agent.notices import Notice
 from helenus_agent.positions import Gap, Positions
+from helenus_agent.segment import Segment
 from helenus_agent.truncations import Place
 from helenus_schemas.change import Scope
 
@@ -47,6 +48,13 @@ class Headroom:
                 advice=f"when it is full Cassandra {then}: see that the broker keeps up, or raise cdc_total_space",
             )
         self._crossed = crossed
+
+
+def corrupt(segment: Segment, position: int, what: str, left: int = 0) -> None:
+    """Something in a segment can't be read; `left` bytes from there on are not, if it is not known where to go on."""
+    segment.bad = True
+    metrics.PROBLEMS.inc()
+    _log.error("segment.corrupt", path=str(segment.path), position=position, error=what, left_unread_bytes=left)
 
 
 def lost(positions: Positions, segment: int, position: int, directory: str) -> None:

@@ -44,6 +44,7 @@ _ENTRY = 12  # what an entry adds to its mutation
 _LARGEST = (1 << 31) - 1  # positions are ints
 # A read may meet a half-written int, but not for long.
 _PATIENCE = 1.0
+_SECTIONS = 1000  # at which a look ends; some 200 bytes of memory each
 _TAIL = 1 << 16  # bytes behind the last marker that are read at once
 
 
@@ -148,7 +149,8 @@ class Segment:
 
     `unread`: the sections, or what is left of them, that are there to be read. `complete`: set by who has seen its
     index say so. `indexed`: it holds changes of tables with CDC. `bad`: something in it could not be read. `since`: s
-    since the epoch, since when the oldest of `unread` is known to wait.
+    since the epoch, since when the oldest of `unread` is known to wait. `looked`: the last look came to the end of what
+    is written, and did not stop at as many sections as are held.
     """
 
     def __init__(self, path: Path, position: int = 0, bad: bool = False, mode: ReadMode = "marker") -> None:
@@ -209,22 +211,27 @@ class Segment:
         """
         if self._broken:
             return bool(self.unread)
-        self._open()
+        if self._fd < 0:
+            if self.looked and not self._may_read(self._end + 1):
+                return bool(self.unread)  # not worth opening it again
+            self._open()
+        if self.unread and self.unread[0].live:
+            self.unread.clear()  # a marker may be there by now
         try:
             if self._header is None and not self._read_header():
                 return False
-            while section := self._next_section():
+            while len(self.unread) < _SECTIONS and (section := self._next_section()):
                 self._marker = section.at + section.size
                 self._end = section.end
                 if section.start < section.end:
                     self._add(section)
-            if not self.unread and (tail := self._tail()):
+            if self._mode == "eager" and not self.unread and (tail := self._tail()):
                 self._add(tail)
         except Corrupt:
             self._broken = self.bad = True
             raise
         finally:
-            self.looked = True
+            self.looked = len(self.unread) < _SECTIONS
         return bool(self.unread)
 
     def read(self, most: int) -> tuple[bytes, int, bool]:
@@ -303,7 +310,8 @@ class Segment:
         try:
             if data[:_MARKER] == _NOTHING or len(data) < _MARKER:
                 section = None
-                self._check_end()
+                if self.complete:
+                    self._check_end()
             else:
                 section = self._parse_section(data)
         except Corrupt:
@@ -356,7 +364,7 @@ class Segment:
 
         Only a segment that has a section: what its elders hold is marked by then, and read before.
         """
-        if self._mode != "eager" or self.complete or not self.started or not self.settled:
+        if self.complete or not self.started or not self.settled:
             return None
         assert self._header is not None
         if self._header.decompress is not None:
@@ -373,7 +381,7 @@ class Segment:
 
     def _check_end(self) -> None:
         """A complete segment's sections go as far as its index says, unless a restarted node wrote that."""
-        index = read_index(self.path) if self.complete else None
+        index = read_index(self.path)
         if index is None or index[0] <= self._end:
             return
         self._size = os.fstat(self._fd).st_size

@@ -1,7 +1,7 @@
 """The agent's command without a Cassandra: a node that is made up, with the table ks.t; all else is real.
 
 HELENUS_TEST_LOG names a file that stands for the broker: one line of JSON per flush, with the keys that it
-acknowledges. Without it the broker is Kafka.
+acknowledges. Without it the broker is Kafka. HELENUS_TEST_LATE is how often each of the two is not there at first.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from agent.fakes import FakeCassandra, FakeLog, Record
 from agent.writer import table_of
 
 from helenus_agent import cli
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import KeyCodec
 
 TABLE = table_of("t", "pk int pk, v int")
+LATE = int(os.environ.get("HELENUS_TEST_LATE", 0))
 
 
 def number(record: Record) -> int:
@@ -29,7 +31,12 @@ def number(record: Record) -> int:
 class Node(FakeCassandra):
     """Knows one table."""
 
+    late = LATE
+
     def __init__(self, settings: object) -> None:
+        if Node.late:
+            Node.late -= 1
+            raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "away", "fake")
         super().__init__(TABLE)
         self.settings = {"cdc_total_space": "64MiB"}
 
@@ -43,6 +50,7 @@ class FileLog(FakeLog):
     def __init__(self, config: Any) -> None:
         super().__init__()
         self._path = Path(os.environ["HELENUS_TEST_LOG"])
+        self.refuse_create = LATE
 
     def start(self) -> None:
         """It is there."""

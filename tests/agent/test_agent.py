@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from agent.fakes import FakeCassandra, FakeLog, Raw, agent_on, write_of
-from agent.writer import Cell, Row, Update, mutation, table_of
+from agent.writer import Cell, Row, Update, entry, mutation, table_of
 from cassandra.metadata import Murmur3Token
 from prometheus_client import REGISTRY
 
@@ -289,6 +290,20 @@ def test_a_corrupt_segment_is_quarantined_and_the_rest_goes_on(bench: Bench) -> 
         path.unlink()
     bench.work()
     assert agent.ready() is None
+
+
+def test_the_log_says_how_much_is_not_read(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing, behind an entry with a wrong CRC; the rest of the section, where it is not known how long one is."""
+    bench.raw.segment(10)
+    garbage = b"\0\0\0\x20garbage that is no entry at all, and long"
+    bench.raw.write(10, raw=entry(write_of(TABLE, 1))[:-4] + b"\0\0\0\0" + entry(write_of(TABLE, 2)))
+    bench.raw.write(10, raw=garbage)
+    bench.start()
+    capsys.readouterr()
+    bench.work()
+    told = re.findall(r"segment\.corrupt .*left_unread_bytes=(\d+)", capsys.readouterr().out)
+    assert told == ["0", str(len(garbage))]
+    assert bench.keys == [2]
 
 
 def test_bad_is_remembered_through_a_restart(bench: Bench) -> None:

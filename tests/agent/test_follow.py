@@ -10,10 +10,11 @@ from agent.writer import file_name, header, table_of
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from helenus_agent import follow as follow_module
 from helenus_agent import segment as segment_module
 from helenus_agent.follow import Follow
 from helenus_agent.positions import Mark, Positions
-from helenus_agent.segment import ReadMode
+from helenus_agent.segment import ReadMode, Segment, read_index
 from helenus_schemas.errors import HelenusError, Kind
 
 TABLE = table_of("t", "pk int pk, v int")
@@ -251,6 +252,165 @@ def test_few_files_are_open(raw: Raw) -> None:
     follow.close()
 
 
+def test_a_backlog_of_many_segments_needs_few_files(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At no time, not while it looks, nor of those that are read and not taken away, nor after going back."""
+    numbers = list(range(100, 400))
+    for number in numbers:
+        raw.segment(number, size=200)
+        raw.write(number, write_of(TABLE, 1))
+        raw.index(number, complete=number < 398)
+    opened: set[Segment] = set()
+    most = 0
+    was_open, was_close = Segment._open, Segment.close
+
+    def count_open(segment: Segment) -> None:
+        nonlocal most
+        was_open(segment)
+        opened.add(segment)
+        most = max(most, len(opened))
+
+    def count_close(segment: Segment) -> None:
+        was_close(segment)
+        opened.discard(segment)
+
+    monkeypatch.setattr(Segment, "_open", count_open)
+    monkeypatch.setattr(Segment, "close", count_close)
+    follow = follow_of(raw)
+    for _ in range(3):
+        order = []
+        while segment := follow.next():
+            order.append(segment.id)
+            segment.advance(segment.position + len(segment.read(1000)[0]))
+        assert order == numbers
+        assert sorted(s.id for s in follow.finished) == numbers[:298]
+        follow.rewind()
+    assert most <= 24
+    for segment in opened.copy():
+        segment.close()
+
+
+def test_a_backlog_of_small_sections_is_found_bit_by_bit(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither memory nor the time to the first read depends on how much there is. All is read, in order."""
+    monkeypatch.setattr(segment_module, "_SECTIONS", 10)
+    numbers = list(range(100, 130))
+    for number in numbers:
+        raw.segment(number)
+        for key in range(35 if number % 3 else 10):
+            raw.write(number, write_of(TABLE, key))
+        raw.index(number, complete=number % 5 > 0)
+    expected = [number for number in numbers for _ in range(35 if number % 3 else 10)]
+    follow = follow_of(raw)
+    order: list[int] = []
+    while segment := follow.next():
+        assert sum(len(s.unread) for s in follow.segments) <= 8 * 10
+        assert all(order.count(s.id) == expected.count(s.id) for s in follow.finished)
+        order.append(segment.id)
+        segment.skip()
+    assert order == expected
+    assert sorted(s.id for s in follow.finished) == [number for number in numbers if number % 5]
+    assert [s.position for s in follow.finished] == [raw.ends[s.id] for s in follow.finished]
+    for segment in follow.finished:
+        segment.close()
+    follow.close()
+
+
+def test_what_is_newer_waits_for_all_of_the_older_one(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for what the older one gets while it is read; what was found behind a last marker may have one by then."""
+    monkeypatch.setattr(segment_module, "_SECTIONS", 3)
+    for number in (10, 11):
+        raw.segment(number)
+    raw.write(11, write_of(TABLE, 1))
+    follow = follow_of(raw, mode="eager")
+    assert drain(follow) == [11]
+    for key in range(5):
+        raw.write(10, write_of(TABLE, key))
+    raw.index(10, complete=True)
+    raw.unmarked(11, write_of(TABLE, 2))
+    follow.refresh()
+    newer = follow.segments[1]
+    segment = follow.next()
+    assert segment is not None
+    assert (segment.id, segment.looked, newer.live) == (10, False, True)
+    segment.skip()
+    raw.write(10, write_of(TABLE, 5))
+    raw.write(11, write_of(TABLE, 2))
+    read = []
+    while segment := follow.next():
+        read.append((segment.id, segment.live))
+        segment.skip()
+    assert read == [(10, False)] * 5 + [(11, False)]
+    for segment in follow.finished:
+        segment.close()
+    follow.close()
+
+
+def test_vanished_between_two_looks_at_a_part(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that was found is read, but it was not all."""
+    monkeypatch.setattr(segment_module, "_SECTIONS", 3)
+    before = lost()
+    raw.segment(10)
+    for key in range(5):
+        raw.write(10, write_of(TABLE, key))
+    raw.index(10, complete=True)
+    follow = follow_of(raw)
+    for _ in range(3):
+        segment = follow.next()
+        assert segment is not None
+        segment.skip()
+    follow.close()
+    raw.find(10).unlink()
+    assert follow.next() is None
+    follow.refresh()
+    assert (follow.segments, follow.finished, lost()) == ([], [], before + 1)
+
+
+def test_older_ones_without_anything_do_not_hide_the_newer(raw: Raw) -> None:
+    for number in range(100, 130):
+        raw.segment(number, size=200)
+    raw.segment(130)
+    raw.write(130, write_of(TABLE, 1))
+    follow = follow_of(raw)
+    assert drain(follow) == [130]
+    assert drain(follow) == []
+    for path in raw.path.glob("CommitLog-7-10?.log"):
+        path.unlink()
+    raw.write(130, write_of(TABLE, 1))
+    assert drain(follow) == [130]
+    follow.close()
+
+
+def test_more_gone_than_are_looked_at(raw: Raw) -> None:
+    for number in range(100, 120):
+        raw.segment(number, size=200)
+        raw.write(number, write_of(TABLE, 1))
+    follow = follow_of(raw)
+    for number in range(100, 119):
+        raw.find(number).unlink()
+    assert drain(follow) == [119]
+    assert [s.id for s in follow.segments] == [119]
+    follow.close()
+
+
+def test_only_the_indexes_there_are_get_read(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(100, 120):
+        raw.segment(number)
+        raw.write(number, write_of(TABLE, 1))
+    raw.index(105)
+    raw.index(107, complete=True)
+    asked: list[Path] = []
+
+    def read(path: Path) -> tuple[int, bool] | None:
+        asked.append(path)
+        return read_index(path)
+
+    monkeypatch.setattr(follow_module, "read_index", read)
+    follow = follow_of(raw)
+    assert asked == [raw.find(105), raw.find(107)]
+    assert [(s.id, s.complete) for s in follow.segments if s.indexed] == [(105, False), (107, True)]
+    follow.refresh()
+    assert asked[2:] == [raw.find(105)]
+
+
 def test_other_files_are_ignored(raw: Raw) -> None:
     (raw.path / "README").write_text("")
     (raw.path / "x.log").write_text("")
@@ -326,6 +486,28 @@ def test_idx_waits_for_the_index(raw: Raw) -> None:
     follow.refresh()
     assert drain(follow) == [10, 11]
     assert [s.id for s in follow.finished] == [10]
+    follow.finished[0].close()
+    follow.close()
+
+
+def test_idx_with_many_that_have_no_index(raw: Raw) -> None:
+    """Those that are not held open are opened again when there is something to read."""
+    for number in range(100, 130):
+        raw.segment(number)
+        raw.write(number, write_of(TABLE, number))
+    follow = follow_of(raw, mode="idx")
+    for _ in range(2):
+        assert drain(follow) == []
+        assert [s.id for s in follow.segments if s.is_open] == list(range(100, 108))
+    raw.index(125)
+    assert drain(follow) == [125]
+    raw.write(125, write_of(TABLE, 1))
+    raw.write(129, write_of(TABLE, 1))
+    raw.index(129)
+    raw.index(125, complete=True)
+    follow.refresh()
+    assert drain(follow) == [125, 129, 129]
+    assert [s.id for s in follow.finished] == [125]
     follow.finished[0].close()
     follow.close()
 

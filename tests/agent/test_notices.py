@@ -486,11 +486,27 @@ def test_made_anew_with_another_key_while_the_agent_was_down(bench: Bench) -> No
     assert metric("skipped_total", reason="dropped_table") == before + 2
 
 
+def test_a_start_that_fails_is_made_again(bench: Bench) -> None:
+    """What may be lost is counted once, and told although the first time it was refused."""
+    bench.cassandra.settings = {"cdc_block_writes": "false"}
+    bench.state.save(Positions("ad310466-96a7-4cb2-acf4-59535a960812", done=[9], followed=[str(TABLE.id)]))
+    bench.raw.segment(12)
+    before = metric("possible_loss_total")
+    bench.log.refuse_append = 1
+    with pytest.raises(HelenusError, match="full"):
+        bench.start(topic_partitions="1")
+    assert bench.agent is not None
+    bench.agent.start()
+    bench.work()
+    assert told(bench) == ["GAP"]
+    assert metric("possible_loss_total") == before + 1
+
+
 def test_a_damaged_history_is_refused(bench: Bench) -> None:
     bench.start()
     for text in ("", "[]", '{"format": 2}', '{"format": 1, "tables": [{}]}'):
         (bench.state.directory / "tables.json").write_text(text)
-        with pytest.raises(HelenusError, match="cannot read the tables"):
+        with pytest.raises(HelenusError, match=r"are damaged .* delete it: .* dropped while no agent ran can't be"):
             bench.start()
 
 

@@ -164,6 +164,26 @@ def test_killed_while_it_saves(agents: Agents) -> None:
     assert agents.keys == [1, 2, 2]
 
 
+def test_started_beside_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for them if it is told to; else it ends, and says why."""
+    monkeypatch.setenv("HELENUS_TEST_LATE", "1")
+    complete(agents.raw, 10, 1)
+    agent = agents.start()
+    _, errors = agent.communicate(timeout=30)
+    assert (agent.returncode, errors.count("\n")) == (1, 1)
+    assert "cassandra-unreachable" in errors
+    agents.properties = {"startup.timeout.ms": "60000"}
+    agent = agents.start()
+    agents.wait(lambda: agents.keys == [1])
+    agents.stop(agent)
+    # It stops while it waits, too.
+    monkeypatch.setenv("HELENUS_TEST_LATE", "1000")
+    agent = agents.start()
+    assert agent.stderr is not None
+    assert "agent.waiting" in agent.stderr.readline()
+    agents.stop(agent)
+
+
 def quarantine(agents: Agents, *segments: int) -> None:
     """Have an agent quarantine these; each holds its own number, and bytes that are no entry."""
     for segment in segments:

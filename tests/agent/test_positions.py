@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from pathlib import Path
 
 import pytest
 
+from helenus_agent import history
 from helenus_agent.positions import Mark, Positions, State
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -67,7 +69,7 @@ def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: py
     state = State(tmp_path)
     state.save(Positions(HOST, {1: Mark(10)}))
 
-    def crash(*_: object) -> None:
+    def crash(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(json, "dump", crash)
@@ -75,6 +77,30 @@ def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: py
         state.save(Positions(HOST, {1: Mark(20)}))
     assert error.value.kind is Kind.STATE
     assert state.load(HOST).segments == {1: Mark(10)}
+    state.close()
+
+
+@pytest.mark.parametrize("name", ["positions", "tables"])
+def test_it_is_on_the_disk_before_the_old_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Else a power cut may leave an empty file. That it was replaced is on the disk when the save returns, too."""
+    state, steps = State(tmp_path), []
+    fsync, rename = os.fsync, Path.replace
+
+    def seen(handle: int) -> None:
+        steps.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        fsync(handle)
+
+    def renamed(path: Path, target: Path) -> Path:
+        steps.append(f"{path.name} to {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    monkeypatch.setattr(Path, "replace", renamed)
+    if name == "positions":
+        state.save(Positions(HOST))
+    else:
+        history.save(state.directory, [], {})
+    assert steps == [f"{name}.new", f"{name}.new to {name}.json", tmp_path.name]
     state.close()
 
 

@@ -265,6 +265,28 @@ def test_a_closed_segment_opens_again(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
+def test_a_look_ends_at_so_many_sections(tmp_path: Path, compressor: str) -> None:
+    """The next one goes on from there, or from where it is put back to."""
+    contents = [number.to_bytes(4, "big") for number in range(2 * module._SECTIONS + 5)]
+    segment = Segment(write(tmp_path, contents, 100_000, compressor=compressor))
+    segment.complete = True
+    for _ in range(2):
+        found, looks = [], []
+        while segment.look():
+            looks.append((len(segment.unread), segment.looked))
+            assert segment.look()
+            assert len(segment.unread) == looks[-1][0]
+            while segment.unread:
+                found.append(segment.read(99)[0])
+                segment.skip()
+        assert found == contents
+        assert looks == [(module._SECTIONS, False), (module._SECTIONS, False), (5, True)]
+        assert (segment.looked, segment.bad) == (True, False)
+        segment.rewind(0)
+    segment.close()
+
+
 @pytest.mark.parametrize("compressor", COMPRESS)
 def test_compressed_sections_are_read_as_if_they_were_plain(tmp_path: Path, compressor: str) -> None:
     """The same bytes at the same positions as in a plain segment with a header of that size; resumed anywhere, too."""
