@@ -1,11 +1,12 @@
-"""`python -m bench [agent|path|records]`"""
+"""`python -m bench [agent|connector|path|records [its options]]`"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-for name in sys.argv[1:] or ["agent", "path", "records"]:
+names, options = (sys.argv[1:2], sys.argv[2:]) if sys.argv[1:] else (["agent", "connector", "path", "records"], [])
+for name in names:
     print(f"== {name}", flush=True)
-    sys.argv = [f"bench.{name}"]
+    sys.argv = [f"bench.{name}", *options]
     importlib.import_module(f"bench.{name}").main()

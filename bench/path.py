@@ -1,4 +1,6 @@
-"""Latency of the path at a steady 50 writes/s, and reads per event.
+"""Latency of the path at steady rates of writes, and reads per event.
+
+    python -m bench path [--rates 50]
 
 - write → event: from the driver's acknowledgement to the event in a consumer on this machine.
 - write → record: to the first record of the key that shows the write or a later one.
@@ -8,6 +10,7 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
 import tempfile
@@ -32,7 +35,6 @@ from helenus_stack.progress import Terminal
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
-RATE = 50
 SECONDS = 40
 WARM_UP_SECONDS = 25
 KEYS = 5_000
@@ -40,6 +42,9 @@ EVENTS = 20_000
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", type=int, nargs="*", default=[50], help="writes a second; none: no latencies")
+    rates = parser.parse_args().rates
     with tempfile.TemporaryDirectory() as folder, Stack(Path(folder) / "stack", progress=Terminal()) as stack:
         status = stack.status()
         java = {"JAVA_HOME": str(spark_java_home(Terminal()))}
@@ -52,7 +57,8 @@ def main() -> None:
             agent = programs.agent(status, stack.directory / "bench")
             with running(agent, {}):
                 topics_exist(status, "events-bench.latency", "events-bench.uniform", "events-bench.skewed")
-                latency(stack, status, cassandra, java)
+                if rates:
+                    latency(stack, status, cassandra, java, rates)
                 reads(stack, status, cassandra, java)
 
 
@@ -113,46 +119,53 @@ class Arrivals:
         self._consumer.close()
 
 
-def write(cassandra: Any, seconds: float) -> list[tuple[bytes, int, float]]:
-    """Write at RATE; returns key, write time in µs and the moment of the acknowledgement of each."""
+def write(cassandra: Any, seconds: float, rate: int) -> list[tuple[bytes, int, float]]:
+    """Write at a rate; returns key, write time in µs and the moment of the acknowledgement of each."""
     from helenus_schemas.transcode import long_bytes
 
     statement = cassandra.prepare("INSERT INTO bench.latency (k, v) VALUES (?, ?) USING TIMESTAMP ?")
     writes = []
     start = time.monotonic()
-    for i in range(int(RATE * seconds)):
-        time.sleep(max(0.0, start + i / RATE - time.monotonic()))
+    for i in range(int(rate * seconds)):
+        time.sleep(max(0.0, start + i / rate - time.monotonic()))
         key, written = random.randrange(KEYS), time.time_ns() // 1000
         cassandra.execute(statement, (key, "x" * 100, written))
         writes.append((long_bytes(key), written, time.time()))
     return writes
 
 
-def latency(stack: Stack, status: Status, cassandra: Any, java: dict[str, str]) -> None:
+def latency(stack: Stack, status: Status, cassandra: Any, java: dict[str, str], rates: list[int]) -> None:
+    """The connector meets all rates, and then the empty stage does."""
     connector = programs.connector(status, stack.directory / "bench", "bench", "latency")
     with running(connector, java):
         topics_exist(status, "data-bench.latency")
-        write(cassandra, WARM_UP_SECONDS)
-        arrivals = Arrivals(status, "events-bench.latency", "data-bench.latency")
-        time.sleep(1)
-        writes = write(cassandra, SECONDS)
-        time.sleep(5)
-        arrivals.close()
-    report("write → event", delays(writes, arrivals.seen["events-bench.latency"]))
-    report("write → record", delays(writes, arrivals.seen["data-bench.latency"]))
+        write(cassandra, WARM_UP_SECONDS, 50)
+        for rate in rates:
+            writes, seen = measured(status, cassandra, rate, "events-bench.latency", "data-bench.latency")
+            report(f"{rate}/s, write → event", delays(writes, seen["events-bench.latency"]))
+            report(f"{rate}/s, write → record", delays(writes, seen["data-bench.latency"]))
     from bench import empty_stage
 
     worker = connector.files[0]
     empty = empty_stage.program(status, stack.directory, worker, "events-bench.latency", "empty-bench.latency")
     with running(empty, java):
         topics_exist(status, "empty-bench.latency")
-        write(cassandra, WARM_UP_SECONDS)
-        arrivals = Arrivals(status, "empty-bench.latency")
-        time.sleep(1)
-        writes = write(cassandra, SECONDS)
-        time.sleep(5)
-        arrivals.close()
-    report("write → empty stage", delays(writes, arrivals.seen["empty-bench.latency"]))
+        write(cassandra, WARM_UP_SECONDS, 50)
+        for rate in rates:
+            writes, seen = measured(status, cassandra, rate, "empty-bench.latency")
+            report(f"{rate}/s, write → empty stage", delays(writes, seen["empty-bench.latency"]))
+
+
+def measured(
+    status: Status, cassandra: Any, rate: int, *topics: str
+) -> tuple[list[tuple[bytes, int, float]], dict[str, list[tuple[bytes, int, float]]]]:
+    """What was written at a rate, and what arrived in each topic."""
+    arrivals = Arrivals(status, *topics)
+    time.sleep(1)
+    writes = write(cassandra, SECONDS, rate)
+    time.sleep(5)
+    arrivals.close()
+    return writes, arrivals.seen
 
 
 def delays(writes: list[tuple[bytes, int, float]], seen: list[tuple[bytes, int, float]]) -> list[float]:
@@ -173,7 +186,7 @@ def report(what: str, seconds: list[float]) -> None:
     ordered = sorted(seconds)
     p99 = ordered[int(len(ordered) * 0.99)]
     print(
-        f"{what:24} p50 {statistics.median(ordered) * 1000:6.0f} ms   p99 {p99 * 1000:6.0f} ms   n {len(ordered)}",
+        f"{what:28} p50 {statistics.median(ordered) * 1000:6.0f} ms   p99 {p99 * 1000:6.0f} ms   n {len(ordered)}",
         flush=True,
     )
 

@@ -99,7 +99,8 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 def up(directory: Path, servers: tuple[str, ...], foreground: bool, **settings: Any) -> None:
     """Start what doesn't run yet, and wait until it is ready.
 
-    SERVER is cassandra, kafka, registry, connect or postgres; default: all there are. Settings are remembered in the directory.
+    SERVER is cassandra, kafka, registry, connect or postgres; default: all that the stack has. Settings are remembered
+    in the directory.
     """
     progress = Terminal()
     stack = Stack(directory, only=servers, progress=progress, **settings)

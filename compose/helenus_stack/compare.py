@@ -55,7 +55,7 @@ def last_records(table: Table, records: Iterable[Record]) -> dict[Key, Row]:
             for gone in [k for k in found if places[k] == record.partition]:
                 del found[gone]
             continue
-        key = _columns(table.primary_key, record.key, record.is_json)
+        key = _key(table, record)
         name = _name(table, key)
         if scope in (b"partition", b"range"):
             start, end = (json.loads(record.headers.get(limit, b"null")) for limit in ("start", "end"))
@@ -100,9 +100,8 @@ def _within(table: Table, key: Key, start: Any, end: Any) -> bool:
     for bound, is_start in ((start, True), (end, False)):
         if bound is None:
             continue
-        columns = [column for column in table.clustering if column.name in bound["values"]]
-        for column, value in zip(columns, key, strict=False):
-            ours, theirs = _order(value), _order(_like(value, bound["values"][column.name]))
+        for column, value, limit in zip(table.clustering, key, bound["values"].values(), strict=False):
+            ours, theirs = _order(value), _order(_like(value, limit))
             if ours != theirs:
                 if ((ours < theirs) != column.reversed) == is_start:
                     return False
@@ -120,9 +119,10 @@ def _like(value: Any, text: Any) -> Any:
 
 def _order(value: Any) -> Any:
     """What Cassandra sorts a value by."""
-    if isinstance(value, uuid.UUID) and value.version == 1:
-        # By time, then byte for byte as signed ones.
-        return value.time, [byte ^ 0x80 for byte in value.bytes]
+    if isinstance(value, uuid.UUID):
+        # By version; those of version 1 by time, then byte for byte as signed ones.
+        timed = value.version == 1
+        return value.version or 0, value.time if timed else 0, [b ^ 0x80 if timed else b for b in value.bytes]
     return value
 
 
@@ -138,6 +138,13 @@ def _name(table: Table, row: Row) -> Key:
     """The key of a row: what Cassandra holds for one row is one key."""
     partition = (row[c.name] for c in table.partition_key)
     return (*partition, *(as_clustering(c.type, row[c.name]) for c in table.clustering))
+
+
+def _key(table: Table, record: Record) -> Row:
+    if record.is_json:
+        return _columns(table.primary_key, record.key, True)
+    # By their places: a column keeps its first name in the key's schema.
+    return {c.name: from_avro(c.type, v) for c, v in zip(table.primary_key, record.key.values(), strict=True)}
 
 
 def _columns(columns: tuple[Column, ...], record: dict[str, Any], is_json: bool) -> Row:

@@ -23,6 +23,7 @@ from helenus_stack.settings import Settings
 
 USER = DATABASE = "helenus"
 HBA = f"host {DATABASE} {USER} 127.0.0.1/32 trust\n"
+LOCK = "postmaster.pid"
 SETUP = f"CREATE ROLE {USER} LOGIN\nCREATE DATABASE {DATABASE} OWNER {USER}\n"
 
 # The server refuses to be root. As nobody it keeps, of all that root may do, only to open files: folders above its own
@@ -65,6 +66,8 @@ def prepare(settings: Settings, folder: Path, _java: Path, jars: Sequence[Path])
     programs = unpack(archive, Silent()) / "bin"
     data, new = folder / "data", folder / "data.new"
     write_atomically(folder / "pg_hba.conf", HBA)
+    # Left by a server that was killed. The stack knows that none runs; this one may take the dead for living.
+    (data / LOCK).unlink(missing_ok=True)
     options = {
         "listen_addresses": "127.0.0.1",
         "port": settings.postgres_port,
@@ -91,6 +94,6 @@ def prepare(settings: Settings, folder: Path, _java: Path, jars: Sequence[Path])
 def ready(folder: Path) -> bool:
     """Whether the server has noted that it takes queries; that is what `pg_ctl --wait` looks for."""
     try:
-        return (folder / "data" / "postmaster.pid").read_text().splitlines()[7].strip() == "ready"
+        return (folder / "data" / LOCK).read_text().splitlines()[7].strip() == "ready"
     except (OSError, IndexError):
         return False

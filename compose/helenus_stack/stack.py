@@ -44,10 +44,10 @@ class Stack:
     """The servers that live in `directory`; `only` some of them, if names are given.
 
     `cassandra` is its version, 5.0, 4.1 or 4.0. A `secure` stack has TLS and passwords; its status says which.
-    With `connect` there is a Kafka Connect worker, with `postgres` a database for its sinks.
-    A server is named `cassandra1`, `kafka`, `registry`, `connect` or `postgres`; `cassandra` means every node. Settings that are None are as
-    the directory's last `up` had them, or the defaults of `Settings`. As a context manager the stack is up inside,
-    down after (its data stays), and never outlives this process, even one that is killed.
+    With `connect` it has a Kafka Connect worker, with `postgres` a database for that one's sinks.
+    A server is named `cassandra1`, `kafka`, `registry`, `connect` or `postgres`; `cassandra` means every node. Settings
+    that are None are as the directory's last `up` had them, or the defaults of `Settings`. As a context manager the
+    stack is up inside, down after (its data stays), and never outlives this process, even one that is killed.
     Methods raise StackError.
     """
 

@@ -18,10 +18,11 @@ from helenus_connector.plan import Plan
 from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.tasks import OUTCOME, task
-from helenus_schemas.errors import Action, HelenusError, told_in
+from helenus_schemas.errors import Action, HelenusError, Kind, told_in
 from helenus_schemas.failpoints import reach
 
 _log = structlog.get_logger()
+_MISSING_S = 30.0
 
 
 class Batches:
@@ -33,9 +34,15 @@ class Batches:
     def __init__(self, plan: Plan, prepare: Callable[[], None]) -> None:
         self.plan = plan
         self._prepare = prepare
-        self.pending = PendingKeys({t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()})
+        self.pending = PendingKeys(
+            {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
+            {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
+            plan.pending_file,
+        )
+        self.pending.load(time.time())
         self.failure: BaseException | None = None
         self.trouble: str | None = None
+        self._missing_since: float | None = None
         self.done = 0
         self._stopping = threading.Event()
 
@@ -48,7 +55,7 @@ class Batches:
         start = time.monotonic()
         try:
             for attempt in tenacity.Retrying(
-                retry=tenacity.retry_if_exception(_is_retriable),
+                retry=tenacity.retry_if_exception(self._may_pass),
                 wait=tenacity.wait_random_exponential(0.5, max=10),
                 stop=tenacity.stop_when_event_set(self._stopping),
                 sleep=tenacity.sleep_using_event(self._stopping),
@@ -60,7 +67,7 @@ class Batches:
         except BaseException as error:
             self.failure = error
             raise
-        self.trouble = None
+        self.trouble = self._missing_since = None
         self._apply(outcomes)
         self.done += 1
         reach("connector.before-commit")
@@ -84,6 +91,15 @@ class Batches:
             raise min(errors, key=lambda e: e.action is Action.RETRY)
         return outcomes
 
+    def _may_pass(self, error: BaseException) -> bool:
+        """Whether to do the batch again. A table that was there may be dropped to be made anew, and has time for it."""
+        if not isinstance(error, HelenusError):
+            return False
+        if error.kind is Kind.TABLE_MISSING:
+            self._missing_since = self._missing_since or time.monotonic()
+            return time.monotonic() - self._missing_since < _MISSING_S
+        return error.action is Action.RETRY
+
     def _report(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if isinstance(error, HelenusError):
@@ -97,13 +113,18 @@ class Batches:
             self.pending.apply(outcome.resolved, outcome.found, now)
             name = outcome.connector
             metrics.EVENTS_READ.labels(name).inc(outcome.read)
-            for result in ("published", "unchanged", "settled", "dead_lettered"):
+            for result in ("published", "unchanged", "settled", "outdated", "dead_lettered"):
                 metrics.EVENTS.labels(name, result).inc(getattr(outcome, result))
             metrics.RECORDS.labels(name).inc(outcome.records)
+            metrics.RECORDS_TOO_LARGE.labels(name).inc(outcome.too_large)
+            metrics.EVENTS_LOST.labels(name).inc(outcome.lost)
+            if outcome.lost:
+                _log.warning("events.lost", connector=name, events=outcome.lost, advice="copy the table anew")
             metrics.KEYS_READ.labels(name).inc(outcome.keys_read)
             metrics.STATEMENTS.labels(name).inc(outcome.statements)
             if outcome.newest_write_time is not None:
                 metrics.REPLICATION_SECONDS.labels(name).set(max(0.0, now - outcome.newest_write_time / 1e6))
+        self.pending.save(now)
         for topic, connector in self.plan.connectors.items():
             keys, copies = self.pending.counts(topic)
             metrics.KEYS_PENDING.labels(connector.name).set(keys)
@@ -113,7 +134,3 @@ class Batches:
         temporary = path.with_suffix(".new")
         temporary.write_text("" if due is None else repr(due))
         temporary.replace(path)
-
-
-def _is_retriable(error: BaseException) -> bool:
-    return isinstance(error, HelenusError) and error.action is Action.RETRY

@@ -16,8 +16,8 @@ import os
 import struct
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PUBLISHED = 1
 """A record that shows the Change, or a later one of its key, is acknowledged."""
@@ -27,15 +27,18 @@ SETTLED = 2
 _NODES = 64
 _SET = 8
 _SLOT = struct.Struct(">16sQII")
+_SET_BYTES = _SET * _SLOT.size
 _HEAD = _NODES * 16
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What is known of a Change: bits of the nodes that reported it, PUBLISHED and SETTLED."""
 
     nodes: int = 0
     flags: int = 0
+
+
+_UNKNOWN = Entry()
 
 
 def change_id(key: bytes, scope: int, digest: str) -> bytes:
@@ -49,6 +52,7 @@ class ChangeCache:
     def __init__(self, path: Path, capacity: int, expire_s: float) -> None:
         self._sets = max(1, capacity // _SET)
         self._expire = expire_s
+        self._bits: dict[str, int] = {}
         size = _HEAD + self._sets * _SET * _SLOT.size
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -83,21 +87,26 @@ class ChangeCache:
 
     def _find(self, change: bytes) -> tuple[int, Entry]:
         """The offset of a Change's slot, or of the slot it may take: a free one, else the oldest of its set."""
-        start = _HEAD + int.from_bytes(change[:8], "big") % self._sets * _SET * _SLOT.size
-        oldest, oldest_time = start, 1 << 32
-        horizon = time.time() - self._expire
-        for at in range(start, start + _SET * _SLOT.size, _SLOT.size):
-            found, nodes, when, flags = _SLOT.unpack_from(self._map, at)
-            if found == change:
-                return at, Entry(nodes, flags) if when >= horizon else Entry()
-            if when < oldest_time:
-                oldest, oldest_time = at, when
-        return oldest, Entry()
+        start = _HEAD + int.from_bytes(change[:8], "big") % self._sets * _SET_BYTES
+        at = self._map.find(change, start, start + _SET_BYTES)
+        while at >= 0 and (at - start) % _SLOT.size:  # the bytes are there, and no slot begins with them
+            at = self._map.find(change, at + 1, start + _SET_BYTES)
+        if at >= 0:
+            _, nodes, when, flags = _SLOT.unpack_from(self._map, at)
+            return at, Entry(nodes, flags) if when >= time.time() - self._expire else _UNKNOWN
+        times = [slot[2] for slot in _SLOT.iter_unpack(self._map[start : start + _SET_BYTES])]
+        return start + times.index(min(times)) * _SLOT.size, _UNKNOWN
 
     def _write(self, at: int, change: bytes, entry: Entry) -> None:
         _SLOT.pack_into(self._map, at, change, entry.nodes, int(time.time()), entry.flags)
 
     def _bit(self, node: str) -> int:
+        bit = self._bits.get(node)
+        if bit is None:
+            bit = self._bits[node] = self._take_bit(node)
+        return bit
+
+    def _take_bit(self, node: str) -> int:
         try:
             wanted = uuid.UUID(node).bytes
         except ValueError:

@@ -103,6 +103,7 @@ class ConnectorSettings(CassandraSettings):
     value_converter_schemas_enable: bool = True
     output_format: Format = "key-value-avro"
     key_compat: Compat = "exact"
+    schema_on_incompatible: Literal["stop", "new-topic"] = "stop"
     columns: str = ".*"
     headers: CommaList = ("schema_id", "writetime")
     key_converter_schema_registry_url: str = ""

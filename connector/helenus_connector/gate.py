@@ -6,6 +6,7 @@ its key. What goes on is grouped by key: the resolver reads each key once.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ from helenus_connector.ranges import Bounds
 from helenus_connector.reread import Image
 from helenus_connector.settle import Awaited, Name, Pending, Report, level, proven
 from helenus_schemas.change import Change, Scope, decode
+from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec
 
@@ -64,6 +66,7 @@ class Work:
     image: Image | None = None
     digest: bytes = b""
     published: bool = False
+    dead_lettered: bool = False
     bounds: Bounds | None = None
     parts: int = 1
 
@@ -75,10 +78,15 @@ class Work:
 
 @dataclass(slots=True)
 class Admitted:
-    """What the gate made of a batch: keys to read, keys that wait, events that cannot be decoded, and counts."""
+    """What the gate made of a batch: keys to read, keys that wait, events that cannot be decoded, and counts.
+
+    `gone` are due keys that the table can't have any more, and `outdated` counts such events: it was made anew.
+    """
 
     read: int = 0
     settled: int = 0
+    outdated: int = 0
+    gone: list[Pending] = field(default_factory=list)
     works: dict[Name, Work] = field(default_factory=dict)
     waiting: dict[Name, Pending] = field(default_factory=dict)
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
@@ -116,21 +124,32 @@ class Gate:
         self._replicas = replicas
         self._directory = directory
         self._caches: dict[tuple[str, int], ChangeCache] = {}
+        self._counts: dict[tuple[str, int, int], int] = {}
         self._consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
 
-    def admit(self, events: Iterable[Event], due: Sequence[Pending], codec: KeyCodec) -> Admitted:
-        """Sort a batch's events, and add the pending keys that are due."""
+    def admit(self, events: Iterable[Event], due: Sequence[Pending], codec: KeyCodec, made_at: float = 0.0) -> Admitted:
+        """Sort a batch's events, and add the pending keys that are due.
+
+        The table was made at `made_at`, s since the epoch: a key that it can't have is poison only since then.
+        """
         admitted = Admitted()
+        self._counts.clear()
         now = time.time()
         for event in events:
             admitted.read += 1
             try:
                 self._admit(event, admitted, codec, now)
             except ValueError as error:
+                if _written_at(event) < made_at:
+                    admitted.outdated += 1
+                    continue
                 where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
                 admitted.poison.append((event, HelenusError(Kind.POISON_EVENT, str(error), where)))
         for pending in due:
-            self._add_due(pending, admitted, codec)
+            try:
+                self._add_due(pending, admitted, codec)
+            except Malformed:
+                admitted.gone.append(pending)
         return admitted
 
     def _admit(self, event: Event, admitted: Admitted, codec: KeyCodec, now: float) -> None:
@@ -154,9 +173,10 @@ class Gate:
                 return
             awaited = Awaited(change_name, change.write_time, now)
             if entry.flags & PUBLISHED and name not in admitted.works:
-                held = admitted.waiting.setdefault(
-                    name, Pending(event.topic, event.partition, key, change.scope, bounds=bounds)
+                new = Pending(
+                    event.topic, event.partition, key, change.scope, bounds=bounds, since=event.timestamp / 1000
                 )
+                held = admitted.waiting.setdefault(name, new)
                 held.awaited[change_name] = awaited
                 held.copies += 1
                 return
@@ -168,7 +188,8 @@ class Gate:
             admitted.works[name] = work
         work.scope = max(work.scope, _scope(change, work.values))
         work.events += 1
-        work.write_time = max((t for t in (work.write_time, change.write_time) if t is not None), default=None)
+        if change.write_time is not None and (work.write_time is None or change.write_time > work.write_time):
+            work.write_time = change.write_time
         if awaited is not None:
             work.awaited.setdefault(awaited.change, awaited)
 
@@ -177,12 +198,13 @@ class Gate:
         if newer is not None:
             pending.awaited.update(newer.awaited)
             pending.copies += newer.copies
+            pending.since = min(pending.since, newer.since)
         scope = Scope(pending.scope)
         work = admitted.works.get(pending.name)
         if work is None:
             nodes = min((self._nodes(pending, a) for a in pending.awaited.values()), default=1)
             consistency = level(self._consistency, nodes, self._replicas.factor())
-            values = codec.decode(pending.key)
+            values = () if scope is Scope.TABLE else codec.decode(pending.key)
             work = Work(
                 pending.topic, pending.partition, pending.key, values, scope, consistency, bounds=pending.bounds
             )
@@ -222,7 +244,12 @@ class Gate:
     def _nodes(self, place: Work | Pending, awaited: Awaited) -> int:
         """How many current replicas reported a Change; at least the one whose event is at hand."""
         cache = self._cache(place.topic, place.partition)
-        return max(1, len(cache.nodes(cache.look(awaited.change)) & self._replicas.nodes()))
+        entry = cache.look(awaited.change)
+        name = (place.topic, place.partition, entry.nodes)
+        count = self._counts.get(name)
+        if count is None:
+            count = self._counts[name] = max(1, len(cache.nodes(entry) & self._replicas.nodes()))
+        return count
 
     def _cache(self, topic: str, partition: int) -> ChangeCache:
         cache = self._caches.get((topic, partition))
@@ -238,6 +265,15 @@ def _decode(event: Event) -> tuple[Change, bytes]:
     if event.key is None and change.scope not in (Scope.TABLE, Scope.GAP):
         raise ValueError("an event without key")
     return change, event.key or b""
+
+
+def _written_at(event: Event) -> float:
+    """When an event, and what it tells of, was written, s since the epoch."""
+    try:
+        written = decode(event.value or b"").write_time
+    except ValueError:
+        return math.inf
+    return min(event.timestamp / 1000, math.inf if written is None else written / 1e6)
 
 
 def _scope(change: Change, key: Key) -> Scope:

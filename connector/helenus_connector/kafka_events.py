@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,16 +72,16 @@ class Planner:
         return found
 
 
-_consumers: dict[str, Consumer] = {}
+_consumers: dict[tuple[str, str], Consumer] = {}
 
 
-def read(config: Mapping[str, str], place: Range, data_loss: str) -> Iterator[list[Any]]:
-    """The records of a range, in chunks of confluent-kafka Messages. The process keeps its consumer between calls.
+def read(config: Mapping[str, str], place: Range, data_loss: str, lost: Callable[[int], None]) -> Iterator[list[Any]]:
+    """The records of a range, in chunks of confluent-kafka Messages. The process keeps its consumers between calls.
 
-    Raises HelenusError OFFSETS_LOST if the topic no longer has the range's start and `data_loss` is `fail`, and
-    BROKER_UNREACHABLE if nothing comes for a minute.
+    Where the topic no longer has the range's start: `lost` hears how many offsets that are if `data_loss` is
+    `continue`, HelenusError OFFSETS_LOST if it is `fail`. Raises BROKER_UNREACHABLE if nothing comes for a minute.
     """
-    consumer = _consumers.get(config["bootstrap.servers"])
+    consumer = _consumers.get((config["bootstrap.servers"], data_loss))
     if consumer is None:
         settings = {
             "log_level": "0",
@@ -92,7 +92,7 @@ def read(config: Mapping[str, str], place: Range, data_loss: str) -> Iterator[li
             "auto.offset.reset": "error" if data_loss == "fail" else "earliest",
             "enable.partition.eof": "true",
         }
-        consumer = _consumers[config["bootstrap.servers"]] = Consumer(settings)
+        consumer = _consumers[config["bootstrap.servers"], data_loss] = Consumer(settings)
     where = f"topic {place.topic}, partition {place.partition}, offsets {place.start} to {place.end}"
     consumer.assign([TopicPartition(place.topic, place.partition, place.start)])
     at = place.start
@@ -103,11 +103,15 @@ def read(config: Mapping[str, str], place: Range, data_loss: str) -> Iterator[li
             for message in consumer.consume(min(_CHUNK, place.end - at), timeout=0.5):
                 error = message.error()
                 if error is None:
+                    if at == place.start and message.offset() > at:
+                        lost(_gone(consumer, place))
                     if message.offset() < place.end:
                         chunk.append(message)
                     at = max(at, message.offset() + 1)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     # Transaction markers and compaction leave holes at the end of a range.
+                    if at == place.start and message.offset() > at:
+                        lost(_gone(consumer, place))
                     at = max(at, message.offset())
                 elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                     raise HelenusError(Kind.OFFSETS_LOST, "the topic no longer has events that were not read", where)
@@ -125,3 +129,9 @@ def read(config: Mapping[str, str], place: Range, data_loss: str) -> Iterator[li
         raise broker_error(failure.args[0], where) from None
     finally:
         consumer.unassign()
+
+
+def _gone(consumer: Consumer, place: Range) -> int:
+    """How many offsets of a range are before the topic's first: holes behind that are no loss."""
+    first, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, place.partition), timeout=_TIMEOUT_S)
+    return int(min(max(first - place.start, 0), place.end - place.start))

@@ -9,12 +9,22 @@ _LABELS = ("connector",)
 EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from the events topic", _LABELS)
 EVENTS = Counter(
     "helenus_connector_events_total",
-    "Events by what became of them: published, unchanged, settled or dead_lettered; read minus these are pending",
+    "Events by what became of them: published, unchanged, settled, outdated or dead_lettered; the others are pending",
     (*_LABELS, "outcome"),
+)
+EVENTS_LOST = Counter(
+    "helenus_connector_events_lost_total",
+    "Events that the topic no longer had when they were to be read (errors.data.loss=continue)",
+    _LABELS,
 )
 EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events whose outcome is open", _LABELS)
 KEYS_PENDING = Gauge("helenus_connector_keys_pending", "Keys that will be read again", _LABELS)
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic", _LABELS)
+RECORDS_TOO_LARGE = Counter(
+    "helenus_connector_records_too_large_total",
+    "Records too large for their topic: dead-lettered, or written without their largest columns",
+    _LABELS,
+)
 KEYS_READ = Counter("helenus_connector_keys_read_total", "Keys read from Cassandra", _LABELS)
 STATEMENTS = Counter("helenus_connector_statements_total", "Read statements sent to Cassandra", _LABELS)
 REPLICATION_SECONDS = Gauge(

@@ -39,6 +39,11 @@ class Plan:
         return f"{self.directory}/due"
 
     @property
+    def pending_file(self) -> Path:
+        """Holds the keys that wait for long, and when the last batch ended: it lasts as the checkpoint does."""
+        return self.worker.checkpoint_dir / "pending"
+
+    @property
     def file(self) -> Path:
         """Where the driver leaves the plan for its planner: the source's options are no place for secrets."""
         return Path(self.directory) / "plan"

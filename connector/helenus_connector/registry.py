@@ -21,6 +21,7 @@ from helenus_connector.config import ConnectorSettings
 from helenus_schemas.errors import HelenusError, Kind
 
 _REFUSED = {401, 403, 409, 422}
+_NAMES = {"name", "namespace", "doc", "aliases", "cql_name"}
 
 
 class Registry:
@@ -48,7 +49,7 @@ class Registry:
         With `auto.register.schemas=false` it has to be there, and nothing is set.
         Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, or REGISTRY_REFUSED.
         """
-        name = f"{self._url} {subject} {hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+        name = self._name(subject, schema)
         known = self._remembered()
         if name in known:
             return known[name]
@@ -61,6 +62,24 @@ class Registry:
         self._remember({**self._remembered(), name: number})
         return number
 
+    def keep(self, subject: str, schema: str) -> int:
+        """The id of the subject's latest schema, if this one gives the same bytes; else as `register`.
+
+        For keys: their bytes decide on compaction and place, so a column that gets another name changes nothing.
+        """
+        name = self._name(subject, schema)
+        if name in self._remembered():
+            return self._remembered()[name]
+        latest = self._latest(subject)
+        if latest is None or _bare(json.loads(latest.schema.schema_str)) != _bare(json.loads(schema)):
+            return self.register(subject, schema)
+        self._remember({**self._remembered(), name: int(latest.schema_id)})
+        return int(latest.schema_id)
+
+    def has(self, subject: str) -> bool:
+        """Whether there is a schema in a subject."""
+        return self._latest(subject) is not None
+
     def close(self) -> None:
         """Let go of the registry."""
         if "_client" in self.__dict__:
@@ -69,6 +88,20 @@ class Registry:
     @cached_property
     def _client(self) -> SchemaRegistryClient:
         return SchemaRegistryClient(self._config)
+
+    def _latest(self, subject: str) -> Any:
+        def ask() -> Any:
+            try:
+                return self._client.get_latest_version(subject)
+            except SchemaRegistryError as error:
+                if error.http_status_code == 404:
+                    return None
+                raise
+
+        return self._ask(ask, subject)
+
+    def _name(self, subject: str, schema: str) -> str:
+        return f"{self._url} {subject} {hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
 
     def _ask(self, call: Callable[[], Any], subject: str = "") -> Any:
         try:
@@ -97,3 +130,10 @@ class Registry:
         with os.fdopen(file, "w") as out:
             json.dump(ids, out)
         Path(path).replace(self._memory)
+
+
+def _bare(schema: Any) -> Any:
+    """What of a schema decides on the bytes, and what they mean: all but names."""
+    if isinstance(schema, dict):
+        return {key: _bare(value) for key, value in schema.items() if key not in _NAMES}
+    return [_bare(part) for part in schema] if isinstance(schema, list) else schema

@@ -21,7 +21,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.ranges import Bounds, Slice, slices
-from helenus_connector.rows import RawRow, collection, tuple_value
+from helenus_connector.rows import Page, RawRow, collection, tuple_value
 from helenus_schemas import names
 from helenus_schemas.cql import quote
 from helenus_schemas.errors import HelenusError, Kind
@@ -31,6 +31,8 @@ from helenus_schemas.table import Column, Table
 _TOO_MUCH = (ReadTimeout, OperationTimedOut, ReadFailure)
 _SINGLE_ATTEMPTS = 3
 _PAGE = 500  # rows of an answer that are held at once
+_BUDGET = 32 << 20  # bytes of rows that are asked for and not handed on yet
+_ROW = 4 << 20  # bytes a row is taken for until some are seen
 
 
 class SchemaChanged(Exception):
@@ -54,6 +56,7 @@ class _Query:
     values: list[bytes]
     keys: list[Key]
     routing_key: bytes | None = None
+    hung: bool = False
 
 
 class Reader:
@@ -70,26 +73,29 @@ class Reader:
         self._pk_width = len(table.partition_key)
         self._prepared: dict[str, Any] = {}
         self._timed = self._columns_with_write_time()
+        self._row_bytes = float(_ROW)
+        self._by_key: Any = None
+        self._by_group: Any = None
 
-    def rows(self, keys: Iterable[Key], consistency: int) -> dict[Key, Image]:
-        """The live rows among these keys; a key without a row is missing in the answer.
+    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
+        """Each of these keys once with its row, None if it has none, in the order of the answers.
 
-        Raises HelenusError CASSANDRA_READ after retries, and SchemaChanged.
+        Raises HelenusError CASSANDRA_READ after retries, and SchemaChanged; both may come when some keys are answered.
         """
-        keys = list(keys)
-        same = self._codec.same
-        # A row answers with its key in the form it was first written in, which need not be the one it is asked for.
-        found = {
-            same(tuple(row[: self._key_width])): self._image(row) for row in self._run(self._queries(keys), consistency)
-        }
-        return {key: found[one] for key in keys if (one := same(key)) in found}
+        same, width = self._codec.same, self._key_width
+        for query, page in self._run(self._queries(keys), consistency):
+            # A row answers with its key in the form it was first written in, which need not be the one asked for.
+            found = {same(tuple(row[:width])): row for row in page}
+            for key in query.keys:
+                row = found.get(same(key))
+                yield key, None if row is None else self._image(row)
 
     def statics(self, key: Key, consistency: int) -> Image | None:
         """The static columns of a key's partition; None if it is gone or the table has none. Raises as `rows`."""
         if not self.table.statics:
             return None
         image = None
-        for row in self._run([_Query(self._statics_statement(), self._partition_of(key), [key])], consistency):
+        for row in self._scan(_Query(self._statics_statement(), self._partition_of(key), [key]), consistency):
             end = self._pk_width + len(self.table.statics)
             values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
             image = Image(tuple(values.get(c.name) for c in self.table.values), _newest(row[end:]))
@@ -111,7 +117,7 @@ class Reader:
                 yield key, image
 
     def _live(self, query: _Query, consistency: int) -> Iterator[tuple[Key, Image]]:
-        for row in self._run([query], consistency):
+        for row in self._scan(query, consistency):
             # A partition with static columns alone answers with one row that has no clustering key.
             if None not in row[self._pk_width : self._key_width]:
                 yield tuple(row[: self._key_width]), self._image(row)
@@ -139,8 +145,11 @@ class Reader:
         for key in keys:
             partitions.setdefault(key[: self._pk_width], []).append(key)
         for members in partitions.values():
-            for start in range(0, len(members), self.group_size):
-                yield self._group(members[start : start + self.group_size])
+            start = 0
+            while start < len(members):
+                size = self._at_once(self.group_size)
+                yield self._group(members[start : start + size])
+                start += size
 
     def _by_replicas(self, keys: Iterable[Key]) -> Iterator[_Query]:
         groups: dict[Any, list[Key]] = {}
@@ -150,66 +159,108 @@ class Reader:
             replicas = None if alone else tuple(h.host_id for h in metadata.get_replicas(self.table.keyspace, key[0]))
             group = groups.setdefault(replicas, [])
             group.append(key)
-            if len(group) == self.group_size:
+            if len(group) >= self._at_once(self.group_size):
                 yield self._group(groups.pop(replicas))
         yield from map(self._group, groups.values())
 
     def _group(self, keys: list[Key]) -> _Query:
         """One statement for keys that may share one: of one partition, or of a single-column partition key."""
+        table = self.table
         if len(keys) == 1:
-            where = " AND ".join(f"{quote(c.name)} = ?" for c in self.table.primary_key)
-            return _Query(self._select(where), [v or b"" for v in keys[0]], keys)
-        clustering = self.table.clustering
-        if not clustering:
-            statement = self._select(f"{quote(self.table.partition_key[0].name)} IN ?")
+            if self._by_key is None:
+                self._by_key = self._select(" AND ".join(f"{quote(c.name)} = ?" for c in table.primary_key))
+            return _Query(self._by_key, [v or b"" for v in keys[0]], keys)
+        if not table.clustering:
+            if self._by_group is None:
+                self._by_group = self._select(f"{quote(table.partition_key[0].name)} IN ?")
             values = [k[0] or b"" for k in keys]
-            return _Query(statement, [collection(values)], keys, routing_key=values[0])
-        names = ", ".join(quote(c.name) for c in clustering)
-        where = " AND ".join(f"{quote(c.name)} = ?" for c in self.table.partition_key)
-        target = names if len(clustering) == 1 else f"({names})"
-        statement = self._select(f"{where} AND {target} IN ?")
+            return _Query(self._by_group, [collection(values)], keys, routing_key=values[0])
+        if self._by_group is None:
+            names = ", ".join(quote(c.name) for c in table.clustering)
+            where = " AND ".join(f"{quote(c.name)} = ?" for c in table.partition_key)
+            target = names if len(table.clustering) == 1 else f"({names})"
+            self._by_group = self._select(f"{where} AND {target} IN ?")
         rest = [tuple(v or b"" for v in k[self._pk_width :]) for k in keys]
-        listed = collection([r[0] if len(clustering) == 1 else tuple_value(r) for r in rest])
-        return _Query(statement, [*self._partition_of(keys[0]), listed], keys)
+        listed = collection([r[0] if len(r) == 1 else tuple_value(r) for r in rest])
+        return _Query(self._by_group, [*self._partition_of(keys[0]), listed], keys)
 
-    def _run(self, queries: Iterable[_Query], consistency: int) -> Iterator[RawRow]:
-        """Send the queries, a bounded number at a time, and yield their rows. Splits a group that is too much."""
+    def _at_once(self, most: int) -> int:
+        """How many rows to ask for in one statement, by the size of those that came lately."""
+        return max(1, min(most, int(_BUDGET / 8 / self._row_bytes)))
+
+    def _saw(self, page: Page) -> None:
+        if page:
+            self._row_bytes = max(page.size / len(page), self._row_bytes / 2)
+
+    def _run(self, queries: Iterable[_Query], consistency: int) -> Iterator[tuple[_Query, Page]]:
+        """Send the queries, a bounded number at a time, and yield their answers. Splits a group that is too much."""
         waiting = deque[tuple[_Query, Any]]()
         queue = iter(queries)
         split: list[_Query] = []
+        asked = 0  # rows
         while True:
-            while len(waiting) < self.concurrency:
+            while len(waiting) < self.concurrency and (not waiting or asked * self._row_bytes < _BUDGET):
                 query = split.pop() if split else next(queue, None)
                 if query is None:
                     break
                 waiting.append((query, self._send(query, consistency)))
+                asked += len(query.keys)
             if not waiting:
                 return
             query, future = waiting.popleft()
+            asked -= len(query.keys)
             try:
-                yield from future.result()
+                page = future.result().current_rows
             except _TOO_MUCH as error:
-                if len(query.keys) > 1:
+                if len(query.keys) == 1 or query.hung:
+                    page = self._insist(query, consistency, error).current_rows
+                else:
                     half = len(query.keys) // 2
                     split += [self._group(query.keys[:half]), self._group(query.keys[half:])]
-                else:
-                    yield from self._insist(query, consistency, error)
+                    for part in split[-2:]:
+                        # The server's own limit comes first: who met ours has a node that does not answer.
+                        part.hung = isinstance(error, OperationTimedOut)
+                    continue
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
             except (NoHostAvailable, RequestExecutionException, ConnectionException) as error:
                 raise self._failed(error) from None
+            self._saw(page)
+            yield query, page
 
-    def _insist(self, query: _Query, consistency: int, error: Exception) -> list[RawRow]:
-        """A single key that timed out: some more attempts, then the error."""
+    def _scan(self, query: _Query, consistency: int) -> Iterator[RawRow]:
+        """The rows of a statement however many they are: a page is asked for when the one before is done with."""
+        state: bytes | None = None
+        while True:
+            rows = self._at_once(_PAGE)
+            try:
+                answer = self._send(query, consistency, rows, state).result()
+            except _TOO_MUCH as error:
+                answer = self._insist(query, consistency, error, max(1, rows // 8), state)
+            except InvalidRequest as error:
+                raise SchemaChanged(str(error)) from None
+            except (NoHostAvailable, RequestExecutionException, ConnectionException) as error:
+                raise self._failed(error) from None
+            page = answer.current_rows
+            self._saw(page)
+            yield from page
+            state = answer.paging_state
+            if state is None:
+                return
+
+    def _insist(
+        self, query: _Query, consistency: int, error: Exception, rows: int = _PAGE, state: bytes | None = None
+    ) -> Any:
+        """What timed out and can't be split: some more attempts, then the error."""
         try:
             for attempt in tenacity.Retrying(
-                stop=tenacity.stop_after_attempt(_SINGLE_ATTEMPTS),
+                stop=tenacity.stop_after_attempt(1 if query.hung else _SINGLE_ATTEMPTS),
                 wait=tenacity.wait_random_exponential(0.1, max=2),
                 retry=tenacity.retry_if_exception_type(_TOO_MUCH),
                 reraise=True,
             ):
                 with attempt:
-                    return list(self._send(query, consistency).result())
+                    return self._send(query, consistency, rows, state).result()
         except (NoHostAvailable, RequestExecutionException, ConnectionException, OperationTimedOut) as failure:
             error = failure
         raise self._failed(error)
@@ -217,14 +268,14 @@ class Reader:
     def _failed(self, error: Exception) -> HelenusError:
         return HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", self.table.full_name)
 
-    def _send(self, query: _Query, consistency: int) -> Any:
+    def _send(self, query: _Query, consistency: int, rows: int = _PAGE, state: bytes | None = None) -> Any:
         bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
         bound.values = query.values
         bound.consistency_level = consistency
         bound.is_idempotent = True
-        bound.fetch_size = _PAGE
+        bound.fetch_size = rows
         self.statements += 1
-        return self.session.execute_async(bound)
+        return self.session.execute_async(bound, paging_state=state)
 
     def _select(self, where: str = "") -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
@@ -279,4 +330,10 @@ def _routing_key(key: Key) -> bytes:
 
 
 def _newest(times: Sequence[bytes | None]) -> int | None:
-    return max((int.from_bytes(t, "big", signed=True) for t in times if t), default=None)
+    newest = None
+    for time in times:
+        if time:
+            value = int.from_bytes(time, "big", signed=True)
+            if newest is None or value > newest:
+                newest = value
+    return newest

@@ -17,6 +17,12 @@ _SIZE = struct.Struct(">i")
 RawRow = list["bytes | None"]
 
 
+class Page(list[RawRow]):
+    """The rows of one answer; `size` in bytes."""
+
+    size = 0
+
+
 class _RawResult(ResultMessage):
     def recv_results_rows(
         self, f: Any, protocol_version: int, user_type_map: Any, result_metadata: Any, column_encryption_policy: Any
@@ -45,9 +51,10 @@ def row_factory(names: list[str], rows: list[Any]) -> list[Any]:
     return rows if rows and type(rows[0]) is list else list(named_tuple_factory(names, rows))
 
 
-def parse(count: int, columns: int, data: bytes) -> list[RawRow]:
+def parse(count: int, columns: int, data: bytes) -> Page:
     """Split the body of a Rows result. Source: native protocol v4 section 4.2.5.2."""
-    rows = []
+    rows = Page()
+    rows.size = len(data)
     at = 0
     unpack = _SIZE.unpack_from
     for _ in range(count):

@@ -9,8 +9,10 @@ is pending: it is read again after a while, and published again if its image cha
 from __future__ import annotations
 
 import heapq
+import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cassandra import ConsistencyLevel
 
@@ -67,7 +69,8 @@ class Pending:
     """A key to read again, or a range of keys if it has `bounds`.
 
     `image` is the MD5 of the last published value, None if that is not known. `copies` counts events that wait for the
-    outcome: neither published nor dropped yet.
+    outcome: neither published nor dropped yet. `since` is the timestamp of the first event it waits for, s since the
+    epoch.
     """
 
     topic: str
@@ -80,6 +83,7 @@ class Pending:
     attempts: int = 0
     due: float = 0.0
     bounds: Bounds | None = None
+    since: float = 0.0
 
     @property
     def name(self) -> Name:
@@ -87,10 +91,15 @@ class Pending:
 
 
 class PendingKeys:
-    """The keys of all connectors that wait for a proven read. Lives in the driver; a restart steps back instead."""
+    """The keys of all connectors that wait for a proven read. Lives in the driver.
 
-    def __init__(self, timeout_s: Mapping[str, float]) -> None:
+    A restart steps back `replay_s` from the last `save`; what waits longer is kept in `file`. Both in s, by topic.
+    """
+
+    def __init__(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float], file: Path) -> None:
         self._timeout = timeout_s
+        self._replay = replay_s
+        self._file = file
         self._keys: dict[Name, Pending] = {}
         self._queue: list[tuple[float, int, Name]] = []
         self._pushed = 0
@@ -128,6 +137,7 @@ class PendingKeys:
                 held.awaited.update(pending.awaited)
                 held.copies += pending.copies
                 held.image = pending.image or held.image
+                held.since = min(held.since, pending.since)
                 held.scope = max(held.scope, pending.scope)
                 continue
             wait = self._timeout[pending.topic] * 2**pending.attempts
@@ -135,3 +145,32 @@ class PendingKeys:
             self._keys[pending.name] = pending
             self._pushed += 1  # names have no order
             heapq.heappush(self._queue, (pending.due, self._pushed, pending.name))
+
+    def save(self, now: float) -> None:
+        """Keep what a restart would not step back to. There is none as a rule: a read is proven within seconds."""
+        old = [(p.name, int(p.scope)) for p in self._keys.values() if p.since < now - self._replay[p.topic] / 2]
+        new = self._file.with_suffix(".new")
+        new.write_bytes(pickle.dumps((now, old)))
+        new.replace(self._file)
+
+    def load(self, now: float) -> None:
+        """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published."""
+        found = []
+        for (topic, partition, key, bounds), scope in _saved(self._file)[1]:
+            if topic in self._timeout:
+                unknown = Awaited(bytes(16), None, now)
+                found.append(Pending(topic, partition, key, scope, {unknown.change: unknown}, bounds=bounds))
+        self.apply([], found, now)
+
+
+def saved_at(file: Path) -> float | None:
+    """When an earlier run ended, as far as it could say: of its last `save`, s since the epoch."""
+    return _saved(file)[0]
+
+
+def _saved(file: Path) -> tuple[float | None, list[tuple[Name, int]]]:
+    try:
+        when, kept = pickle.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None, []
+    return when, kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,9 +64,9 @@ class RowShape:
     `table` has the columns that are shown. Raises HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
     """
 
-    def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry) -> None:
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry, topic: str = "") -> None:
         self._table = table
-        self._form = _form(table, settings, registry)
+        self._form = _form(table, settings, registry, topic or settings.data)
         self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
         self._write_time = "writetime" in settings.headers
         self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
@@ -114,6 +114,18 @@ class RowShape:
         """The record that says: all rows of the table up to `write_time` are gone; those that live follow."""
         headers = self._common_headers(write_time, event)
         return Record(self._form.truncation(), None, [*headers, ("scope", b"table")])
+
+    def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
+        """The image without its largest column, without its two largest and so on, and the header that names them."""
+        sizes = sorted(((len(v), i) for i, v in enumerate(image.values) if v), reverse=True)
+        values, left_out = list(image.values), []
+        for _, at in sizes if self._table.values else ():
+            values[at] = None
+            left_out.append(self._names[at])
+            yield (
+                Image(tuple(values), image.write_time),
+                ("left_out", json.dumps(left_out, ensure_ascii=False).encode()),
+            )
 
     def _common_headers(self, write_time: int | None, event: bytes | None) -> list[tuple[str, bytes]]:
         headers = [] if self._schema_id is None else [self._schema_id]
@@ -170,11 +182,10 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def _form(table: Table, settings: ConnectorSettings, registry: Registry) -> _Form:
+def _form(table: Table, settings: ConnectorSettings, registry: Registry, topic: str) -> _Form:
     key, value = schemas(table, settings)
     if settings.output_format == "key-value-avro":
-        topic = settings.data
-        ids = registry.register(f"{topic}-key", key), registry.register(f"{topic}-value", value)
+        ids = registry.keep(f"{topic}-key", key), registry.register(f"{topic}-value", value)
         return _Avro(table, settings, *ids, lambda: registry.register(f"{topic}-truncation", avro.TRUNCATION))
     return _Json(table, settings, whole=settings.output_format == "json")
 

@@ -19,10 +19,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from helenus_connector.kafka_events import Offsets, Planner, Range, read
 from helenus_connector.plan import Plan
+from helenus_connector.settle import saved_at
 from helenus_schemas.errors import HelenusError, Kind
 
 COLUMNS = "topic string, partition int, offset long, timestamp long, key binary, value binary"
-"""A record of an events topic. Offset -1: no record; it tells the task that the partition is its own in this batch."""
+"""A record of an events topic.
+
+Offset -1: no record; it tells the task that the partition is its own in this batch, and as timestamp how many events of
+the batch the topic no longer has.
+"""
 _SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -136,7 +141,10 @@ class EventsReader(DataSourceStreamReader):
         ]
         yield _batch([*header, [None] * len(owned), [None] * len(owned)])
         for place in owned:
-            for chunk in read(self.plan.consumer, place, self.plan.connectors[place.topic].errors_data_loss):
+            lost: list[int] = []
+            for chunk in read(
+                self.plan.consumer, place, self.plan.connectors[place.topic].errors_data_loss, lost.append
+            ):
                 yield _batch(
                     [
                         [place.topic] * len(chunk),
@@ -147,6 +155,8 @@ class EventsReader(DataSourceStreamReader):
                         [m.value() for m in chunk],
                     ]
                 )
+            if sum(lost):
+                yield _batch([[place.topic], [place.partition], [-1], [sum(lost)], [None], [None]])
 
     def commit(self, end: dict[str, Any]) -> None:
         try:
@@ -188,9 +198,10 @@ class EventsReader(DataSourceStreamReader):
 
     def _step_back(self, begin: Offsets) -> Offsets:
         """The first batch of a process reads again what may have been pending when the last one ended."""
+        ended = int((saved_at(self.plan.pending_file) or time.time()) * 1000)
         earlier: Offsets = {topic: dict(offsets) for topic, offsets in begin.items()}
         for topic, connector in self.plan.connectors.items():
-            since = int(time.time() * 1000) - connector.settle_replay_ms
+            since = ended - connector.settle_replay_ms
             found = self._broker().since({topic: self._known().get(topic, 0)}, since).get(topic, {})
             for partition, offset in found.items():
                 held = earlier.get(topic, {}).get(partition)

@@ -9,37 +9,48 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import structlog
 from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work
 from helenus_connector.registry import Registry
-from helenus_connector.reread import Reader, SchemaChanged
+from helenus_connector.reread import Image, Reader, SchemaChanged
 from helenus_connector.settle import Pending
 from helenus_connector.shape import Record, RowShape
-from helenus_schemas.change import Scope
+from helenus_schemas.change import Change, Scope, encode
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.failpoints import reach
-from helenus_schemas.key import KeyCodec
+from helenus_schemas.key import Key, KeyCodec
 from helenus_schemas.table import Table, read_tables
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log
 
 FLUSH_TIMEOUT_S = 60.0
+_log = structlog.get_logger()
+_ATTEMPTS = 3
+_UUID_EPOCH = 0x01B21DD213814000  # 1970 in the clock of a version 1 UUID, 100 ns
+
+_Make = Callable[["Image | None"], Record]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a batch. Events: read = published + unchanged + settled + dead_lettered + those that now wait.
+    """What became of a batch.
+
+    Events: read = published + unchanged + settled + outdated + dead_lettered + those that now wait.
 
     `found` and `resolved` are the keys that wait for a proven read from now on, and no longer. `copies` of a key say
-    how many events wait with it.
+    how many events wait with it. `too_large` are records that were no records of the whole row, for their size. `lost`
+    are events that the topic no longer had.
     """
 
     connector: str
@@ -47,8 +58,11 @@ class Outcome:
     published: int = 0
     unchanged: int = 0
     settled: int = 0
+    outdated: int = 0
     dead_lettered: int = 0
     records: int = 0
+    too_large: int = 0
+    lost: int = 0
     keys_read: int = 0
     statements: int = 0
     newest_write_time: int | None = None
@@ -64,13 +78,16 @@ class Stage:
         self.settings = settings
         self.session = session
         self.log = log
+        self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = Registry(settings, directory / "schemas.json")
         self._gate = Gate(settings, Replicas(session, settings), directory)
         self._schema_version: object = None
         self._table: Table | None = None
         self._reader: Reader
+        self._data: str
         self._shape: RowShape
         self._codec: KeyCodec
+        self._made_at: float
 
     def run(self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool) -> Outcome:
         """Do one batch. `due` are pending keys of the same partitions, to be read again. `trust_images` says that no
@@ -79,19 +96,31 @@ class Stage:
         Raises HelenusError; then nothing is marked, and the batch is to be done again or the connector stopped.
         """
         self._refresh(force=False)
-        admitted = self._gate.admit(events, due, self._codec)
-        outcome = Outcome(self.settings.name, read=admitted.read, settled=admitted.settled)
-        outcome.found.extend(admitted.waiting.values())
+        admitted = self._gate.admit(events, due, self._codec, self._made_at)
         works = list(admitted.works.values())
         undecoded = list(admitted.poison)
-        try:
-            self._publish(works, admitted, outcome, trust_images)
-        except SchemaChanged:
-            self._refresh(force=True)
+        attempts = 0
+        while True:
+            attempts += 1
             admitted.poison[:] = undecoded
-            self._publish(works, admitted, outcome, trust_images)
-        self._dead_letter(admitted, outcome)
-        self.log.flush(FLUSH_TIMEOUT_S)
+            outcome = Outcome(self.settings.name, read=admitted.read, settled=admitted.settled)
+            outcome.outdated = admitted.outdated + sum(p.copies for p in admitted.gone)
+            outcome.resolved.extend(admitted.gone)
+            outcome.found.extend(admitted.waiting.values())
+            try:
+                self._publish(works, admitted, outcome, trust_images)
+                self._dead_letter(admitted, outcome)
+                self.log.flush(FLUSH_TIMEOUT_S)
+                break
+            except SchemaChanged:
+                if attempts == _ATTEMPTS:
+                    raise
+                self._refresh(force=True)
+            except HelenusError as error:
+                # The topic takes less than the producer was told: now the producer knows, and says which record it is.
+                if attempts == _ATTEMPTS or error.kind is not Kind.RECORD_TOO_LARGE:
+                    raise
+                self.log.close()
         reach("connector.after-flush")
         self._mark(works, outcome)
         reach("connector.after-mark")
@@ -99,24 +128,47 @@ class Stage:
 
     def _refresh(self, force: bool) -> None:
         """Follow the table's definition: one small read a batch tells whether any schema changed."""
-        name = f"{self.settings.keyspace}.{self.settings.table}"
         try:
-            version = self.session.execute("SELECT schema_version FROM system.local").one().schema_version
+            answer = self.session.execute("SELECT schema_version FROM system.local")
+            version = answer.one().schema_version
             if version == self._schema_version and not force:
                 return
-            tables = read_tables(self.session, self.settings.keyspace).values()
+            # From the node that told the version: another may not know of the change yet.
+            node = SimpleNamespace(execute=partial(self.session.execute, host=answer.response_future.coordinator_host))
+            tables = read_tables(node, self.settings.keyspace).values()
         except (DriverException, NoHostAvailable) as error:
-            raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", name) from None
-        table = next((t for t in tables if t.full_name == name), None)
+            raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", self._name) from None
+        table = next((t for t in tables if t.full_name == self._name), None)
         if table is None:
-            raise HelenusError(Kind.TABLE_MISSING, "there is no such table", name)
+            raise HelenusError(Kind.TABLE_MISSING, "there is no such table", self._name)
         table = table.only(self.settings.columns)
         if force or self._table is None or (table.id, table.cql) != (self._table.id, self._table.cql):
-            self._shape = RowShape(table, self.settings, self._registry)
+            self._data, self._shape = self._shaped(table)
             self._reader = Reader(self.session, table, self.settings)
             self._codec = KeyCodec(table)
+            self._made_at = _made_at(table)
             self._table = table
         self._schema_version = version
+
+    def _shaped(self, table: Table) -> tuple[str, RowShape]:
+        """The data topic, and what makes its records. Where the topic's subjects refuse the table's schemas,
+        `schema.on.incompatible=new-topic` goes on in a topic of the table as it was made last, and stays there.
+        """
+        topic, anew = self.settings.data, f"{self.settings.data}-{str(table.id)[:8]}"
+        may_move = (
+            self.settings.schema_on_incompatible == "new-topic" and self.settings.output_format == "key-value-avro"
+        )
+        if may_move and self._registry.has(f"{anew}-key"):
+            return anew, RowShape(table, self.settings, self._registry, anew)
+        try:
+            return topic, RowShape(table, self.settings, self._registry)
+        except HelenusError as error:
+            if error.kind is not Kind.REGISTRY_REFUSED or not may_move:
+                raise
+            self.log.create(anew, self.log.topics()[self.settings.events], {"cleanup.policy": "compact"})
+            shape = RowShape(table, self.settings, self._registry, anew)
+            _log.warning("data.new_topic", topic=anew, reason=str(error))
+            return anew, shape
 
     def _publish(self, works: Sequence[Work], admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
         """Read and append. Whole partitions and more come before rows: no record shows an older read than one before.
@@ -129,50 +181,62 @@ class Stage:
             if work.scope is Scope.ROW or (work.scope is not Scope.TABLE and not self._reader.table.clustering):
                 by_level.setdefault(work.consistency, []).append(work)
             else:
-                self._read([work], partial(self._read_statics, work))
-                self._append(work, admitted, outcome, trust_images)
+                with self._proof_alone([work]):
+                    start = time.time()
+                    if work.scope is not Scope.TABLE:
+                        work.image = self._reader.statics(work.values, work.consistency)
+                    work.read_at = start
+                    self._append(work, admitted, outcome, trust_images)
         for consistency, members in by_level.items():
-            self._read(members, partial(self._read_rows, members, consistency))
-        for members in by_level.values():
-            for work in members:
-                self._append(work, admitted, outcome, trust_images)
+            with self._proof_alone(members):
+                self._rows(members, consistency, admitted, outcome, trust_images)
         outcome.statements += self._reader.statements - before
 
-    def _read(self, works: Sequence[Work], read: Callable[[], None]) -> None:
-        start = time.time()
+    @contextmanager
+    def _proof_alone(self, works: Sequence[Work]) -> Iterator[None]:
+        """A level above the configured one is asked for the proof alone: without it, the keys go on waiting."""
         try:
-            read()
-        except HelenusError:
-            # A level above the configured one is asked for the proof alone: without it, the keys go on waiting.
-            if any(w.events for w in works):
+            yield
+        except HelenusError as error:
+            if error.kind is not Kind.CASSANDRA_READ or any(w.events for w in works):
                 raise
-            return
-        for work in works:
-            work.read_at = start
 
-    def _read_statics(self, work: Work) -> None:
-        if work.scope is not Scope.TABLE:
-            work.image = self._reader.statics(work.values, work.consistency)
-
-    def _read_rows(self, works: Sequence[Work], consistency: int) -> None:
-        found = self._reader.rows([w.values for w in works], consistency)
+    def _rows(
+        self, works: Sequence[Work], consistency: int, admitted: Admitted, outcome: Outcome, trust_images: bool
+    ) -> None:
+        """Append rows as the answers come: a batch's images are never held together, and reads go on meanwhile."""
+        asked: dict[Key, list[Work]] = {}
         for work in works:
-            work.image = found.get(work.values)
+            asked.setdefault(work.values, []).append(work)
+        start = time.time()
+        for key, image in self._reader.rows(asked, consistency):
+            for work in asked[key]:
+                work.read_at, work.image = start, image
+                self._append(work, admitted, outcome, trust_images)
+                if image is not None:
+                    work.image = Image((), image.write_time)
 
     def _append(self, work: Work, admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
         """Hand over the records of a work, unless nothing is new about it. How many rows live is not known before."""
-        if work.read_at is None:
-            return
         outcome.keys_read += 1
+        known = work.pending.image if work.pending and trust_images and not work.events else None
         try:
-            if not work.events and trust_images and work.pending and work.pending.image:
-                work.digest = _digest(self._records(work))
-                if work.digest == work.pending.image:
+            if self._is_row(work):
+                make = self._row_of(work)
+                record = make(work.image)
+                work.digest = _digest([record])
+                if work.digest == known:
                     return
-            work.digest = _digest(self._appended(work, outcome))
+                self._hand_over(work, record, make, work.key, work.image, outcome)
+            else:
+                if known:
+                    work.digest = _digest(make(image) for make, _, image in self._marked(work))
+                    if work.digest == known:
+                        return
+                work.digest = _digest(self._appended(work, outcome))
         except HelenusError as error:
             if work.event is None and error.kind is Kind.CASSANDRA_READ:
-                work.read_at = None  # as in `_read`
+                work.read_at = None  # as in `_proof_alone`
                 return
             if work.event is None or error.kind is not Kind.POISON_EVENT:
                 raise
@@ -184,27 +248,82 @@ class Stage:
         if work.write_time is not None:
             outcome.newest_write_time = max(work.write_time, outcome.newest_write_time or work.write_time)
 
+    def _is_row(self, work: Work) -> bool:
+        return not work.is_marked or (work.scope is not Scope.TABLE and not self._reader.table.clustering)
+
+    def _row_of(self, work: Work) -> _Make:
+        event = work.event.value if work.event else None
+        shown = work.image.write_time if work.image else None
+        write_time = work.write_time if shown is None else shown
+        return lambda image: self._shape.row(work.key, image, write_time, event)
+
     def _appended(self, work: Work, outcome: Outcome) -> Iterator[Record]:
-        for record in self._records(work):
-            self.log.append(self.settings.data, work.partition, record.key, record.value, record.headers)
-            outcome.records += 1
+        for make, key, image in self._marked(work):
+            record = make(image)
+            self._hand_over(work, record, make, key, image, outcome)
             yield record
 
-    def _records(self, work: Work) -> Iterator[Record]:
-        """A row's record; or a marker and the live rows of its scope, which are read as they are asked for."""
+    def _marked(self, work: Work) -> Iterator[tuple[_Make, bytes, Image | None]]:
+        """What makes a record, of which key and of which image: a marker and the live rows of its scope.
+
+        Those rows are read as they are asked for.
+        """
         event = work.event.value if work.event else None
-        if not work.is_marked or (work.scope is not Scope.TABLE and not self._reader.table.clustering):
-            shown = work.image.write_time if work.image else None
-            yield self._shape.row(work.key, work.image, work.write_time if shown is None else shown, event)
-            return
         if work.scope is Scope.TABLE:
-            yield self._shape.truncation(work.write_time, event)
+            yield lambda _: self._shape.truncation(work.write_time, event), work.key, None
             live = self._reader.part(work.partition, work.parts, work.consistency)
         else:
-            yield self._shape.marker(work.key, work.image, work.write_time, event, work.bounds)
+            marker = partial(self._shape.marker, work.key, write_time=work.write_time, event=event, bounds=work.bounds)
+            yield marker, work.key, work.image
             live = self._reader.range(work.values, work.bounds or (None, None), work.consistency)
-        for key, image in live:
-            yield self._shape.row(self._codec.encode(key), image, image.write_time)
+        for values, image in live:
+            key = self._codec.encode(values)
+            yield partial(self._shape.row, key, write_time=image.write_time), key, image
+
+    def _hand_over(
+        self, work: Work, record: Record, make: _Make, key: bytes, image: Image | None, outcome: Outcome
+    ) -> None:
+        try:
+            self.log.append(self._data, work.partition, record.key, record.value, record.headers)
+            outcome.records += 1
+        except HelenusError as error:
+            if error.kind is not Kind.RECORD_TOO_LARGE:
+                raise
+            self._too_large(work, make, key, image, outcome, error)
+
+    def _too_large(
+        self, work: Work, make: _Make, key: bytes, image: Image | None, outcome: Outcome, error: HelenusError
+    ) -> None:
+        """Do what `errors.large.record` says with a record that the producer does not take."""
+        offset = f", offset {work.event.offset}" if work.event else ""
+        cause = HelenusError(error.kind, error.what, f"{self._name}, event of {work.topic} {work.partition}{offset}")
+        outcome.too_large += 1
+        own = key == work.key
+        if self.settings.errors_large_record == "dead-letter":
+            event = work.event if work.event and own else self._event(work, key)
+            dead_letters.append(self.log, self.settings.dead_letters, self.settings.name, event, cause)
+            work.dead_lettered |= own
+            return
+        if self.settings.errors_large_record == "reference" and image is not None:
+            for smaller, left_out in self._shape.smaller(image):
+                record = make(smaller)
+                headers = [*record.headers, left_out]
+                try:
+                    self.log.append(self._data, work.partition, record.key, record.value, headers)
+                    outcome.records += 1
+                    return
+                except HelenusError as again:
+                    if again.kind is not Kind.RECORD_TOO_LARGE:
+                        raise
+        raise cause
+
+    def _event(self, work: Work, key: bytes) -> Event:
+        """An event that asks for a key by itself: of a live row behind a marker, or of a key that is read again."""
+        own = key == work.key
+        start, end = work.bounds if own and work.bounds else (None, None)
+        scope, parts = (work.scope, work.parts) if own else (Scope.ROW, 1)
+        change = Change(None, None, scope, parts=parts, write_time=work.write_time, start=start, end=end)
+        return Event(work.topic, work.partition, -1, 0, key, encode(change))
 
     def _dead_letter(self, admitted: Admitted, outcome: Outcome) -> None:
         for event, cause in admitted.poison:
@@ -218,7 +337,10 @@ class Stage:
         for work in works:
             pending = work.pending
             copies = pending.copies if pending else 0
-            if work.published:
+            if work.dead_lettered:
+                outcome.dead_lettered += work.events + copies
+                copies = 0
+            elif work.published:
                 outcome.published += work.events + copies
                 copies = 0
             settled = self._gate.proven(work)
@@ -228,6 +350,8 @@ class Stage:
                     outcome.resolved.append(pending)
             elif pending or work.awaited:
                 attempts = pending.attempts + 1 if pending else 0
+                told = [work.event.timestamp / 1000] if work.event else []
+                since = min(told + ([pending.since] if pending else []))
                 image = work.digest or (pending.image if pending else None)
                 outcome.found.append(
                     Pending(
@@ -240,10 +364,16 @@ class Stage:
                         copies,
                         attempts,
                         bounds=work.bounds,
+                        since=since,
                     )
                 )
             if work.read_at is not None:
                 self._gate.mark(work, settled)
+
+
+def _made_at(table: Table) -> float:
+    """When a table was made, s since the epoch, if its id tells."""
+    return (table.id.time - _UUID_EPOCH) / 1e7 if table.id.version == 1 else 0.0
 
 
 def _digest(records: Iterable[Record]) -> bytes:

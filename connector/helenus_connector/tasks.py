@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,19 +35,23 @@ def task(
         first = context is None or context.attemptNumber() == 0
         owned: set[tuple[str, int]] = set()
         events: dict[str, list[Event]] = {}
+        lost: Counter[str] = Counter()
         for batch in batches:
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 event = Event(*row)
                 members = events.setdefault(event.topic, [])
                 if event.offset < 0:
                     owned.add((event.topic, event.partition))
+                    lost[event.topic] += event.timestamp
                 else:
                     members.append(event)
         outcomes = []
         for topic, members in events.items():
             again = [p for p in due.get(topic, ()) if (topic, p.partition) in owned]
-            if members or again:
-                outcomes.append(pickle.dumps(_run(plan, topic, members, again, trust_images and first)))
+            if members or again or lost[topic]:
+                outcome = _run(plan, topic, members, again, trust_images and first)
+                outcome.lost = lost[topic]
+                outcomes.append(pickle.dumps(outcome))
         yield pa.RecordBatch.from_arrays([pa.array(outcomes, pa.binary())], names=["outcome"])
 
     return run

@@ -121,9 +121,13 @@ def encode(change: Change) -> bytes:
 
 def decode(data: bytes) -> Change:
     """Read a Change: ours, or DataStax's three fields in either order. Raises ValueError if it is none."""
+    digest: str | None
+    node: str | None
     try:
+        if data[:2] == b"\2@" and data[34:36] == b"\2H" and data[72] == 0:  # as our agent writes: 32 and 36 characters
+            digest, node, at = data[2:34].decode(), data[36:72].decode(), 73
         # Null columns first, then a digest. A node id in this place is our order's null digest: 36 characters, not 32.
-        if data[:2] == b"\0\2" and data[2] != 72:
+        elif data[:2] == b"\0\2" and data[2] != 72:
             _, at = read_long(data, 0)
             digest, at = _read_text(data, at)
             node, at = _read_text(data, at)
@@ -167,10 +171,10 @@ def _bound(bound: Bound | None) -> bytes:
 
 
 def _branch(data: bytes, at: int) -> tuple[bool, int]:
-    branch, at = read_long(data, at)
-    if branch not in (0, 1):
+    branch = data[at]
+    if branch not in (0, 2):
         raise ValueError(f"not an event's value: union branch {branch}")
-    return branch == 1, at
+    return branch == 2, at + 1
 
 
 def _take(data: bytes, at: int) -> tuple[bytes, int]:

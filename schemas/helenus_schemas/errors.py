@@ -100,7 +100,9 @@ POLICIES: dict[Kind, Policy] = {
         Action.RETRY, "check value.converter.schema.registry.url and that the registry is up"
     ),
     Kind.REGISTRY_REFUSED: Policy(
-        Action.STOP, "compare the table with the subject's latest version; delete it or choose another data.topic"
+        Action.STOP,
+        "compare the table with the subject's latest version; delete it, choose another data.topic, or let "
+        "schema.on.incompatible=new-topic go on in another",
     ),
     Kind.POISON_EVENT: Policy(
         Action.DEAD_LETTER, "read the event at its position; errors.tolerance=all dead-letters such events"

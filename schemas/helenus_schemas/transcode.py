@@ -45,6 +45,8 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
     """Read an Avro int or long; returns it and the offset behind it. Raises IndexError at the end of data."""
     byte = data[at]
     at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
     value = byte & 0x7F
     shift = 7
     while byte & 0x80:

@@ -1,15 +1,18 @@
-"""Events that could not be processed, kept in a topic of their own, as Kafka Connect does."""
+"""Events that could not be told, kept in a topic of their own, as Kafka Connect does."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from helenus_schemas.errors import HelenusError
 from helenus_sinks.log import Log
 
+_PREFIX = "__connect.errors."
+
 
 class Failed(Protocol):
-    """An event at its place in the Log."""
+    """An event at its place in the Log; its offset is -1 if it was made for a key that no single event asked for."""
 
     @property
     def topic(self) -> str: ...
@@ -33,5 +36,14 @@ def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusEr
         "exception.class.name": f"{type(error).__module__}.{type(error).__qualname__}",
         "exception.message": error.what,
     }
-    encoded = [(f"__connect.errors.{name}", value.encode()) for name, value in headers.items()]
+    encoded = [(f"{_PREFIX}{name}", value.encode()) for name, value in headers.items()]
     log.append(topic, 0, event.key, event.value, encoded)
+
+
+def origin(headers: Sequence[tuple[str, bytes | None]] | None) -> tuple[str, int]:
+    """Topic and partition a dead letter came from. Raises ValueError if its headers do not say."""
+    told = dict(headers or ())
+    topic, partition = told.get(f"{_PREFIX}topic"), told.get(f"{_PREFIX}partition")
+    if topic is None or partition is None:
+        raise ValueError(f"no headers {_PREFIX}topic and {_PREFIX}partition")
+    return topic.decode(), int(partition)

@@ -18,6 +18,10 @@ class Log(Protocol):
     - One thread uses a Log at a time.
     """
 
+    def topics(self) -> dict[str, int]:
+        """How many partitions each topic has. Raises as `create`."""
+        ...
+
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         """Make the topic if it is missing; returns the number of partitions it has.
 
@@ -28,8 +32,8 @@ class Log(Protocol):
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         """Hand a record over; a value of None is a delete.
 
-        Raises HelenusError APPEND_FAILED if there is no room for a long time, RECORD_TOO_LARGE (the record is not taken,
-        all others are as before), or BROKER_REFUSED.
+        Raises HelenusError APPEND_FAILED if there is no room for a long time, RECORD_TOO_LARGE (the record is not
+        taken, all others are as before), or BROKER_REFUSED.
         """
         ...
 

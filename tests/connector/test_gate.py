@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import pytest
 
 from helenus_connector.gate import Event, Gate
+from helenus_connector.settle import Pending
 from helenus_schemas.change import Change, Scope, encode
+from helenus_schemas.cql import parse
+from helenus_schemas.key import KeyCodec
+from helenus_schemas.table import Column, Table
 
 
 def admit(path: Path, key: bytes | None, value: bytes | None) -> Any:
@@ -31,3 +36,17 @@ def test_what_is_no_event_is_poison(tmp_path: Path, key: bytes | None, value: by
     admitted = admit(tmp_path, key, value)
     assert (admitted.read, admitted.settled, admitted.works) == (1, 0, {})
     assert len(admitted.poison) == 1
+
+
+INT = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0),))
+
+
+@pytest.mark.parametrize(("written", "sent", "counts"), [(99, 150, (1, 0)), (150, 99, (1, 0)), (101, 150, (0, 1))])
+def test_a_key_of_a_table_that_was_made_anew(tmp_path: Path, written: int, sent: int, counts: tuple[int, int]) -> None:
+    """It can't be of the table, which was made at 100 s: outdated if it is older, poison if it is not."""
+    gate = Gate(SimpleNamespace(query_consistency="LOCAL_QUORUM"), SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
+    event = Event("t", 1, 2, sent * 1000, b"no int", encode(Change(None, None, write_time=written * 10**6)))
+    waits = Pending("t", 1, b"no int", 0, copies=2)
+    admitted = gate.admit([event], [waits], KeyCodec(INT), made_at=100.0)
+    assert (admitted.outdated, len(admitted.poison)) == counts
+    assert (admitted.gone, admitted.works) == ([waits], {})

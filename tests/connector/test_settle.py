@@ -1,5 +1,7 @@
 """When a read is proven, and how pending keys wait."""
 
+from pathlib import Path
+
 from cassandra import ConsistencyLevel as CL  # noqa: N817
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +40,7 @@ def pending(
 
 
 def test_keys_wait_their_time_and_longer_each_time() -> None:
-    keys = PendingKeys({"t": 2.0})
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [pending(b"a")], now=100.0)
     assert keys.next_due() == 102.0
     assert keys.due(101.9) == []
@@ -50,17 +52,35 @@ def test_keys_wait_their_time_and_longer_each_time() -> None:
 
 
 def test_a_resolved_key_is_forgotten() -> None:
-    keys = PendingKeys({"t": 2.0})
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [pending(b"a")], now=100.0)
     keys.apply(keys.due(102.0), [], now=102.0)
     assert (len(keys), keys.next_due()) == (0, None)
 
 
 def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
-    keys = PendingKeys({"t": 2.0})
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [pending(b"a", b"c1", image=b"old")], now=100.0)
     keys.apply([], [pending(b"a", b"c1", copies=2), pending(b"a", b"c2", copies=1, image=b"new")], now=101.0)
     (held,) = keys.due(102.0)
     assert set(held.awaited) == {b"c1", b"c2"}
     assert (held.copies, held.image) == (3, b"new")
     assert keys.counts("t") == (1, 3)
+
+
+def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "pending"
+    keys = PendingKeys({"t": 2.0, "gone": 2.0}, {"t": 30.0, "gone": 30.0}, file)
+    keys.apply([], [Pending("t", 1, b"old", 3, copies=4, attempts=5, since=100.0)], now=150.0)
+    keys.apply([], [Pending("t", 1, b"new", 0, since=149.0), Pending("gone", 0, b"k", 0, since=1.0)], now=150.0)
+    keys.save(150.0)
+    later = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+    later.load(200.0)
+    (held,) = later.due(202.0)
+    assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
+    assert [a.seen for a in held.awaited.values()] == [200.0], "its proof begins anew"
+    later.apply([held], [], 203.0)
+    later.save(203.0)
+    again = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+    again.load(204.0)
+    assert len(again) == 0

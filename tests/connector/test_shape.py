@@ -36,6 +36,8 @@ class Subjects(Registry):
         self.subjects[subject] = number
         return number
 
+    keep = register
+
     def read(self, data: bytes) -> Any:
         assert data[0] == 0
         source = io.BytesIO(data[5:])

@@ -6,6 +6,7 @@ import hashlib
 import io
 import tarfile
 import threading
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from helenus_stack.progress import Progress, Silent
 
 CONTENT = b"classes"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-SERVERS = ("cassandra", "cassandra-4.1", "cassandra-4.0", "kafka", "registry")
+SERVERS = ("cassandra", "cassandra-4.1", "cassandra-4.0", "kafka", "registry", "connect", "postgres")
 
 
 def artifact(name: str) -> Artifact:
@@ -120,3 +121,18 @@ def test_an_archive_is_unpacked_once(tmp_path: Path) -> None:
     assert jars.unpack(archive, Silent()) == folder
     assert (folder / "lib" / "run.jar").read_bytes() == CONTENT
     assert (folder / "seen").exists()
+
+
+def test_an_archive_in_a_jar_is_unpacked(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as tar:
+        member = tarfile.TarInfo("bin/run")
+        member.size, member.mode = len(CONTENT), 0o755
+        tar.addfile(member, io.BytesIO(CONTENT))
+    with zipfile.ZipFile(tmp_path / "server-1.0.jar", "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", "")
+        jar.writestr("server.txz", packed.getvalue())
+    program = jars.unpack(tmp_path / "server-1.0.jar", Silent()) / "bin" / "run"
+    assert program == tmp_path / "server-1.0" / "bin" / "run"
+    assert program.read_bytes() == CONTENT
+    assert program.stat().st_mode & 0o111

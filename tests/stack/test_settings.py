@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from helenus_stack import cassandra, kafka, ports, registry, secure
+from helenus_stack import cassandra, connect, kafka, ports, postgres, registry, secure
 from helenus_stack.errors import StackError
 from helenus_stack.settings import Settings
 
@@ -64,13 +64,15 @@ def test_kafka_formats_its_folder_only_before_the_first_start(tmp_path: Path) ->
 
 
 def test_every_listener_is_on_loopback_and_distinct() -> None:
-    listeners = Settings(nodes=3).listeners
-    assert len(set(listeners)) == len(listeners) == 13
+    assert len(Settings(nodes=3).listeners) == 13
+    listeners = Settings(nodes=3, connect=True, postgres=True).listeners
+    assert len(set(listeners)) == len(listeners) == 15
     assert all(address.startswith("127.0.0.") for address, _ in listeners)
 
 
 def test_stacks_a_hundred_apart_never_meet() -> None:
-    numbers = [port for address, port in Settings(nodes=3).listeners if address == "127.0.0.1"]
+    listeners = Settings(nodes=3, connect=True, postgres=True).listeners
+    numbers = [port for address, port in listeners if address == "127.0.0.1"]
     assert len({port % ports.STEP for port in numbers}) == len(numbers)
 
 
@@ -148,6 +150,63 @@ def test_the_registry_keeps_schemas_in_its_folder(tmp_path: Path) -> None:
         f"-Dapicurio.datasource.url=jdbc:h2:file:{tmp_path / 'registry' / 'schemas'};WRITE_DELAY=0" in command.arguments
     )
     assert command.folder == tmp_path / "apicurio"
+
+
+def test_connect_reads_with_the_stacks_registry(tmp_path: Path) -> None:
+    command = connect.prepare(Settings(port_offset=100), tmp_path, JAVA, JARS)
+    assert command.arguments[-1] == str(tmp_path / "worker.properties")
+    properties = (tmp_path / "worker.properties").read_text().splitlines()
+    assert "bootstrap.servers=127.0.0.1:9192" in properties
+    assert "listeners=http://127.0.0.1:8183" in properties
+    for side in ("key", "value"):
+        assert f"{side}.converter.apicurio.registry.url=http://127.0.0.1:8181/apis/registry/v2" in properties
+
+
+def test_a_secure_stack_has_no_connect(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="not set up for a secure stack"):
+        connect.server(Settings(secure=True, connect=True), tmp_path)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """PostgreSQL's, as if unpacked, on a machine that it is for."""
+    (tmp_path / "postgresql").mkdir()
+    monkeypatch.setattr(postgres.sys, "platform", "linux")
+    monkeypatch.setattr(postgres.platform, "machine", lambda: "x86_64")
+    return tmp_path / "postgresql.jar"
+
+
+def test_postgres_makes_its_database_only_before_the_first_start(tmp_path: Path, archive: Path) -> None:
+    first = postgres.prepare(Settings(), tmp_path, JAVA, [archive])
+    (tmp_path / "data").mkdir()
+    later = postgres.prepare(Settings(), tmp_path, JAVA, [archive])
+    assert "initdb" in " ".join(first.arguments)
+    assert "initdb" not in " ".join(later.arguments)
+    assert "listen_addresses=127.0.0.1" in later.arguments
+    assert (tmp_path / "pg_hba.conf").read_text() == "host helenus helenus 127.0.0.1/32 trust\n"
+
+
+@pytest.mark.parametrize(("user", "started"), [(0, "setpriv"), (1000, "postgres")])
+def test_postgres_is_never_root(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, user: int, started: str
+) -> None:
+    monkeypatch.setattr(postgres.os, "geteuid", lambda: user)
+    (tmp_path / "data").mkdir()
+    assert Path(postgres.prepare(Settings(), tmp_path, JAVA, [archive]).arguments[0]).name == started
+
+
+def test_postgres_says_where_it_does_not_run(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres.platform, "machine", lambda: "aarch64")
+    with pytest.raises(StackError, match=r"for Linux on x86-64 \(linux aarch64\)"):
+        postgres.prepare(Settings(), tmp_path, JAVA, [archive])
+
+
+@pytest.mark.parametrize(("noted", "found"), [(["1"] * 7 + ["ready   "], True), (["1"] * 7 + ["starting"], False)])
+def test_postgres_is_ready_when_it_notes_so(tmp_path: Path, noted: list[str], found: bool) -> None:
+    assert not postgres.ready(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "postmaster.pid").write_text("\n".join(noted))
+    assert postgres.ready(tmp_path) is found
 
 
 @pytest.fixture

@@ -1,0 +1,347 @@
+"""What the connector does in a second, as ratios of one run, and what it costs.
+
+    python -m bench connector [reads] [copies] [memory] [backlog] [--seconds 6] [--events 100000]
+
+- reads: rows re-read per second against one query per event as DataStax's connector sends them: batches of 200, ten
+  single threads, one SELECT each, and a barrier. Both cover the same events, in one process, in turns.
+- copies: events per second through the stage when two of three are copies from other replicas.
+- memory: of a process whose stage sees ten times as many changes as its cache holds.
+- backlog: records per second of the whole connector, Spark and all, and CPU seconds per million of its processes and
+  of Cassandra.
+
+Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import resource
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from cassandra import ConsistencyLevel
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.metadata import Murmur3Token
+from cassandra.query import BoundStatement
+from confluent_kafka import Producer
+
+from bench.path import read_metrics, running, topics_exist, wait
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.gate import Event
+from helenus_connector.reread import Reader
+from helenus_connector.rows import RawProtocolHandler, row_factory
+from helenus_connector.stage import Stage
+from helenus_schemas import names
+from helenus_schemas.cassandra import connect
+from helenus_schemas.change import Change, encode
+from helenus_schemas.key import Key, KeyCodec
+from helenus_schemas.table import Table, read_tables
+from helenus_sinks.kafka import KafkaLog
+from helenus_stack import programs
+from helenus_stack.cql import session
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Terminal
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+NODES = [f"ad310466-96a7-4cb2-acf4-59535a96081{n}" for n in range(3)]
+ROWS = 5_000
+BATCH = 20_000  # as max.batch.size
+PARTS = 4
+TABLES = {
+    "single": ("k int PRIMARY KEY, v text, n int", 1),
+    "clustering": ("p int, c int, v text, n int, PRIMARY KEY (p, c)", 10),
+    "wide": ("p int, c int, v text, n int, PRIMARY KEY (p, c)", 100),
+    "composite": ("p int, q int, v text, n int, PRIMARY KEY ((p, q))", 1),
+}
+"""Columns, and rows in a partition."""
+
+
+def key(table: str, row: int) -> Key:
+    """The primary key of the n-th row, as CQL bytes."""
+    if table == "single":
+        return (struct.pack(">i", row),)
+    first, second = divmod(row, TABLES[table][1] if table != "composite" else 10)
+    return struct.pack(">i", first), struct.pack(">i", second)
+
+
+def create(cassandra: Any, rows: int = ROWS) -> None:
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    cassandra.execute(f"CREATE KEYSPACE IF NOT EXISTS bench WITH replication = {replication}")
+    for table, (columns, _) in TABLES.items():
+        cassandra.execute(f"CREATE TABLE IF NOT EXISTS bench.{table} ({columns}) WITH cdc = true")
+        width = len(key(table, 0))
+        names = "k" if table == "single" else "p, q" if table == "composite" else "p, c"
+        insert = cassandra.prepare(
+            f"INSERT INTO bench.{table} ({names}, v, n) VALUES ({'?, ' * width}?, ?) USING TIMESTAMP 1"
+        )
+        rows_of = [(*(struct.unpack(">i", k or b"")[0] for k in key(table, n)), "x" * 100, n) for n in range(rows)]
+        execute_concurrent_with_args(cassandra, insert, rows_of, concurrency=100)
+
+
+class Bench:
+    """A table of the benchmark and what reads it in this process."""
+
+    def __init__(self, status: Status, table: str, directory: Path, **more: object) -> None:
+        given = {
+            "name": table,
+            "keyspace": "bench",
+            "table": table,
+            "cassandra.contact.points": ",".join(status.contact_points),
+            "cassandra.port": str(status.cql_port),
+            "cassandra.local.dc": str(status.local_dc),
+            "value.converter.schema.registry.url": status.registry_url,
+            **{name.replace("_", "."): str(value) for name, value in more.items()},
+        }
+        self.settings = ConnectorSettings.of(given, "bench")
+        self.session = connect(self.settings, None, RawProtocolHandler, row_factory, metadata=True)
+        found = read_tables(self.session, "bench").values()
+        self.table: Table = next(t for t in found if t.name == table)
+        self.codec = KeyCodec(self.table)
+        log = KafkaLog({"bootstrap.servers": status.bootstrap_servers})
+        log.create(self.settings.data, PARTS, {})
+        directory.mkdir(parents=True, exist_ok=True)
+        self.stage = Stage(self.settings, self.session, log, directory)
+
+    def events(self, rows: Iterable[int], copies: int = 1, first: int = 0) -> list[Event]:
+        """An event for each row, and those of as many other nodes as there are copies, a little later."""
+        made = []
+        for n, row in enumerate(rows, first):
+            encoded = self.codec.encode(key(self.table.name, row))
+            digest = hashlib.md5(struct.pack(">q", n), usedforsecurity=False).hexdigest()
+            values = (encode(Change(digest, node, write_time=1)) for node in NODES[:copies])
+            made += [Event(self.settings.events, 0, n, 0, encoded, value) for value in values]
+        return made
+
+    def close(self) -> None:
+        self.stage.log.close()
+        self.session.cluster.shutdown()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PIECES, []], default=list(PIECES))
+    parser.add_argument("--seconds", type=float, default=6, help="of each measurement of reads")
+    parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
+    parser.add_argument("--stack", type=Path, help="use the stack in this directory, which runs already")
+    options = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        if options.stack:
+            measure(Stack(options.stack), directory, options)
+        else:
+            with Stack(directory / "stack", progress=Terminal()) as stack:
+                measure(stack, directory, options)
+
+
+def measure(stack: Stack, directory: Path, options: argparse.Namespace) -> None:
+    status = stack.status()
+    with session(status) as cassandra:
+        create(cassandra)
+        for part in options.parts:
+            PIECES[part](status, cassandra, directory / part, options)
+
+
+def skewed(rows: int, count: int) -> list[int]:
+    """Zipf 0.99."""
+    return random.choices(range(rows), [1 / (i + 1) ** 0.99 for i in range(rows)], k=count)
+
+
+def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
+    random.seed(1)
+    print(f"{'events re-read per second':28} {'one by one':>10} {'grouped':>10} {'ratio':>7} {'CPU ratio':>9}")
+    unique = random.sample(range(ROWS), ROWS) * 40
+    for table, kind, chosen, batch in (
+        ("single", "unique", unique, ROWS),
+        ("single", "uniform", random.choices(range(ROWS), k=200_000), BATCH),
+        ("single", "zipf", skewed(ROWS, 200_000), BATCH),
+        ("clustering", "unique", unique, ROWS),
+        ("wide", "unique", unique, ROWS),
+        ("composite", "unique", unique, ROWS),
+        ("composite", "zipf", skewed(ROWS, 200_000), BATCH),
+    ):
+        bench = Bench(status, table, directory)
+        wanted = [key(table, row) for row in chosen]
+        reader = Reader(bench.session, bench.table, bench.settings)
+        query = reader._select(" AND ".join(f"{c.name} = ?" for c in bench.table.primary_key))
+        one: list[tuple[float, float]] = []
+        grouped: list[tuple[float, float]] = []
+        for _ in range(3):  # in turns, so that what else the machine does meets both
+            one.append(rate(lambda b, q=query, s=bench.session: one_by_one(s, q, b), wanted, 200, options.seconds / 3))
+            grouped.append(rate(lambda b, r=reader: in_groups(r, b), wanted, batch, options.seconds / 3))
+        slow, fast = median(one), median(grouped)
+        name = f"{table}, {kind}"
+        print(
+            f"{name:28} {slow[0]:>10.0f} {fast[0]:>10.0f} {fast[0] / slow[0]:>7.1f} {slow[1] / fast[1]:>9.1f}",
+            flush=True,
+        )
+        bench.close()
+
+
+def median(found: list[tuple[float, float]]) -> tuple[float, float]:
+    return sorted(found)[len(found) // 2]
+
+
+def rate(work: Callable[[Sequence[Key]], None], wanted: list[Key], size: int, seconds: float) -> tuple[float, float]:
+    """Events per second, and CPU seconds of this process per event, in batches of a size."""
+    work(wanted[:size])
+    done, start, cpu = 0, time.monotonic(), time.process_time()
+    while time.monotonic() - start < seconds:
+        at = done % (len(wanted) - size)
+        work(wanted[at : at + size])
+        done += size
+    return done / (time.monotonic() - start), (time.process_time() - cpu) / done
+
+
+_threads = [ThreadPoolExecutor(1) for _ in range(10)]
+
+
+def one_by_one(cassandra: Any, query: Any, batch: Sequence[Key]) -> None:
+    """As DataStax's connector: each key to the one of ten threads that its hash says, then wait for all."""
+
+    def read(wanted: Key) -> None:
+        bound = BoundStatement(query, consistency_level=ConsistencyLevel.LOCAL_QUORUM)
+        bound.values = list(wanted)
+        assert cassandra.execute(bound).one() is not None
+
+    for answer in [_threads[hash(k) % 10].submit(read, k) for k in batch]:
+        answer.result()
+
+
+def in_groups(reader: Reader, batch: Sequence[Key]) -> None:
+    """As the stage: every key of a batch once."""
+    for _ in reader.rows(dict.fromkeys(batch), ConsistencyLevel.LOCAL_QUORUM):
+        pass
+
+
+def copies(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
+    """Changes of few keys, each told by three nodes: in the same batch, and in later ones."""
+    bench = Bench(status, "single", directory, cache_max_capacity=1 << 20)
+    count, batch = 60_000, 20_000
+    chosen = skewed(ROWS, count)
+    for name, events in (
+        ("copies come together", bench.events(chosen, 3)),
+        ("copies come later", sorted(bench.events(chosen, 3, count), key=lambda e: e.value[38:] if e.value else b"")),
+    ):
+        bench.stage.run(bench.events(chosen[:100], 1, 10 * count), (), True)
+        totals: dict[str, int] = {}
+        start, cpu = time.monotonic(), time.process_time()
+        for at in range(0, len(events), batch):
+            outcome = bench.stage.run(events[at : at + batch], (), True)
+            for counted in ("read", "published", "settled", "records"):
+                totals[counted] = totals.get(counted, 0) + getattr(outcome, counted)
+        seconds, cpu = time.monotonic() - start, time.process_time() - cpu
+        print(f"{name}: {len(events) / seconds:.0f} events/s, {cpu / len(events) * 1e6:.1f} CPU µs each; {totals}")
+    # Every event another row: what a record costs.
+    events = bench.events(list(range(ROWS)) * 4, 1, 20 * count)
+    start, cpu, records = time.monotonic(), time.process_time(), 0
+    for at in range(0, len(events), ROWS):
+        records += bench.stage.run(events[at : at + ROWS], (), True).records
+    seconds, cpu = time.monotonic() - start, time.process_time() - cpu
+    print(f"no copies: {records / seconds:.0f} records/s, {cpu / records * 1e6:.0f} CPU µs each", flush=True)
+    bench.close()
+
+
+def memory(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
+    capacity = 20_000
+    bench = Bench(status, "single", directory, cache_max_capacity=capacity)
+    told = []
+    for turn in range(11):
+        for part in range(4):
+            events = bench.events(
+                random.choices(range(ROWS), k=capacity // 4), 1, turn * capacity + part * capacity // 4
+            )
+            bench.stage.run(events, (), True)
+        told.append(resident())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"memory after 1 to 11 times the cache's capacity, MB: {' '.join(f'{m:.0f}' for m in told)}; peak {peak:.0f}")
+    bench.close()
+
+
+def resident() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
+    """The connector's own command, ready and warm, meets a backlog of changes of as many rows."""
+    warm, count = 20_000, options.events
+    cassandra.execute("CREATE TABLE IF NOT EXISTS bench.backlog (k int PRIMARY KEY, v text, n int) WITH cdc = true")
+    insert = cassandra.prepare("INSERT INTO bench.backlog (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1")
+    rows = ((n, "x" * 100, n) for n in range(warm + count))
+    execute_concurrent_with_args(cassandra, insert, rows, concurrency=100)
+    log = KafkaLog({"bootstrap.servers": status.bootstrap_servers})
+    log.create("events-bench.backlog", PARTS, {})
+    (table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == "backlog")
+    codec = KeyCodec(table)
+    producer = Producer({"bootstrap.servers": status.bootstrap_servers, "linger.ms": 20})
+
+    def produce(first: int, last: int) -> None:
+        for n in range(first, last):
+            raw = struct.pack(">i", n)
+            partition = names.partition(Murmur3Token.hash_fn(raw), PARTS)
+            digest = hashlib.md5(raw, usedforsecurity=False).hexdigest()
+            value = encode(Change(digest, NODES[0], write_time=1))
+            producer.produce("events-bench.backlog", value, codec.encode((raw,)), partition)
+            if not n % 1000:
+                producer.poll(0)
+        producer.flush()
+
+    connector = programs.connector(status, directory, "bench", "backlog")
+    with running(connector, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
+        topics_exist(status, "data-bench.backlog")
+        port = connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
+
+        def written() -> float:
+            return read_metrics(port).get('helenus_connector_records_total{connector="bench-backlog"}', 0)
+
+        produce(0, warm)
+        wait(lambda: written() >= warm, "warm-up")
+        time.sleep(3)
+        mine, node = connector.process.pid, next(s.pid for s in status.servers if s.name.startswith("cassandra"))
+        broker = next(s.pid for s in status.servers if s.name == "kafka")
+        assert mine
+        assert node
+        assert broker
+        before = [cpu_of(pid) for pid in (mine, node, broker)]
+        start = time.monotonic()
+        produce(warm, warm + count)
+        wait(lambda: written() >= warm + count, "the backlog", 600)
+        seconds = time.monotonic() - start
+        spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, node, broker)], strict=True)]
+    told = ", ".join(
+        f"{n} {s / count * 1e6:.0f}" for n, s in zip(("connector", "Cassandra", "Kafka"), spent, strict=True)
+    )
+    print(
+        f"backlog of {count}: {count / seconds:.0f} records/s; CPU s per million: {told}; load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def cpu_of(process: int) -> float:
+    """CPU seconds of a process, its children, and theirs, those that have ended included."""
+    total, left = 0.0, [process]
+    while left:
+        pid = left.pop()
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                left += map(int, (task / "children").read_text().split())
+        except OSError:
+            continue
+    return total
+
+
+PIECES: dict[str, Callable[..., None]] = {"reads": reads, "copies": copies, "memory": memory, "backlog": backlog}
+
+
+if __name__ == "__main__":
+    main()

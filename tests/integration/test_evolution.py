@@ -1,0 +1,215 @@
+"""A table changes while it is written to: nothing stops, and readers with older and newer schemas read on."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from integration.pipeline import Pipeline, eventually
+
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.registry import Registry
+from helenus_connector.shape import RowShape
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Column, Table
+from helenus_stack.records import messages
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+TABLE = "evolution.t"
+AGAIN = "evolution.again"
+ALTERS = (
+    ("TABLE {t} WITH comment = 'as it was made'", "(k, c, v) VALUES (9, 1, 'first')"),
+    ("TABLE {t} ADD added map<text, int>", "(k, c, added) VALUES (9, 2, {{'a': 1}})"),
+    ("TABLE {t} DROP n", "(k, c, v) VALUES (9, 3, 'dropped')"),
+    ("TABLE {t} ADD n int", "(k, c, n) VALUES (9, 4, 3)"),
+    ("TYPE evolution.place ADD town text", "(k, c, pl) VALUES (9, 5, {{street: 's', no: 1, town: 'w'}})"),
+    ("TYPE evolution.place RENAME no TO number", "(k, c, pl) VALUES (9, 6, {{street: 's', number: 2}})"),
+    ("TABLE {t} RENAME c TO d", "(k, d, v) VALUES (9, 7, 'renamed')"),
+)
+"""What is altered, and a row that is written after it: the first with c = 1, and so on."""
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    session.execute("CREATE KEYSPACE evolution WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute("CREATE TYPE evolution.place (street text, no int)")
+    session.execute(
+        f"CREATE TABLE {TABLE} (k int, c int, v text, n int, pl frozen<place>, PRIMARY KEY (k, c)) WITH cdc = true"
+    )
+    session.execute(f"CREATE TABLE {AGAIN} (k int PRIMARY KEY, v int) WITH cdc = true")
+    pipeline = Pipeline(status, directory)
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect(TABLE, AGAIN, schema_on_incompatible="new-topic").start().ready(240)
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+@pytest.fixture
+def registry(status: Status) -> Iterator[SchemaRegistryClient]:
+    client = SchemaRegistryClient({"url": status.registry_url})
+    yield client
+    client.close()
+
+
+class Writer(threading.Thread):
+    """Writes a column of rows until it is told to stop; `clustering` is its name for the second key column."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__(daemon=True)
+        self.session = session
+        self.clustering = "c"
+        self.written = 0
+        self._stop_it = threading.Event()
+
+    def __enter__(self) -> Writer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_it.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._stop_it.wait(0.005):
+            i = self.written
+            try:
+                self.session.execute(
+                    f"INSERT INTO {TABLE} (k, {self.clustering}, v) VALUES ({i % 5}, {i % 50}, 'v{i}')"
+                )
+            except Exception:  # between a rename and its news
+                continue
+            finally:
+                self.written += 1
+
+
+def test_alter_table_and_type_at_load(pipeline: Pipeline, session: Any, registry: SchemaRegistryClient) -> None:
+    with Writer(session) as writer:
+        for step, (alter, insert) in enumerate(ALTERS, 1):
+            session.execute("ALTER " + alter.format(t=TABLE))
+            writer.clustering = "d" if "RENAME c" in alter else "c"
+            session.execute(f"INSERT INTO {TABLE} " + insert.format())
+            eventually(lambda: last_key(pipeline)[9] == step, 90, f"a record after ALTER {alter}")  # noqa: B023
+    assert writer.written > 300
+    # A field's value is under its name of then, in a record of before, until the row is written again.
+    session.execute(f"INSERT INTO {TABLE} (k, d, pl) VALUES (9, 5, {{street: 's', number: 1, town: 'w'}})")
+    pipeline.converges(TABLE, 150)
+    shown = {tuple(r.key.values()): r.value for r in pipeline.records(TABLE) if r.key["k"] == 9}
+    assert [bool(shown[9, c]) for c in range(1, 8)] == [True] * 7
+    assert shown[9, 2]["added"] == {"a": 1}  # type: ignore[index]
+    assert shown[9, 5]["pl"]["town"] == "w"  # type: ignore[index]
+    assert shown[9, 6]["pl"]["number"] == 2  # type: ignore[index]
+    assert {tuple(r.key) for r in pipeline.records(TABLE)} == {("k", "c")}, (
+        "a key is the same for all of a table's life"
+    )
+    assert registry.get_compatibility(f"data-{TABLE}-value") == "BACKWARD"
+    assert registry.get_versions(f"data-{TABLE}-key") == [1]
+
+
+def test_old_and_new_readers_read_every_record(pipeline: Pipeline, registry: SchemaRegistryClient) -> None:
+    subject = f"data-{TABLE}-value"
+    versions = [registry.get_version(subject, v) for v in registry.get_versions(subject)]
+    parsed = {v.schema_id: fastavro.parse_schema(json.loads(v.schema.schema_str)) for v in versions}
+    assert len(parsed) >= 5
+    found = set()
+    for message in messages(pipeline.status.bootstrap_servers, f"data-{TABLE}"):
+        if message.value() is None:
+            continue
+        number = int.from_bytes(message.value()[1:5], "big")
+        found.add(number)
+        for reader in parsed.values():
+            record = fastavro.schemaless_reader(io.BytesIO(message.value()[5:]), parsed[number], reader)
+            assert record.keys() == {f["name"] for f in reader["fields"]}
+    assert found == set(parsed), "there are records of every version"
+
+
+def test_a_table_made_anew_with_another_key_goes_on_in_a_new_topic(pipeline: Pipeline, session: Any) -> None:
+    for k in range(20):
+        session.execute(f"INSERT INTO {AGAIN} (k, v) VALUES ({k}, 1)")
+    pipeline.converges(AGAIN, 150)
+    for k in range(20):
+        session.execute(f"INSERT INTO {AGAIN} (k, v) VALUES ({k}, 2)")
+    session.execute(f"DROP TABLE {AGAIN}")
+    time.sleep(1)
+    session.execute(f"CREATE TABLE {AGAIN} (a text, b int, v int, PRIMARY KEY (a, b)) WITH cdc = true")
+    for b in range(20):
+        session.execute(f"INSERT INTO {AGAIN} (a, b, v) VALUES ('x', {b}, 3)")
+    made = session.execute("SELECT id FROM system_schema.tables WHERE keyspace_name='evolution' AND table_name='again'")
+    topic = f"{AGAIN}-{str(made.one().id)[:8]}"
+    records = eventually(
+        lambda: complete(pipeline, topic), 150, f"records on data-{topic}: {pipeline.connector.tail()}"
+    )
+    assert {(r.key["a"], r.key["b"], r.value["v"]) for r in records} == {("x", b, 3) for b in range(20)}
+    assert all("k" in r.key for r in pipeline.records(AGAIN))
+    eventually(lambda: not pipeline.connector.total("helenus_connector_keys_pending"), 30, "no key waits for ever")
+    pipeline.adds_up("evolution-again")
+
+
+def last_key(pipeline: Pipeline) -> dict[int, int]:
+    """The last clustering key of each partition on the topic."""
+    return {9: 0} | dict(tuple(r.key.values()) for r in pipeline.records(TABLE))
+
+
+def complete(pipeline: Pipeline, topic: str) -> list[Any]:
+    try:
+        records = pipeline.records(topic)
+    except Exception:  # there is no such topic yet
+        return []
+    return records if len({tuple(r.key.values()) for r in records}) == 20 else []
+
+
+def shape(status: Status, table: Table, tmp_path: Path, **more: str) -> RowShape:
+    given = {
+        "name": "n",
+        "keyspace": table.keyspace,
+        "table": table.name,
+        "value.converter.schema.registry.url": status.registry_url,
+        **{key.replace("_", "."): value for key, value in more.items()},
+    }
+    settings = ConnectorSettings.of(given, "test")
+    registry = Registry(settings, tmp_path / "schemas.json")
+    try:
+        return RowShape(table, settings, registry)
+    finally:
+        registry.close()
+
+
+def table(name: str, *columns: tuple[str, str]) -> Table:
+    made = [Column("k", parse("int"), "partition_key", 0), *(Column(n, parse(t)) for n, t in columns)]
+    return Table("evolution", name, uuid.uuid1(), tuple(made), cdc=True)
+
+
+def test_what_the_registry_refuses_is_said_with_advice(
+    status: Status, registry: SchemaRegistryClient, tmp_path: Path
+) -> None:
+    shape(status, table("refused", ("v", "int")), tmp_path)
+    with pytest.raises(HelenusError, match=r"subject data-evolution.refused-value.*schema\.on\.incompatible") as told:
+        shape(status, table("refused", ("v", "text")), tmp_path)
+    assert told.value.kind is Kind.REGISTRY_REFUSED
+
+
+def test_schemas_are_not_registered_where_they_may_not_be(
+    status: Status, registry: SchemaRegistryClient, tmp_path: Path
+) -> None:
+    off = {"value_converter_auto_register_schemas": "false"}
+    with pytest.raises(HelenusError, match="has not this schema"):
+        shape(status, table("manual", ("v", "int")), tmp_path, **off)
+    assert not [s for s in registry.get_subjects() if "manual" in s]
+    shape(status, table("manual", ("v", "int")), tmp_path)
+    registry.set_compatibility("data-evolution.manual-value", "NONE")
+    (tmp_path / "schemas.json").unlink()
+    shape(status, table("manual", ("v", "int")), tmp_path, **off)
+    assert registry.get_compatibility("data-evolution.manual-value") == "NONE", "what is there is left as it is"

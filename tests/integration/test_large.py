@@ -1,0 +1,235 @@
+"""What is large: records beyond what their topic takes, partitions of many rows, tables of many columns."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra.concurrent import execute_concurrent_with_args
+from integration.pipeline import script, write_properties
+from integration.staged import Staged, headers, keys
+
+from helenus_schemas.change import Scope, decode
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_stack.records import Decoder, messages
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+LARGE = 1_500_000
+LIMIT = 1_000_000
+"""librdkafka's own; a broker's default is a little more."""
+
+Make = Callable[..., Staged]
+
+
+@pytest.fixture
+def staged(status: Status, session: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Make]:
+    """Makes the stage of a table of the test's own in keyspace `large`, with these columns."""
+    session.execute(
+        "CREATE KEYSPACE IF NOT EXISTS large WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    name = re.sub(r"\W", "_", request.node.name)[5:45]
+    made: list[Staged] = []
+
+    def make(columns: str = "k int PRIMARY KEY, a int, v text, w blob", **more: Any) -> Staged:
+        session.execute(f"CREATE TABLE IF NOT EXISTS large.{name} ({columns}) WITH cdc = true")
+        made.append(Staged(status, tmp_path / str(len(made)), f"large.{name}", **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def fill(session: Any, stage: Staged, large: int = 1, rows: int = 3) -> None:
+    """Rows of which the one with this key has a value too large for a record."""
+    insert = session.prepare(
+        f"INSERT INTO {stage.settings.keyspace}.{stage.settings.table} (k, a, v, w) VALUES (?, ?, ?, ?) "
+        "USING TIMESTAMP 5"
+    )
+    for k in range(rows):
+        session.execute(insert, (k, k, "v" * (LARGE if k == large else 10), b"w" * 20))
+
+
+def test_the_connector_stops_and_says_which(staged: Make, session: Any) -> None:
+    stage = staged()
+    fill(session, stage)
+    events = [stage.event(key) for key in keys(3)]
+    for _ in range(2):  # nothing is skipped: the next start meets it again
+        with pytest.raises(HelenusError) as error:
+            stage.run(events)
+        assert error.value.kind is Kind.RECORD_TOO_LARGE
+        told = str(error.value)
+        size = int(re.search(r"a record of (\d+) bytes", told)[1])  # type: ignore[index]
+        assert LARGE < size < LARGE + 500
+        assert f"{LIMIT} are allowed" in told
+        assert f"large.{stage.settings.table}, event of {stage.settings.events} 0, offset 2" in told
+        assert "max.message.bytes" in told
+        assert "errors.large.record" in told
+        stage.log.close()
+
+
+def test_a_dead_letter(staged: Make, session: Any) -> None:
+    stage = staged(errors_large_record="dead-letter")
+    fill(session, stage)
+    events = [stage.event(key, digest=key.hex()) for key in keys(3)]
+    outcome = stage.run(events)
+    assert (outcome.published, outcome.dead_lettered, outcome.records, outcome.too_large) == (2, 1, 2, 1)
+    assert {json.loads(r.key())["k"] for r in stage.records()} == {0, 2}
+    (letter,) = stage.dead_letters()
+    assert (letter.key(), letter.value()) == (events[1].key, events[1].value)
+    told = headers(letter)
+    assert told["__connect.errors.offset"] == b"2"
+    assert b"a record of 15" in told["__connect.errors.exception.message"]
+    copies = stage.run([stage.event(key, digest=key.hex(), node=NODE_2) for key in keys(3)])
+    assert copies.settled == 3, "another replica's copy makes no second dead letter"
+    assert len(stage.dead_letters()) == 1
+
+
+NODE_2 = "bd310466-96a7-4cb2-acf4-59535a960812"
+
+
+def test_a_reference(staged: Make, session: Any) -> None:
+    stage = staged(errors_large_record="reference")
+    fill(session, stage)
+    outcome = stage.run([stage.event(key) for key in keys(3)])
+    assert (outcome.published, outcome.records, outcome.too_large) == (3, 3, 1)
+    found = {json.loads(r.key())["k"]: r for r in stage.records()}
+    value = json.loads(found[1].value())
+    assert (value["a"], value["v"]) == (1, None)
+    assert value["w"] is not None
+    assert json.loads(headers(found[1])["left_out"]) == ["v"]
+    assert "left_out" not in headers(found[0])
+
+
+def test_a_topic_that_takes_less_than_the_producer(staged: Make, session: Any) -> None:
+    """The broker refuses a batch for its size, and with it records that are small enough."""
+    stage = staged(errors_large_record="reference")
+    stage.topic_takes(100_000)
+    insert = session.prepare(f"INSERT INTO large.{stage.settings.table} (k, w) VALUES (?, ?) USING TIMESTAMP 5")
+    chance = random.Random(1)
+    for k in range(20):
+        session.execute(insert, (k, chance.randbytes(100_000 if k == 7 else 30_000)))
+    outcome = stage.run([stage.event(key) for key in keys(20)])
+    assert (outcome.published, outcome.records, outcome.too_large) == (20, 20, 1)
+    found = {json.loads(r.key())["k"]: r for r in stage.records()}
+    assert sorted(found) == list(range(20))
+    assert [k for k, r in found.items() if "left_out" in headers(r)] == [7]
+
+
+def test_a_large_row_behind_a_marker(staged: Make, session: Any) -> None:
+    """Its dead letter asks for the row by itself, and is replayed when the topic takes it."""
+    columns = "p int, c int, v text, PRIMARY KEY (p, c)"
+    stage = staged(columns, errors_large_record="dead-letter")
+    for c in range(3):
+        session.execute(
+            f"INSERT INTO large.{stage.settings.table} (p, c, v) VALUES (1, {c}, %s)",
+            ("x" * (LARGE if c == 2 else 10),),
+        )
+    outcome = stage.run([stage.event(b"\0\0\0\1", None, scope=Scope.PARTITION)])
+    assert (outcome.published, outcome.records, outcome.too_large) == (1, 3, 1)
+    (letter,) = stage.dead_letters()
+    change = decode(letter.value())
+    assert (change.scope, change.node, change.digest) == (Scope.ROW, None, None)
+    assert stage.codec.decode(letter.key()) == (b"\0\0\0\1", b"\0\0\0\2")
+
+
+def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> None:
+    stage = staged(errors_large_record="dead-letter", errors_tolerance="all")
+    fill(session, stage)
+    events = [stage.event(key) for key in keys(3)]
+    poison = stage.event(b"\0\0\0\1")
+    stage.run([*events, type(poison)(poison.topic, 0, poison.offset, 0, poison.key, b"no event")])
+    assert len(stage.dead_letters()) == 2
+
+    worker = write_properties(
+        tmp_path / "worker.properties",
+        {"bootstrap.servers": stage.bootstrap, "checkpoint.dir": tmp_path, "log.level": "error"},
+    )
+    given = {"name": stage.settings.name, "keyspace": "large", "table": stage.settings.table}
+    table = write_properties(tmp_path / "t.properties", {**given, "output.format": "key-value-json"})
+    assert replayed(worker, table) == 2
+    assert replayed(worker, table) == 0, "what was replayed is not replayed again"
+    again = list(messages(stage.bootstrap, stage.settings.events))
+    assert [m.key() for m in again] == [events[1].key, poison.key]
+    assert again[1].value() == b"no event", "as it was"
+    assert decode(again[0].value()).node is None, "no copy of what is settled"
+
+    stage.topic_takes(10_000_000)
+    other = staged(producer={"message.max.bytes": "10000000"})
+    other.run(
+        [stage.event(b"\0\0\0\0"), type(poison)(stage.settings.events, 0, 9, 0, again[0].key(), again[0].value())]
+    )
+    values = {json.loads(r.key())["k"]: json.loads(r.value()) for r in stage.records()}
+    assert values[1]["v"] == "v" * LARGE
+
+    dead_letter_of_another = write_properties(
+        tmp_path / "u.properties",
+        {**given, "name": "u", "output.format": "key-value-json", "events.topic": "data-" + stage.settings.name},
+    )
+    assert "a dead letter of events-" in failed(worker, dead_letter_of_another)
+
+
+def replayed(*files: Path) -> int:
+    told = run("replay", *files)
+    assert told.returncode == 0, told.stderr
+    return int(re.search(r": (\d+) events replayed from dlq-", told.stdout)[1])  # type: ignore[index]
+
+
+def failed(*files: Path) -> str:
+    told = run("replay", *files)
+    assert told.returncode == 1
+    return told.stderr
+
+
+def run(*arguments: object) -> Any:
+    return subprocess.run(
+        [script("helenus-connector"), *map(str, arguments)], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_a_partition_of_many_rows(staged: Make, session: Any) -> None:
+    """Live rows behind a marker are streamed; no more than a page of them is held."""
+    stage = staged("p int, c int, v text, PRIMARY KEY (p, c)")
+    insert = session.prepare(f"INSERT INTO large.{stage.settings.table} (p, c, v) VALUES (1, ?, ?) USING TIMESTAMP 5")
+    execute_concurrent_with_args(session, insert, [(c, "v" * 100) for c in range(5_000)], concurrency=200)
+    outcome = stage.run([stage.event(b"\0\0\0\1", None, scope=Scope.PARTITION)])
+    assert outcome.records == 5_001
+    records = stage.records()
+    assert headers(records[0])["scope"] == b"partition"
+    assert [json.loads(r.key())["c"] for r in records[1:]] == list(range(5_000))
+
+
+def test_a_table_of_300_columns(staged: Make, session: Any, status: Status) -> None:
+    kinds = {"int": 7, "text": "x", "double": 1.5, "map<text, int>": {"a": 1}, "set<int>": {1, 2}, "boolean": True}
+    names = {f"c{i}": list(kinds)[i % len(kinds)] for i in range(299)}
+    columns = ", ".join(f"{name} {kind}" for name, kind in names.items())
+    stage = staged(
+        f"k int PRIMARY KEY, {columns}",
+        output_format="key-value-avro",
+        value_converter_schema_registry_url=status.registry_url,
+    )
+    insert = session.prepare(
+        f"INSERT INTO large.{stage.settings.table} (k, {', '.join(names)}) VALUES (?{', ?' * 299})"
+    )
+    for k in range(50):
+        session.execute(insert, (k, *(kinds[kind] if i % 50 != k else None for i, kind in enumerate(names.values()))))
+    outcome = stage.run([stage.event(key) for key in keys(50)])
+    assert outcome.records == 50
+    decoder = Decoder(status.registry_url)
+    try:
+        for record in map(decoder.record, stage.records()):
+            assert record.value is not None
+            shown = {n: set(v) if isinstance(v, list) else v for n, v in record.value.items()}
+            assert shown == {
+                n: kinds[kind] if i % 50 != record.key["k"] else None for i, (n, kind) in enumerate(names.items())
+            }
+    finally:
+        decoder.close()

@@ -1,0 +1,292 @@
+"""Proven, not just seen: three replicas that pause, miss writes, get hints and are repaired.
+
+After each trouble the topic is held against SELECT at level ALL, once and after all is quiet: a topic that the read
+itself would bring right, by its read repair, is not right.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.query import tuple_factory
+from integration.pipeline import Command, Pipeline, eventually, free_port, write_properties
+from integration.random_tables import RandomTable
+from integration.workload import Workload, create
+
+from helenus_schemas.change import decode
+from helenus_schemas.table import read_tables
+from helenus_stack.compare import differences
+from helenus_stack.records import messages
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+ALL_KINDS = "three.all_kinds"
+ROWS = "three.rows"
+WIDE = "three.wide"
+SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
+RANDOM = [RandomTable("three", f"random{i}", random.Random(SEED + i)) for i in range(3)]
+TABLES = (ALL_KINDS, ROWS, WIDE, *(t.full_name for t in RANDOM))
+
+
+class Three(Pipeline):
+    """An agent beside each of three nodes; `node` is the one that the agent of `Pipeline` stands beside."""
+
+    def __init__(self, status: Status, directory: Path) -> None:
+        super().__init__(status, directory)
+        self.agents = [self.agent]
+        for node in status.nodes[1:]:
+            port = free_port()
+            more = {
+                **self.agent_properties(port),
+                "cassandra.config": node.cassandra_yaml,
+                "cassandra.contact.points": node.address,
+                "state.dir": directory / f"state-{node.name}",
+            }
+            file = write_properties(directory / f"agent-{node.name}.properties", more)
+            self.agents.append(Command(["helenus-agent", str(file)], directory / f"agent-{node.name}.log", port))
+
+    def stop(self) -> None:
+        super().stop()
+        for agent in self.agents[1:]:
+            if agent.process is not None:
+                agent.stop()
+
+    def count(self, table: str, name: str, **labels: str) -> float:
+        name = f"helenus_connector_{name}"
+        return self.connector.total(name, connector=table.replace(".", "-"), **labels)
+
+    def is_quiet(self, table: str) -> bool:
+        """Whether every event is read, and no key waits."""
+        if self.connector.health()[0] != 200 or self.count(table, "keys_pending"):
+            return False
+        # A restart steps back: then more is read than there is.
+        return self.count(table, "events_read_total") >= len(self.events(table))
+
+    def events(self, table: str) -> list[Any]:
+        return list(messages(self.status.bootstrap_servers, f"events-{table}"))
+
+    def settles(self, table: str, session: Any, seconds: float = 120, told: str = "") -> None:
+        """Wait until all is quiet for the settle time; then the topic is the table, and every event accounted for."""
+        end = [0]
+
+        def quiet() -> bool:
+            before = len(self.events(table))
+            time.sleep(2.5)
+            end[0] = len(self.events(table))
+            return before == end[0] and self.is_quiet(table)
+
+        eventually(quiet, seconds, f"{table} is quiet; the connector's log ends:\n{self.connector.tail()}")
+        keyspace, name = table.split(".")
+        definition = next(t for t in read_tables(session, keyspace).values() if t.name == name)
+        records = self.records(table)
+        found = differences(session.at_all, definition, records)
+        assert not found, f"{len(found)} keys of {table} differ; {told}\n" + "\n".join(map(str, found[:10]))
+        self.adds_up(table.replace(".", "-"))
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    overrides = {
+        "commitlog_segment_size": "4MiB",
+        "cdc_total_space": "512MiB",
+        # What a paused replica has not taken by then is dropped, and a hint.
+        "write_request_timeout": "1000ms",
+        "hints_flush_period": "500ms",
+    }
+    with Stack(tmp_path_factory.mktemp("three"), nodes=3, cassandra_yaml=overrides) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def session(three: Stack) -> Iterator[Any]:
+    """Writes at ONE through the first node, which is never paused; `at_all` reads at ALL."""
+    status = three.status()
+    first = WhiteListRoundRobinPolicy(status.contact_points[:1])
+    profiles = {
+        EXEC_PROFILE_DEFAULT: ExecutionProfile(first, consistency_level=ConsistencyLevel.ONE),
+        "all": ExecutionProfile(first, consistency_level=ConsistencyLevel.ALL, row_factory=tuple_factory),
+    }
+    cluster = Cluster(status.contact_points[:1], port=status.cql_port, execution_profiles=profiles)
+    session = cluster.connect()
+    session.at_all = AtAll(session)
+    yield session
+    cluster.shutdown()
+
+
+class AtAll:
+    """A session as `differences` wants one."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def execute(self, cql: str) -> Any:
+        return self.session.execute(cql, execution_profile="all", timeout=30)
+
+
+@pytest.fixture(scope="module")
+def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:
+    pipeline = Three(three.status(), directory)
+    session.execute("CREATE KEYSPACE three WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 3}")
+    create(session, "three", "all_kinds")
+    session.execute(f"CREATE TABLE {ROWS} (k int PRIMARY KEY, v int) WITH cdc = true")
+    session.execute(f"CREATE TABLE {WIDE} (p int, c int, v text, PRIMARY KEY (p, c)) WITH cdc = true")
+    for table in RANDOM:
+        session.execute(table.create())
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect(*TABLES, max_batch_size=200).start().ready(240)
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+@contextmanager
+def paused(stack: Stack, *nodes: str) -> Iterator[None]:
+    for node in nodes:
+        stack.pause(node)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            stack.resume(node)
+
+
+def changes(pipeline: Three, table: str) -> set[Any]:
+    """The distinct Changes on an events topic."""
+    return {(m.key(), decode(m.value()).digest) for m in pipeline.events(table)}
+
+
+def test_one_replica_tells_and_two_come_later(pipeline: Three, session: Any) -> None:
+    """Nothing is proven by one replica at LOCAL_QUORUM: a second read at ALL settles. Copies after that are dropped."""
+    for k in range(300):
+        session.execute(f"INSERT INTO {ROWS} (k, v) VALUES ({k}, {k})")
+    pipeline.settles(ROWS, session)
+    assert pipeline.count(ROWS, "records_total") == 300, "the second read brings nothing new"
+    assert pipeline.count(ROWS, "keys_read_total") == 600
+    for agent in pipeline.agents[1:]:
+        agent.start()
+    for agent in pipeline.agents[1:]:
+        agent.ready(180)
+    eventually(lambda: pipeline.count(ROWS, "events_total", outcome="settled") == 600, 90, "two of three are dropped")
+    assert pipeline.count(ROWS, "records_total") == 300
+    assert pipeline.count(ROWS, "keys_read_total") == 600
+    pipeline.settles(ROWS, session)
+
+
+def test_the_ordinary_case_reads_a_change_once_at_most(pipeline: Three, session: Any) -> None:
+    before = {n: pipeline.count(ROWS, n) for n in ("keys_read_total", "records_total", "statements_total")}
+    known = len(changes(pipeline, ROWS))
+    for i in range(1000):
+        session.execute(f"INSERT INTO {ROWS} (k, v) VALUES ({1000 + i}, {i})")
+    pipeline.settles(ROWS, session)
+    found = len(changes(pipeline, ROWS)) - known
+    told = {n: (pipeline.count(ROWS, n) - b) / found for n, b in before.items()}
+    assert found == 1000
+    assert told["statements_total"] <= 1
+
+
+def test_random_statements_at_one(pipeline: Three, session: Any) -> None:
+    workload = Workload(session, ALL_KINDS, seed=4)
+    workload.run(600)
+    pipeline.settles(ALL_KINDS, session)
+
+
+def test_random_tables_converge(pipeline: Three, session: Any) -> None:
+    """Run again with HELENUS_SEED as the failure shows it."""
+    for table in RANDOM:
+        table.run(session, 250)
+    for table in RANDOM:
+        told = f"HELENUS_SEED={SEED}: {table.create()}"
+        pipeline.settles(table.full_name, session, told=told)
+
+
+def test_a_paused_replica_gets_hints(pipeline: Three, three: Stack, session: Any) -> None:
+    with Workload(session, ALL_KINDS, seed=5) as workload:
+        time.sleep(1)
+        with paused(three, "cassandra3"):
+            time.sleep(6)
+        time.sleep(1)
+    assert workload.statements > 100
+    pipeline.settles(ALL_KINDS, session)
+
+
+def test_hints_are_lost_until_a_repair(pipeline: Three, three: Stack, session: Any) -> None:
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda node: three.nodetool("disablehandoff", node=node), (1, 2, 3)))
+    with paused(three, "cassandra2", "cassandra3"):
+        for k in range(300, 340):
+            session.execute(f"INSERT INTO {ROWS} (k, v) VALUES ({k}, {k})")
+        for k in range(0, 40, 2):
+            session.execute(f"DELETE FROM {ROWS} WHERE k = {k}")
+        time.sleep(2.5)
+    with Workload(session, ALL_KINDS, seed=6), paused(three, "cassandra3"):
+        time.sleep(4)
+    pipeline.settles(ROWS, session)
+    pipeline.settles(ALL_KINDS, session)
+    three.nodetool("repair", "-full", "three")
+    pipeline.settles(ROWS, session)
+    pipeline.settles(ALL_KINDS, session)
+
+
+def test_a_batch_of_a_thousand_rows_over_many_micro_batches(pipeline: Three, session: Any) -> None:
+    """One mutation with one digest on three nodes; a micro-batch takes 600 events."""
+    rows = "".join(f"INSERT INTO {WIDE} (p, c, v) VALUES (1, {c}, 'v{c}');" for c in range(1000))
+    session.execute(f"BEGIN UNLOGGED BATCH {rows} APPLY BATCH")
+    pipeline.settles(WIDE, session)
+    assert len({decode(m.value()).digest for m in pipeline.events(WIDE)}) == 1
+    assert len(pipeline.events(WIDE)) == 3000
+    assert len({r.key["c"] for r in pipeline.records(WIDE)}) == 1000
+
+
+def test_workers_that_die_hand_their_partitions_to_others(pipeline: Three, session: Any) -> None:
+    with Workload(session, ALL_KINDS, seed=7):
+        for _ in range(4):
+            time.sleep(1)
+            for pid in python_workers(pipeline):
+                os.kill(pid, signal.SIGKILL)
+    pipeline.settles(ALL_KINDS, session)
+
+
+def test_there_and_back_with_a_kill_between_flush_and_mark(pipeline: Three, session: Any, tmp_path: Path) -> None:
+    """v1 is published and waits; v2 is published by a worker that dies before it can say so; the row is v1 again."""
+    killed = tmp_path / "killed"
+    pipeline.connector.stop()
+    pipeline.connector.start(HELENUS_FAILPOINT=f"connector.after-flush:3@{killed}").ready()
+
+    def there_and_back() -> bool:
+        for v in (1, 2, 1):
+            for k in range(5000, 5005):
+                session.execute(f"INSERT INTO {ROWS} (k, v) VALUES ({k}, {v})")
+            time.sleep(0.1)
+        return killed.exists()
+
+    eventually(there_and_back, 120, "a worker is killed")
+    pipeline.settles(ROWS, session)
+
+
+def python_workers(pipeline: Three) -> list[int]:
+    """Spark's Python workers of this test's connector: forks of its daemon."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if b"pyspark.daemon" in (entry / "cmdline").read_bytes():
+                environment = (entry / "environ").read_bytes()
+                if f"HELENUS_TEST={pipeline.directory}".encode() in environment:
+                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+    return [pid for pid, parent in parents.items() if parent in parents]
