@@ -16,8 +16,12 @@ stop: $(READY) ## Stop what `make demo KEEP=1` left running
 
 ##@ Develop
 .PHONY: test
-test: $(READY) ## All tests, on real servers
-	$(BIN)/pytest
+test: $(READY) ## All tests, on real servers, but those of a cluster
+	$(BIN)/pytest -m "not cluster"
+
+.PHONY: test-cluster
+test-cluster: $(READY) ## The tests on three Cassandra nodes
+	$(BIN)/pytest -m cluster
 
 .PHONY: test-unit
 test-unit: $(READY) ## The tests that need no server

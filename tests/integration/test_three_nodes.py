@@ -32,7 +32,7 @@ from helenus_stack.records import messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.cluster]
 
 ALL_KINDS = "three.all_kinds"
 ROWS = "three.rows"
