@@ -62,7 +62,7 @@ class Tables:
         self._indexes: dict[uuid.UUID, int] = {}
         self._dropped: set[uuid.UUID] = set()
         self._retiring: dict[uuid.UUID, int] = {}
-        self._retired: dict[uuid.UUID, tuple[int, Plan]] = {}
+        self._retired: dict[uuid.UUID, tuple[int, Plan, Plan]] = {}
 
     @property
     def followed_now(self) -> list[Table]:
@@ -152,10 +152,11 @@ class Tables:
         for table, last in list(self._retiring.items()):
             if segment > last:
                 del self._retiring[table]
-                self._retired[table] = last, self.plans[table.bytes]
-                if self.plans[table.bytes].index >= 0:
+                plan = self.plans[table.bytes]
+                if plan.index >= 0:
                     reason = "dropped_table" if table in self._dropped else ""
                     self.plans[table.bytes] = plan_of(self._known[table], reason=reason)
+                self._retired[table] = last, plan, self.plans[table.bytes]
 
     def acknowledged(self) -> None:
         """What was read so far is never read again."""
@@ -163,8 +164,8 @@ class Tables:
 
     def rewind(self) -> None:
         """What was read since the last acknowledgement is read again: tables that retired in it are followed there."""
-        for table, (last, plan) in self._retired.items():
-            if table not in self._retiring:
+        for table, (last, plan, retired) in self._retired.items():
+            if self.plans[table.bytes] is retired:  # else the schema has said something newer of it
                 self._retiring[table] = last
                 self.plans[table.bytes] = plan
         self._retired.clear()

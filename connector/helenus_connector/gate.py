@@ -218,7 +218,7 @@ class Gate:
         if work.read_at is None:
             return False
         if work.scope is Scope.TABLE:
-            return True  # every replica has truncated before Cassandra says so
+            return True  # each node tells its own truncation: after the last one's, no replica holds the rows
         # What lives again, or still, shows nothing of a deletion.
         shown = work.image.write_time if work.image and not work.is_marked else None
         factor = self._replicas.factor()

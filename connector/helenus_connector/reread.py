@@ -101,10 +101,6 @@ class Reader:
             image = Image(tuple(values.get(c.name) for c in self.table.values), _newest(row[end:]))
         return image
 
-    def partition(self, key: Key, consistency: int) -> Iterator[tuple[Key, Image]]:
-        """All live rows of a key's partition, read as they are asked for. Raises as `rows`."""
-        return self.range(key, (None, None), consistency)
-
     def range(self, key: Key, bounds: Bounds, consistency: int) -> Iterator[tuple[Key, Image]]:
         """The live rows of a key's partition within bounds, read as they are asked for. Raises as `rows`."""
         for one in slices(bounds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+import pytest
 from agent.writer import table_of
 
 from helenus_agent.decoder import Unknown
@@ -87,6 +88,34 @@ def test_a_table_that_loses_cdc_is_followed_through_the_segments_there_are() -> 
     # It may come back, with the same place.
     assert updated(tables, A, B) == ([], [], [])
     assert index(tables, A) == 0
+
+
+def test_a_rewind_follows_again_what_retired_since_the_last_acknowledgement() -> None:
+    tables = Tables()
+    updated(tables, A)
+    updated(tables, replace(A, cdc=False), newest=10)
+    tables.retire_before(11)
+    tables.rewind()
+    assert index(tables, A) == 0
+    tables.retire_before(11)
+    tables.acknowledged()
+    tables.rewind()
+    assert index(tables, A) == -1
+
+
+@pytest.mark.parametrize("with_cdc", [True, False])
+def test_a_rewind_leaves_alone_what_the_schema_said_since(with_cdc: bool) -> None:
+    tables = Tables()
+    updated(tables, A)
+    updated(tables, replace(A, cdc=False), newest=10)
+    tables.retire_before(11)
+    now = replace(A, cdc=True) if with_cdc else table_of("a", "pk text pk, v int", id=8)
+    updated(tables, now, newest=11)
+    tables.rewind()
+    tables.retire_before(12)
+    # With CDC again it stays followed; made anew with another key, the old one's events would be none of its topic.
+    assert index(tables, now) >= 0
+    assert (index(tables, A) >= 0) == with_cdc
 
 
 def test_a_table_that_lost_cdc_while_the_agent_was_down() -> None:
