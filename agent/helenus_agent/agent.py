@@ -40,7 +40,7 @@ _COMMIT_QUIET = 10.0  # s between two that only save how far a log without event
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
 _FLUSH_LAST = 5.0  # the same at the end
 _AGAIN = (1.0, 60.0)  # s until a transfer that failed is tried again: at first, at most
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 def may_pass(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from helenus_schemas.config import Alias
 
@@ -33,6 +34,18 @@ def _pem(value: str) -> str:
     return value
 
 
+def _token(value: str) -> str:
+    kind, _, rest = value.partition(":")
+    if kind == "file":
+        try:
+            return Path(rest.removeprefix("//")).read_text().strip()
+        except OSError as error:
+            raise ValueError(f"cannot read the token: {error.strerror}") from None
+    if kind != "token" or not rest:
+        raise ValueError("neither token:TOKEN nor file:///PATH: a token is the only way to log in")
+    return rest
+
+
 def _pkcs12(value: str) -> str:
     if value.lower().endswith(".jks"):
         raise ValueError("a JKS key store is not read: convert it with keytool -importkeystore to PKCS12")
@@ -51,7 +64,7 @@ _LIVE = "segments are read while they are written; poll.interval.ms says how oft
 _ONE = "one thread reads the log, in its order"
 _BOUND = "kafka.producer.queue.buffering.max.messages and .max.kbytes bound what waits for the broker"
 _REPROCESS = "what cannot be read is quarantined: helenus-agent reprocess reads it again"
-_PULSAR = "events go to Kafka: set kafka.bootstrap.servers"
+_QUEUE = "batches leave as they fill, and 32 MB at most wait for the broker"
 _TLS = "set kafka.producer.security.protocol=SSL and kafka.producer.ssl.*, whose files are PEM or PKCS12"
 _SAVED = "positions are saved at most four times a second, after the broker's acknowledgement"
 _EVENTS_ONLY = "events name what changed and carry no rows: the connector shapes them"
@@ -78,14 +91,14 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
         "kafka.producer.max.in.flight.requests.per.connection",
     ),
     ("kafkaSchemaRegistryUrl", "CDC_KAFKA_SCHEMA_REGISTRY_URL", Alias(why="the connector alone needs it")),
-    ("pulsarServiceUrl", "CDC_PULSAR_SERVICE_URL", Alias(why=_PULSAR)),
-    ("pulsarBatchDelayInMs", "CDC_PULSAR_BATCH_DELAY_IN_MS", Alias(why=_PULSAR)),
-    ("pulsarKeyBasedBatcher", "CDC_PULSAR_KEY_BASED_BATCHER", Alias(why=_PULSAR)),
-    ("pulsarMaxPendingMessages", "CDC_PULSAR_MAX_PENDING_MESSAGES", Alias(why=_PULSAR)),
-    ("pulsarMaxPendingMessagesAcrossPartitions", "", Alias(why=_PULSAR)),
-    ("pulsarMemoryLimitBytes", "CDC_PULSAR_MEMORY_LIMIT_BYTES", Alias(why=_PULSAR)),
-    ("pulsarAuthPluginClassName", "CDC_PULSAR_AUTH_PLUGIN_CLASS_NAME", Alias(why=_PULSAR)),
-    ("pulsarAuthParams", "CDC_PULSAR_AUTH_PARAMS", Alias(why=_PULSAR)),
+    ("pulsarServiceUrl", "CDC_PULSAR_SERVICE_URL", "pulsar.service.url"),
+    ("pulsarBatchDelayInMs", "CDC_PULSAR_BATCH_DELAY_IN_MS", Alias(why=_QUEUE)),
+    ("pulsarKeyBasedBatcher", "CDC_PULSAR_KEY_BASED_BATCHER", Alias(why=_QUEUE)),
+    ("pulsarMaxPendingMessages", "CDC_PULSAR_MAX_PENDING_MESSAGES", Alias(why=_QUEUE)),
+    ("pulsarMaxPendingMessagesAcrossPartitions", "", Alias(why=_QUEUE)),
+    ("pulsarMemoryLimitBytes", "CDC_PULSAR_MEMORY_LIMIT_BYTES", Alias(why=_QUEUE)),
+    ("pulsarAuthPluginClassName", "CDC_PULSAR_AUTH_PLUGIN_CLASS_NAME", Alias(why="a token is the only way to log in")),
+    ("pulsarAuthParams", "CDC_PULSAR_AUTH_PARAMS", Alias("pulsar.auth.token", convert=_token)),
     ("sslProvider", "CDC_SSL_PROVIDER", Alias(why=_TLS)),
     (
         "sslTruststorePath",
@@ -112,7 +125,7 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
     (
         "tlsTrustCertsFilePath",
         "CDC_TLS_TRUST_CERTS_FILE_PATH",
-        Alias("kafka.producer.ssl.ca.location", _TLS, _pem),
+        "pulsar.tls.cafile",
     ),
     ("useKeyStoreTls", "CDC_USE_KEYSTORE_TLS", Alias(why=_TLS)),
 )

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import structlog
@@ -30,10 +31,13 @@ from helenus_schemas import __version__, logs, monitoring
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
 
+if TYPE_CHECKING:
+    from helenus_sinks.pulsar import PulsarLog
+
 _GRACE = 10.0
 _PATIENCE = 5.0  # s for the broker, of those
 _AGAIN = 1.0  # s between two tries to reach a server at the start
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 class _Commands(click.Group):
@@ -139,7 +143,7 @@ def run(settings: AgentSettings) -> None:
     directory = raw_directory(settings)
     transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
     state = State(settings.state_dir)
-    log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
+    log = _log_of(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(stop, log))
     waiting = _waiting(settings.startup_timeout_ms / 1000, stop)
@@ -182,6 +186,17 @@ def run(settings: AgentSettings) -> None:
         state.close()
 
 
+def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
+    """Where events go. Raises HelenusError(CONFIG)."""
+    if settings.log == "kafka":
+        return KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
+    try:
+        from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+    except ImportError as error:
+        raise HelenusError(Kind.CONFIG, f"log=pulsar: install helenus[pulsar]: {error}") from None
+    return PulsarLog(PulsarConfig.of(settings))
+
+
 def _waiting(seconds: float, stop: threading.Event) -> Retrying:
     """Calls what needs a server until it is there: for so long in all, counted from now, and until `stop`."""
     deadline = time.monotonic() + seconds
@@ -204,7 +219,7 @@ def _check(node: Node, directory: Path) -> None:
         _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")
 
 
-def _stop(stop: threading.Event, log: KafkaLog) -> None:
+def _stop(stop: threading.Event, log: KafkaLog | PulsarLog) -> None:
     """Stop soon; and should something hang, without it: what is saved is safe."""
     stop.set()
     log.hurry(_PATIENCE)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import structlog
 import yaml
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
 from helenus_agent.aliases import ALIASES, ENVIRONMENT, topic_advice
 from helenus_agent.segment import ReadMode
-from helenus_schemas.config import Alias, CassandraSettings, CommaList, LogSettings, Milliseconds, PassThrough
+from helenus_schemas.config import (
+    About,
+    Alias,
+    CassandraSettings,
+    CommaList,
+    LogSettings,
+    Milliseconds,
+    PassThrough,
+    PulsarSettings,
+)
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -43,51 +52,74 @@ def _transfer(value: str) -> str:
 Patterns = Annotated[CommaList, AfterValidator(_patterns)]
 
 
-class AgentSettings(CassandraSettings, LogSettings):
+class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """The keys of agent.properties."""
 
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
     environment: ClassVar[Mapping[str, str]] = ENVIRONMENT
 
-    cassandra_contact_points: Annotated[CommaList, AfterValidator(_one)] = ("127.0.0.1",)
-    cassandra_config: Path | None = None
-    cdc_raw_dir: Path | None = None
-    state_dir: Path
-    log: Literal["kafka"] = "kafka"
-    kafka_bootstrap_servers: str = Field(min_length=1)
-    kafka_producer: PassThrough = {}
-    topic_prefix: str = "events-"
-    headers: Literal["none", "datastax"] = "none"
-    topic_partitions: int = Field(default=4, ge=1)
-    topic_retention_ms: int = Field(default=7 * 24 * 3600 * 1000, ge=-1)
-    topic_config: PassThrough = {}
-    table_include_list: Patterns = ()
-    table_exclude_list: Patterns = ()
-    read_mode: ReadMode = "marker"
-    segment_transfer: Annotated[str, AfterValidator(_transfer)] = "delete"
-    segment_archive_dir: Path | None = None
-    startup_timeout_ms: Milliseconds = 0
-    poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000)] = 20
-    http_host: str = "127.0.0.1"
-    http_port: int = Field(default=0, ge=0, lt=65536)
+    cassandra_contact_points: Annotated[CommaList, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
+    """The node whose log is read, by the address where it takes CQL."""
+    cassandra_config: Annotated[Path | None, About("Commit log", "HIGH")] = None
+    """The node's cassandra.yaml: says where `cdc_raw` is, and whether CDC is on. It or `cdc.raw.dir` is needed."""
+    cdc_raw_dir: Annotated[Path | None, About("Commit log", "HIGH")] = None
+    """The directory of segments with changes; by default the one that cassandra.yaml names."""
+    state_dir: Annotated[Path, About("Agent", "HIGH")]
+    """Where the agent keeps its positions and quarantine: on a disk that stays, one directory for each agent."""
+    log: Annotated[Literal["kafka", "pulsar"], About("Topics", "HIGH")] = "kafka"
+    """Where events go."""
+    kafka_bootstrap_servers: Annotated[str, Field(min_length=1), About("Topics", "HIGH")] = ""
+    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
+    kafka_producer: Annotated[PassThrough, About("Topics")] = {}
+    """Settings of librdkafka: `kafka.producer.security.protocol` and its like."""
+    topic_prefix: Annotated[str, About("Topics")] = "events-"
+    """Events of ks.table go to the topic of this and `ks.table`."""
+    headers: Annotated[Literal["none", "datastax"], About("Topics", "LOW")] = "none"
+    """`datastax` adds the headers segpos, token and writetime to each event."""
+    topic_partitions: Annotated[int, Field(ge=1), About("Topics", "HIGH")] = 4
+    """Partitions of topics that the agent makes. Choose them for the years to come: they can't be changed under way."""
+    topic_retention_ms: Annotated[int, Field(ge=-1), About("Topics")] = 7 * 24 * 3600 * 1000
+    """How long such topics keep events: longer than the connector may ever be away. -1: for ever."""
+    topic_config: Annotated[PassThrough, About("Topics", "LOW")] = {}
+    """Other settings of such topics: `topic.config.min.insync.replicas` and its like."""
+    table_include_list: Annotated[Patterns, About("Tables")] = ()
+    """Regular expressions for ks.table: of the tables with `cdc = true`, only these are told. By default all are."""
+    table_exclude_list: Annotated[Patterns, About("Tables")] = ()
+    """Regular expressions for ks.table: these are not told."""
+    read_mode: Annotated[ReadMode, About("Commit log")] = "marker"
+    """How far a live segment is read. `marker`: to its last sync marker. `idx`: what is fsynced, as its index says.
+    `eager`: past the last marker, by the entries' checksums.
+    """
+    segment_transfer: Annotated[str, AfterValidator(_transfer), About("Commit log")] = "delete"
+    """What becomes of a segment that is done with: `delete`, `archive`, or `package.module:Name` of yours."""
+    segment_archive_dir: Annotated[Path | None, About("Commit log", "LOW")] = None
+    """Where `archive` puts segments."""
+    startup_timeout_ms: Annotated[Milliseconds, About("Agent")] = 0
+    """How long to wait at the start for Cassandra and the brokers before the agent gives up."""
+    poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), About("Agent", "LOW")] = 20
+    """The pause between two looks at the live segments."""
+    http_host: Annotated[str, About("Agent")] = "127.0.0.1"
+    """Where `/metrics` and `/health` are served."""
+    http_port: Annotated[int, Field(ge=0, lt=65536), About("Agent", "HIGH")] = 0
+    """Their port; 0 serves nothing."""
 
     @classmethod
     def of(cls, properties: Mapping[str, str], source: str, environment: Mapping[str, str] | None = None) -> Self:
         settings = super().of(properties, source, environment)
         if advice := topic_advice(properties):
-            structlog.get_logger().warning("config.topics", source=source, key="topic.prefix", advice=advice)
+            structlog.get_logger(__name__).warning("config.topics", source=source, key="topic.prefix", advice=advice)
         return settings
 
-    @model_validator(mode="after")
-    def _directories_are_known(self) -> Self:
-        wrong = []
-        if self.cassandra_config is None and self.cdc_raw_dir is None:
-            wrong.append("set cassandra.config, the path of the node's cassandra.yaml, or cdc.raw.dir")
-        if self.segment_transfer == "archive" and self.segment_archive_dir is None:
-            wrong.append("set segment.archive.dir, where segment.transfer=archive puts segments")
-        if wrong:
-            raise ValueError("; ".join(wrong))
-        return self
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        if "cassandra.config" not in given and "cdc.raw.dir" not in given:
+            yield "cassandra.config", "set it, the path of the node's cassandra.yaml, or cdc.raw.dir"
+        needed = "pulsar.service.url" if given.get("log") == "pulsar" else "kafka.bootstrap.servers"
+        if needed not in given:
+            other = "pulsar.service.url" in given and "log" not in given
+            yield needed, "required property is missing" + (", or log=pulsar" if other else "")
+        if given.get("segment.transfer") == "archive" and "segment.archive.dir" not in given:
+            yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
 
 
 def raw_directory(settings: AgentSettings) -> Path:

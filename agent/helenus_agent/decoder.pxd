@@ -17,6 +17,7 @@ cdef bytearray _SCRATCH
 cdef class Part:
     cdef public int form
     cdef public Py_ssize_t width, fixed
+    cdef public bint hollow
     cdef public object encode
 
 cdef class Plan:

@@ -41,6 +41,7 @@ from zlib import crc32
 
 from helenus_agent.segment import Corrupt
 from helenus_schemas.cql import CqlType
+from helenus_schemas.key import MAY_BE_EMPTY
 from helenus_schemas.table import Table
 from helenus_schemas.transcode import encoder
 
@@ -107,12 +108,14 @@ Header = tuple[bytes, tuple[int, ...]]
 
 class Part:
     """A key column: its Avro `form`, the `width` a value must have (0: any), its `fixed` width in a clustering (0:
-    vbytes), and `encode`, from CQL bytes to Avro bytes, for other forms."""
+    vbytes), whether no bytes are `hollow`, none of its values, and `encode`, from CQL bytes to Avro bytes, for other
+    forms."""
 
-    def __init__(self, form: int, width: int, fixed: int, encode: Callable[[bytes], bytes]) -> None:
+    def __init__(self, form: int, width: int, fixed: int, hollow: bool, encode: Callable[[bytes], bytes]) -> None:
         self.form = form
         self.width = width
         self.fixed = fixed
+        self.hollow = hollow
         self.encode = encode
 
 
@@ -156,11 +159,13 @@ def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = Fals
 
 
 def _part(t: CqlType, encoded: bool, clustering: bool) -> Part:
-    form = _FORMS.get(t.name, _OTHER)
+    # Of equal clustering values of these types there are several forms, and `encode` makes them one.
+    form = _OTHER if clustering and t.name in ("varint", "float", "double") else _FORMS.get(t.name, _OTHER)
     width = t.width or _WIDTHS.get(t.name, 0)
+    hollow = t.name not in MAY_BE_EMPTY
     if form == _OTHER:
-        return Part(form, 0, t.width, encoder(t, clustering) if encoded else bytes)
-    return Part(form, width, t.width, bytes)
+        return Part(form, 0, t.width, hollow, encoder(t, clustering) if encoded else bytes)
+    return Part(form, width, t.width, hollow, bytes)
 
 
 def _code(t: CqlType) -> int:
@@ -646,13 +651,16 @@ def partition_key(data: bytes, plan: Plan) -> bytes:
 
 
 def clustering_key(prefix: bytes, values: list[bytes | None], plan: Plan) -> bytes:
-    """The key of a row as Avro: the partition key's `prefix`, then unions of null and the columns' types."""
-    if len(values) == 1 and values[0] is not None:
+    """The key of a row as Avro: the partition key's `prefix`, then unions of null and the columns' types.
+
+    What Avro cannot tell, no bytes of a type that has none, is null: a row has no other null in its key.
+    """
+    if len(values) == 1 and values[0]:
         return prefix + b"\2" + avro(values[0], plan.clustering[0])
     out = [prefix]
     for i in range(len(values)):
         value = values[i]
-        if value is None:
+        if value is None or (not value and plan.clustering[i].hollow):
             out.append(b"\0")
         else:
             out.append(b"\2")

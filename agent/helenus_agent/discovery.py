@@ -21,7 +21,7 @@ from helenus_schemas.config import CassandraSettings
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table, read_tables
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _POLL = 1.0
 _TRIES = 5
 _VERSION = "SELECT schema_version, truncated_at FROM system.local WHERE key = 'local'"

@@ -22,7 +22,7 @@ from helenus_agent.truncations import Place
 from helenus_schemas.change import Scope
 
 _EARLY = (metrics.LOW, metrics.CRITICAL)
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 class Headroom:

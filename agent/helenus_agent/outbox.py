@@ -11,17 +11,17 @@ from helenus_agent import metrics
 from helenus_agent.config import AgentSettings
 from helenus_agent.decoder import Batch
 from helenus_agent.notices import Notice
-from helenus_schemas import change, names
+from helenus_schemas import change, datastax, names
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table
-from helenus_sinks.log import Headers, Log
+from helenus_sinks.log import Headers, Log, Schemas
 
 try:
     from cassandra.cmurmur3 import murmur3
 except ImportError:  # a driver built without its extensions
     from cassandra.murmur3 import murmur3
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 class Outbox:
@@ -35,6 +35,7 @@ class Outbox:
         self.is_open = False
         self._sink = log
         self._settings = settings
+        self._pulsar = settings.log == "pulsar"
         self._topics: dict[int, tuple[str, int]] = {}
         self._partitions: dict[str, int] = {}
 
@@ -54,6 +55,9 @@ class Outbox:
                 continue
             topic = names.topic(settings.topic_prefix, table.keyspace, table.name)
             partitions = self._sink.create(topic, settings.topic_partitions, config)
+            if self._pulsar:
+                key = datastax.key_schema(table)
+                self._sink.declare(topic, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
             if topic not in self._partitions:
                 self._partitions[topic] = partitions
                 _log.info("topic.ready", topic=topic, partitions=partitions)
@@ -78,15 +82,16 @@ class Outbox:
             for index, partition_key, key, value in batch.changes:
                 topic, partitions = topics[index]
                 token = murmur3(partition_key)
-                self._sink.append(
-                    topic, names.partition(token, partitions), key, value, _datastax_headers(value, token)
-                )
+                headers = _datastax_headers(value, token)
+                form = datastax.sorted_value(value) if self._pulsar else value
+                self._sink.append(topic, names.partition(token, partitions), key, form, headers)
                 self.waiting[index] += 1
             return
         # Order matters within a partition only, and a Log takes one partition's records cheaper than all in turn.
         groups: defaultdict[tuple[int, int], list[tuple[bytes, bytes]]] = defaultdict(list)
         for index, partition_key, key, value in batch.changes:
-            groups[index, names.partition(murmur3(partition_key), topics[index][1])].append((key, value))
+            form = datastax.sorted_value(value) if self._pulsar else value
+            groups[index, names.partition(murmur3(partition_key), topics[index][1])].append((key, form))
         for (index, partition), records in groups.items():
             self._sink.extend(topics[index][0], partition, records)
             self.waiting[index] += len(records)
@@ -95,7 +100,7 @@ class Outbox:
         """Append what concerns the whole table, to every partition of its topic."""
         topic, partitions = self._topics[index]
         for partition, value in enumerate(notice.values(node, partitions)):
-            self._sink.append(topic, partition, None, value)
+            self._sink.append(topic, partition, None, datastax.sorted_value(value) if self._pulsar else value)
         self.waiting[index] += partitions
 
     def flush(self, timeout: float) -> None:

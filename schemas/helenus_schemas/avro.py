@@ -73,12 +73,20 @@ def value_schema(table: Table) -> Schema:
     Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=False)
-    return schemas.table(schemas.fields(value_columns(table)))
+    return schemas.table(schemas.fields(value_columns(table), bool(never_null(table))))
 
 
 def value_columns(table: Table) -> tuple[Column, ...]:
     """The columns of `value_schema`, in its order."""
     return table.values or table.primary_key
+
+
+def never_null(table: Table) -> tuple[Column, ...]:
+    """Those of `value_columns` that are not nullable, the first ones: the partition key of a table of key columns only.
+
+    Unless it had others, which were dropped: a new field without a default is none that a registry takes.
+    """
+    return () if table.values or table.dropped else table.partition_key
 
 
 def text(schema: Schema) -> str:
@@ -108,8 +116,8 @@ class _Schemas:
         original = {} if self.name == self.of_table.name else {"cql_name": self.of_table.name}
         return self._record(self.name, f"Table {self.of_table.full_name}", fields, **original)
 
-    def fields(self, columns: Iterable[Column]) -> list[Schema]:
-        """A field for each column; those of the partition key are never null."""
+    def fields(self, columns: Iterable[Column], plain: bool = True) -> list[Schema]:
+        """A field for each column; those of the partition key are never null if `plain`."""
         columns = list(columns)
         legal = avro_names(c.name for c in columns)
         fields = []
@@ -119,13 +127,15 @@ class _Schemas:
             except Unmappable as error:
                 what = f"{self.of_table.full_name}: column {column.name}: {error} has no Avro form"
                 raise Unmappable(what) from None
-            if column.kind == "partition_key":
+            if plain and column.kind == "partition_key":
                 del field["default"]
                 field["type"] = field["type"][1]
             fields.append(field)
         return fields
 
     def _of(self, t: CqlType) -> Schema:
+        if t.told:
+            return t.told  # the names are Avro's
         if t.name in _SCALARS:
             return _SCALARS[t.name]
         if t.name in ("list", "set", "vector"):
@@ -171,7 +181,7 @@ class _Schemas:
     def _wanted(self, t: CqlType) -> str | None:
         """The name of the record that a type other than a UDT has, if it has one."""
         if t.name in _RECORDS:
-            return f"cql_{t.name}"
+            return None if t.told else f"cql_{t.name}"
         if t.name == "tuple":
             return f"Tuple_{_java_hash(str(t)):x}"
         return f"Entry_{_java_hash(str(t)):x}" if self._has_entries(t) else None

@@ -11,6 +11,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.connection import ConnectionShutdown
 from cassandra.policies import (
+    ConstantSpeculativeExecutionPolicy,
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     LoadBalancingPolicy,
@@ -22,6 +23,8 @@ from cassandra.query import named_tuple_factory
 from helenus_schemas.config import CassandraSettings
 from helenus_schemas.errors import HelenusError, Kind
 
+_ASK_NEXT_S = 1.0
+_HEARTBEAT_S = 5
 _CUT_OFF = (ConnectionResetError, ConnectionShutdown)
 """What becomes of a connection whose first words are not understood."""
 
@@ -50,6 +53,8 @@ def connect(
         consistency_level=ConsistencyLevel.LOCAL_ONE,
         row_factory=row_factory,
         request_timeout=settings.cassandra_request_timeout_ms / 1000,
+        # A node that hangs keeps its connections: what may be asked twice is asked of the next one too.
+        speculative_execution_policy=ConstantSpeculativeExecutionPolicy(_ASK_NEXT_S, 2),
     )
     timeout = settings.cassandra_connect_timeout_ms / 1000
     password = settings.cassandra_password
@@ -65,6 +70,9 @@ def connect(
         control_connection_timeout=timeout,
         schema_metadata_enabled=metadata,
         schema_event_refresh_window=0,
+        # By the driver's own, a node that hangs is found out within a minute, and asked all that time.
+        idle_heartbeat_interval=_HEARTBEAT_S,
+        idle_heartbeat_timeout=_HEARTBEAT_S,
         # The driver's own waits up to ten minutes before it tries a node again.
         reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0),
     )

@@ -36,6 +36,7 @@ class CqlType:
     """A CQL type. `name` is a scalar's name or `list`, `set`, `map`, `tuple`, `vector`, `udt`, `custom`.
 
     `args` are element types (a UDT's field types), `fields` a UDT's field names, `label` a UDT's or custom type's name.
+    `told` is how records show a decimal or varint: `string`, `double` or `long`, empty for the exact form.
     """
 
     name: str
@@ -44,6 +45,7 @@ class CqlType:
     label: str = ""
     fields: tuple[str, ...] = ()
     dimension: int = 0
+    told: str = ""
 
     @property
     def multicell(self) -> bool:
@@ -62,6 +64,13 @@ class CqlType:
             # The only one of Cassandra's own that has no name in CQL and is fixed.
             return 16 if self.label == "org.apache.cassandra.db.marshal.LexicalUUIDType" else 0
         return _WIDTHS.get(self.name, 0)
+
+    def telling(self, forms: Mapping[str, str]) -> CqlType:
+        """This type with its decimals and varints `told` as `forms` says, by name. Keys of maps are text anyway."""
+        if not self.args:
+            return replace(self, told=forms[self.name]) if self.name in forms else self
+        keep = 1 if self.name == "map" else 0
+        return replace(self, args=(*self.args[:keep], *(a.telling(forms) for a in self.args[keep:])))
 
     def __str__(self) -> str:
         if self.name == "udt":

@@ -7,6 +7,9 @@ Malformed on bytes that are no such value. Source: Cassandra's native protocol v
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+
+from helenus_schemas.cql import CqlType
 
 EMPTY_IS_A_VALUE = frozenset(("ascii", "text", "blob", "tuple", "udt"))
 """Types of which no bytes at all are a value like another. CQL allows them for most others too, where they mean little:
@@ -90,6 +93,24 @@ def vector(data: bytes, width: int, dimension: int) -> list[bytes]:
     if at != len(data):
         raise Malformed(f"{len(data) - at} bytes behind a vector")
     return parts
+
+
+def has_hollow(t: CqlType, data: bytes) -> bool:
+    """Whether a value's elements, however deep, have one of no bytes of a type that has none. CQL allows that."""
+    if t.name in ("list", "set"):
+        return _any_hollow((t.args[0], part) for part in elements(data))
+    if t.name == "map":
+        return _any_hollow((a, part) for entry in entries(data) for a, part in zip(t.args, entry, strict=True))
+    if t.name == "vector":
+        return _any_hollow((t.args[0], part) for part in vector(data, t.args[0].width, t.dimension))
+    if t.name in ("tuple", "udt"):
+        # A field of no bytes is null.
+        return any(part and has_hollow(a, part) for a, part in zip(t.args, fields(data, len(t.args)), strict=False))
+    return False
+
+
+def _any_hollow(parts: Iterable[tuple[CqlType, bytes]]) -> bool:
+    return any(has_hollow(t, part) if part else t.name not in EMPTY_IS_A_VALUE for t, part in parts)
 
 
 def duration(data: bytes) -> tuple[int, int, int]:

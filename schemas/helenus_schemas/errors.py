@@ -39,10 +39,12 @@ class Kind(enum.Enum):
     OFFSETS_LOST = "offsets-lost"
     RECORD_TOO_LARGE = "record-too-large"
     REGISTRY_UNREACHABLE = "registry-unreachable"
+    REGISTRY_AUTH = "registry-auth"
     REGISTRY_REFUSED = "registry-refused"
     POISON_EVENT = "poison-event"
     BATCH_FAILED = "batch-failed"
     STATE = "state"
+    WORKER_UNREACHABLE = "worker-unreachable"
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,13 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.TABLE_MISSING: Policy(Action.STOP, "create the table, or correct keyspace and table"),
     Kind.TABLE_UNSUPPORTED: Policy(Action.STOP, "leave the column out with columns, or choose another table"),
-    Kind.BROKER_UNREACHABLE: Policy(Action.RETRY, "check the bootstrap servers and that the broker is up"),
+    Kind.BROKER_UNREACHABLE: Policy(
+        Action.RETRY, "check the bootstrap servers, or pulsar.service.url, and that the broker is up"
+    ),
     Kind.BROKER_REFUSED: Policy(
-        Action.STOP, "check the broker's ACLs, the security.* and sasl.* settings and the topic's name"
+        Action.STOP,
+        "check the broker's ACLs, the security.* and sasl.* settings and the topic's name; on Pulsar "
+        "pulsar.auth.token, pulsar.tls.*, and what the token's role may do in the namespace",
     ),
     Kind.APPEND_FAILED: Policy(
         Action.RETRY, "check the broker's log; nothing is marked as done until it is acknowledged"
@@ -99,6 +105,10 @@ POLICIES: dict[Kind, Policy] = {
     Kind.REGISTRY_UNREACHABLE: Policy(
         Action.RETRY, "check value.converter.schema.registry.url and that the registry is up"
     ),
+    Kind.REGISTRY_AUTH: Policy(
+        Action.STOP,
+        "check value.converter.schema.registry.basic.auth.user.info and value.converter.schema.registry.ssl.*",
+    ),
     Kind.REGISTRY_REFUSED: Policy(
         Action.STOP,
         "compare the table with the subject's latest version; delete it, choose another data.topic, or let "
@@ -109,6 +119,9 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.BATCH_FAILED: Policy(Action.RETRY, "read the error above it; the same events are done again"),
     Kind.STATE: Policy(Action.STOP, "check the disk and the permissions of the state or checkpoint directory"),
+    Kind.WORKER_UNREACHABLE: Policy(
+        Action.RETRY, "check --url against listeners in the worker's file, and --user and --cafile if it asks for them"
+    ),
 }
 
 

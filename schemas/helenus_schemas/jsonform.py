@@ -16,7 +16,7 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 
 from helenus_schemas.cql import CqlType
 from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, Malformed, duration, elements, entries, fields, vector
-from helenus_schemas.text import as_text, float_text
+from helenus_schemas.text import as_double, as_text, float_text
 
 Encode = Callable[[bytes], str]
 
@@ -42,6 +42,8 @@ def encoder(t: CqlType) -> Encode:
 
     Raises ValueError for a type without JSON form.
     """
+    if t.told:
+        return _told(t)
     if t.name in _SCALARS:
         return _SCALARS[t.name]
     if t.name in ("list", "set"):
@@ -86,6 +88,15 @@ def _datastax(t: CqlType) -> Encode:
     if t.name == "time":
         return lambda data: str(int.from_bytes(data, "big") // 1000)
     return encoder(t)
+
+
+def _told(t: CqlType) -> Encode:
+    """A decimal or varint in the form that was asked for. JSON's numbers are of any length."""
+    text = as_text(t)
+    assert text is not None
+    if t.told == "double":
+        return lambda data: _finite(value := as_double(data), repr(value))
+    return (lambda data: f'"{text(data)}"') if t.told == "string" else text
 
 
 def _string(data: bytes) -> str:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Literal
 
 from helenus_schemas.cql import CqlType
-from helenus_schemas.cqlvalue import Malformed
+from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, Malformed
 from helenus_schemas.from_avro import NUMBERS, Decode, decoder, number
 from helenus_schemas.from_avro import nullable as read_nullable
 from helenus_schemas.table import Column, Table
-from helenus_schemas.transcode import Encode, encoder, long_bytes, nullable
+from helenus_schemas.transcode import Encode, Optional, encoder, long_bytes, nullable
 
 Key = tuple["bytes | None", ...]
-"""CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition."""
+"""CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition.
+
+In Avro a clustering value of no bytes, of a type that has none, is null too: what an event is about tells them apart.
+"""
 Compat = Literal["exact", "datastax"]
 """The form of a key: `exact`, or DataStax's, with tinyint and smallint unsigned and a time in µs."""
+
+
+MAY_BE_EMPTY = EMPTY_IS_A_VALUE | {"varint"}
+"""Types of which no bytes have an Avro form in keys."""
 
 
 class KeyCodec:
@@ -23,9 +32,14 @@ class KeyCodec:
 
     def __init__(self, table: Table, compat: Compat = "exact") -> None:
         self.partition_columns = len(table.partition_key)
+        self._table = table
+        self._grows = any(map(_may_grow, (c.type for c in table.primary_key)))
         codecs = [_codec(column, compat) for column in table.primary_key]
         self._encoders = [encode for encode, _ in codecs[: self.partition_columns]]
-        self._nullable = [nullable(encode) for encode, _ in codecs[self.partition_columns :]]
+        self._nullable = [
+            nullable(encode) if c.type.name in MAY_BE_EMPTY else _unless_empty(encode)
+            for c, (encode, _) in zip(table.clustering, codecs[self.partition_columns :], strict=True)
+        ]
         self._decoders = [decode for _, decode in codecs[: self.partition_columns]]
         self._one_form = all(_has_one_form(c.type) for c in table.clustering)
         self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
@@ -40,6 +54,50 @@ class KeyCodec:
     def same(self, key: Key) -> Key:
         """The key as `decode` gives it: of a row that was written, or read, in another form of equal values."""
         return key if self._one_form else self.decode(self.encode(key))
+
+    def current(self, data: bytes, foreign: bool = False) -> bytes:
+        """An event's key in the form that this row's key has now.
+
+        It may have been written by another agent (`foreign`), or before a type in the key got fields. Raises Malformed.
+        """
+        if foreign:
+            return self.encode(self._theirs.decode(data))
+        if self._grows:
+            try:
+                self.decode(data)
+            except Malformed as error:
+                return self._of_before(data, error)
+        return data
+
+    def microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
+        """First and last clustering values of what a key of DataStax's may stand for: a time holds 1000 ns.
+
+        None if it stands for one row, or for no row alone; in the table's order.
+        """
+        values = key[self.partition_columns :]
+        for at, (column, value) in enumerate(zip(self._table.clustering, values, strict=True)):
+            if column.type.name == "time" and value is not None and None not in values:
+                start = int.from_bytes(value, "big", signed=True)
+                ends = [(*values[:at], (start + n).to_bytes(8, "big", signed=True)) for n in (0, 999)]
+                first, last = reversed(ends) if column.reversed else ends
+                return first, last  # type: ignore[return-value]
+        return None
+
+    @cached_property
+    def _theirs(self) -> KeyCodec:
+        return KeyCodec(self._table, "datastax")
+
+    @cached_property
+    def _before(self) -> list[KeyCodec]:
+        return [KeyCodec(table) for table in _before(self._table)]
+
+    def _of_before(self, data: bytes, error: Malformed) -> bytes:
+        for codec in self._before:
+            try:
+                return self.encode(codec.decode(data))
+            except Malformed:
+                continue
+        raise error
 
     def decode(self, data: bytes) -> Key:
         """The key of an event. Raises Malformed if the bytes are no key of this table."""
@@ -62,7 +120,39 @@ class KeyCodec:
 
 def _has_one_form(t: CqlType) -> bool:
     """Whether equal clustering values of a type have equal bytes."""
-    return t.name not in ("decimal", "tuple", "udt") and all(map(_has_one_form, t.args))
+    return t.name not in ("decimal", "varint", "float", "double", "tuple", "udt") and all(map(_has_one_form, t.args))
+
+
+def _unless_empty(encode: Encode) -> Optional:
+    return lambda data: b"\2" + encode(data) if data else b"\0"
+
+
+def _may_grow(t: CqlType) -> bool:
+    """Whether ALTER TYPE can give a type more fields."""
+    return t.name == "udt" or any(map(_may_grow, t.args))
+
+
+def _before(table: Table) -> Iterator[Table]:
+    """The table as it may have been: each type in its key with fewer fields, one type at a time."""
+    types = {t.label: len(t.fields) for c in table.primary_key for t in _walk(c.type) if t.name == "udt"}
+    for label, fields in types.items():
+        for count in range(fields - 1, 0, -1):
+            columns = (replace(c, type=_cut(c.type, label, count)) for c in table.columns)
+            yield replace(table, columns=tuple(columns))
+
+
+def _walk(t: CqlType) -> Iterator[CqlType]:
+    yield t
+    for arg in t.args:
+        yield from _walk(arg)
+
+
+def _cut(t: CqlType, label: str, count: int) -> CqlType:
+    """A type in which the user-defined one of this name has its first fields alone."""
+    args = tuple(_cut(a, label, count) for a in t.args)
+    if t.name == "udt" and t.label == label:
+        return replace(t, args=args[:count], fields=t.fields[:count])
+    return replace(t, args=args) if args else t
 
 
 def _codec(column: Column, compat: Compat) -> tuple[Encode, Decode]:

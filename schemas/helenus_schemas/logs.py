@@ -1,12 +1,32 @@
-"""Structured logs on standard error: one event name and fields, as text or as JSON lines."""
+"""Structured logs on standard error: one event name and fields, as text or as JSON lines.
+
+Loggers are named after their modules, and their levels may change while the command runs. A level holds for a module,
+or for a package and all below it; `root` is what all of ours have without one. Libraries speak through `logging`: of
+them only warnings are told, unless one is named.
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
-from typing import TextIO
+import time
+from dataclasses import dataclass
+from typing import Any, TextIO, cast
 
 import structlog
+
+ROOT = "root"
+NAMES = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
+"""Levels as Kafka Connect calls them."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A logger's level, one of `NAMES`, and when it was set while running, in milliseconds since 1970."""
+
+    name: str
+    modified: int | None = None
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -17,7 +37,19 @@ class _Handler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
+class _Logger(structlog.PrintLogger):
+    """Knows the module that it was made for."""
+
+    def __init__(self, name: str = ROOT) -> None:
+        super().__init__(sys.stderr)
+        self.name = name
+
+
 _handler = _Handler()
+_levels: dict[str, Level] = {ROOT: Level("INFO")}
+_filters = {name: structlog.make_filtering_bound_logger(number) for name, number in NAMES.items()}
+# By module. A line that is not told costs one look into it.
+_chosen: dict[str, Any] = {}
 
 
 def configure(level: str = "info", format: str = "text") -> None:
@@ -33,10 +65,11 @@ def configure(level: str = "info", format: str = "text") -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
+    _put({ROOT: Level(parse(level) or "INFO")})
     structlog.configure(
         processors=[*processors, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=cast("type[structlog.typing.BindableLogger]", _filtering),
+        logger_factory=functools.cache(_Logger),
     )
     # The libraries speak through logging, in the same form: only their warnings are of use to an operator.
     last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
@@ -44,3 +77,51 @@ def configure(level: str = "info", format: str = "text") -> None:
     _handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=last, foreign_pre_chain=foreign))
     logging.basicConfig(level=logging.WARNING, handlers=[_handler])
     logging.getLogger("cassandra").setLevel(logging.ERROR)
+
+
+def _filtering(logger: Any, processors: Any, context: Any) -> Any:
+    """The logger of a module, with methods that do nothing below its level."""
+    name, known = getattr(logger, "name", ROOT), _chosen
+    if name not in known:
+        known[name] = _filters[_effective(name).name]
+    return known[name](logger, processors, context)
+
+
+def _effective(name: str) -> Level:
+    """The level that holds for a logger: its own, or that of the nearest package above it."""
+    while name not in _levels:
+        name = name.rpartition(".")[0] or ROOT
+    return _levels[name]
+
+
+def parse(level: str) -> str | None:
+    """The name of a level of log4j's or of Python's: DEBUG of `trace`, WARN of `warning`, None of what is none."""
+    name = level.upper()
+    same = {"TRACE": "DEBUG", "WARNING": "WARN", "FATAL": "ERROR", "CRITICAL": "ERROR"}
+    return name if name in NAMES else same.get(name)
+
+
+def levels() -> dict[str, Level]:
+    """The levels of all loggers of ours, and of those that were given one, by name."""
+    modules = list(sys.modules.items())
+    names = {name for name, module in modules if name.startswith("helenus_") and hasattr(module, "_log")}
+    return {name: _effective(name) for name in sorted(names | _levels.keys())}
+
+
+def change(name: str, level: str) -> list[str]:
+    """Give a logger and all below it a level of `NAMES`. Returns the names of those that had another."""
+    before = levels()
+    above = "helenus_" if name == ROOT else f"{name}."
+    changed = {other: held for other, held in _levels.items() if not other.startswith(above)}
+    if changed != _levels or name not in before or before[name].name != level:
+        changed[name] = Level(level, int(time.time() * 1000))
+        _put(changed)
+    if name != ROOT and not name.startswith("helenus_"):
+        logging.getLogger(name).setLevel(NAMES[level])
+    return [other for other, held in levels().items() if other not in before or before[other].name != held.name]
+
+
+def _put(levels: dict[str, Level]) -> None:
+    """Both at once: other threads log meanwhile, and what they still choose goes into the old one."""
+    global _levels, _chosen
+    _levels, _chosen = levels, {}

@@ -33,19 +33,31 @@ def _integer(code: str) -> AsText:
 def _varint(data: bytes) -> str:
     if not data:
         raise ValueError("a varint of no bytes")
-    return str(int.from_bytes(data, "big", signed=True))
+    # Python tells no int of more than 4300 digits, but a Decimal of any.
+    return f"{Decimal(int.from_bytes(data, 'big', signed=True)):f}"
 
 
 def _decimal(data: bytes) -> str:
+    return str(_as_decimal(data))
+
+
+def as_double(data: bytes) -> float:
+    """The double nearest to a decimal's CQL bytes; infinite if it is beyond them. Raises ValueError."""
+    return float(_as_decimal(data))
+
+
+def _as_decimal(data: bytes) -> Decimal:
     if len(data) < 5:
         raise ValueError(f"a decimal of {len(data)} bytes")
     sign, digits, _ = Decimal(int.from_bytes(data[4:], "big", signed=True)).as_tuple()
-    return str(Decimal((sign, digits, -int.from_bytes(data[:4], "big", signed=True))))
+    return Decimal((sign, digits, -int.from_bytes(data[:4], "big", signed=True)))
 
 
 def float_text(data: bytes) -> str:
     """The shortest text that reads back as the same 4 bytes."""
     (value,) = _FLOAT.unpack(data)
+    if not value:
+        return repr(value)  # "-0" would be read as an integer, which has no sign
     # Nine digits always do.
     shorter = (f"{value:.{digits}g}" for digits in range(6, 9))
     return next((text for text in shorter if _nearest(float(text)) == value), f"{value:.9g}")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from helenus_schemas.cql import CqlType
 from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, Malformed, duration, elements, entries, fields, vector
 from helenus_schemas.jsonform import map_key
+from helenus_schemas.text import as_double, as_text
 
 Encode = Callable[[bytes], bytes]
 Optional = Callable[["bytes | None"], bytes]
@@ -123,6 +124,25 @@ def _decimal(data: bytes) -> bytes:
     return _sized(data[4:]) + long_bytes(int.from_bytes(data[:4], "big", signed=True))
 
 
+def _least(data: bytes) -> bytes:
+    """A varint in the fewest bytes that hold it and its sign; no bytes stay none."""
+    start = 0
+    while start < len(data) - 1 and data[start] == (0xFF if data[start + 1] & 0x80 else 0):
+        start += 1
+    return _sized(data[start:])
+
+
+def _one_nan(width: int, infinity: int) -> Encode:
+    """A float whose NaNs are one, the one that Java writes."""
+    encode = _reversed(width)
+    sign, nan = 1 << (8 * width - 1), (infinity + (infinity & -infinity) // 2).to_bytes(width, "big")
+
+    def encode_one(data: bytes) -> bytes:
+        return encode(nan if len(data) == width and int.from_bytes(data, "big") & ~sign > infinity else data)
+
+    return encode_one
+
+
 def _stripped(data: bytes) -> bytes:
     """A decimal without zeros at its end: one of the forms of a number, the same for all."""
     if len(data) < 5:
@@ -136,6 +156,22 @@ def _stripped(data: bytes) -> bytes:
     # The fewest bytes that hold it and its sign.
     size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
     return _sized(unscaled.to_bytes(size, "big", signed=True)) + long_bytes(scale)
+
+
+def _told(t: CqlType) -> Encode:
+    """A decimal or varint in the form that was asked for."""
+    text = as_text(t)
+    assert text is not None
+    if t.told == "string":
+        return _text(text)
+    return _long if t.told == "long" else lambda data: struct.pack("<d", as_double(data))
+
+
+def _long(data: bytes) -> bytes:
+    value = int.from_bytes(data, "big", signed=True)
+    if not data or not -1 << 63 <= value < 1 << 63:
+        raise Malformed(f"a varint of {len(data)} bytes where varint.handling.mode=long takes 8; string takes any")
+    return long_bytes(value)
 
 
 def _duration(data: bytes) -> bytes:
@@ -164,17 +200,27 @@ _SCALARS: dict[str, Encode] = {
     "decimal": _decimal,
     "duration": _duration,
 }
+_ONE_FORM: dict[str, Encode] = {
+    "decimal": _stripped,
+    "varint": _least,
+    "float": _one_nan(4, 0x7F80_0000),
+    "double": _one_nan(8, 0x7FF0_0000_0000_0000),
+}
+"""Clustering values of types that have several forms of what Cassandra's comparison holds for equal."""
 
 
 def encoder(t: CqlType, clustering: bool = False) -> Encode:
     """A function from a value's CQL bytes to its exact Avro bytes; it raises ValueError on bytes that have none.
 
     Values that Cassandra's comparison holds for equal are one `clustering` key, and told alike: decimals of different
-    scale, a tuple with fewer fields than its type and the one with nulls for them. In a partition key they are two, and
-    such a tuple has no exact form. Raises ValueError for a type without Avro form.
+    scale, varints with bytes that add nothing, NaNs, a tuple with fewer fields than its type and the one with nulls for
+    them. In a partition key they are two, and such a tuple has no exact form. Raises ValueError for a type without Avro
+    form.
     """
+    if clustering:
+        return _encoder(t, _padded)
     # A key's varint of no bytes comes back as it was: Avro's bytes are the same.
-    return _sized if t.name == "varint" else _encoder(t, _padded if clustering else _whole)
+    return _sized if t.name == "varint" else _encoder(t, _whole)
 
 
 def plain(t: CqlType) -> Encode:
@@ -224,8 +270,10 @@ def _padded(parts: list[bytes | None], most: int) -> list[bytes | None]:
 
 
 def _encoder(t: CqlType, exact: _Exact | None) -> Encode:
-    if t.name == "decimal" and exact is _padded:
-        return _stripped
+    if exact is _padded and t.name in _ONE_FORM:
+        return _ONE_FORM[t.name]
+    if t.told:
+        return _told(t)
     if t.name in _SCALARS:
         return _SCALARS[t.name]
     if t.name in ("list", "set"):

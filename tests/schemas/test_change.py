@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_schemas.change import SCHEMA, Bound, Change, Scope, decode, encode
+from helenus_schemas.change import SCHEMA, Bound, Change, Scope, decode, encode, gist, matched, unframed
 
 DIGEST = "0123456789abcdef0123456789abcdef"
 NODE = "11111111-2222-3333-4444-555555555555"
@@ -27,6 +27,7 @@ changes = st.builds(
     st.none() | longs,
     bounds,
     bounds,
+    st.just(False),
 )
 
 
@@ -40,6 +41,15 @@ def test_round_trip_and_avro_agree(change: Change) -> None:
 
 
 @given(changes)
+def test_the_gist_of_a_change_of_a_key_alone(change: Change) -> None:
+    match = matched(encode(change))
+    alone = change.scope in (Scope.ROW, Scope.STATIC, Scope.PARTITION) and not (change.start or change.end)
+    assert (match is not None) == (alone and change.digest == DIGEST and change.node == NODE)
+    if match is not None:
+        assert gist(match) == change._replace(part=0, parts=1, segment=-1, position=-1)
+
+
+@given(changes)
 def test_a_reader_that_knows_three_fields_reads_them(change: Change) -> None:
     theirs = {**SCHEMA, "fields": SCHEMA["fields"][:3]}
     seen = fastavro.schemaless_reader(io.BytesIO(encode(change)), fastavro.parse_schema(theirs))
@@ -48,9 +58,40 @@ def test_a_reader_that_knows_three_fields_reads_them(change: Change) -> None:
 
 def test_datastax_events_in_both_field_orders() -> None:
     digest, node = b"\2\x40" + DIGEST.encode(), b"\2\x48" + NODE.encode()
-    assert decode(digest + node + b"\0") == Change(DIGEST, NODE)
-    assert decode(b"\0" + digest + node) == Change(DIGEST, NODE)
-    assert decode(b"\2\x20BACK_FILL_INSERT\0\0") == Change("BACK_FILL_INSERT", None)
+    assert decode(digest + node + b"\0") == Change(DIGEST, NODE, foreign=True)
+    assert decode(b"\0" + digest + node) == Change(DIGEST, NODE, foreign=True)
+    assert decode(b"\2\x20BACK_FILL_INSERT\0\0") == Change("BACK_FILL_INSERT", None, foreign=True)
+    assert encode(decode(b"\0" + digest + node)) == digest + node + b"\0", "it stays theirs"
+
+
+@pytest.mark.parametrize("digest", [DIGEST, None])
+@pytest.mark.parametrize("node", [NODE, None])
+@pytest.mark.parametrize("columns", [None, [], ["a"], ["a", "b" * 40], ["c"] * 32])
+@pytest.mark.parametrize("order", [("md5Digest", "nodeId", "columns"), ("columns", "md5Digest", "nodeId")])
+def test_datastax_events_with_all_and_nothing_in_them(
+    digest: str | None, node: str | None, columns: list[str] | None, order: tuple[str, ...]
+) -> None:
+    """As Avro writes them."""
+    fields = {field["name"]: field for field in SCHEMA["fields"][:3]}
+    out = io.BytesIO()
+    schema = fastavro.parse_schema({**SCHEMA, "fields": [fields[name] for name in order]})
+    fastavro.schemaless_writer(out, schema, {"md5Digest": digest, "nodeId": node, "columns": columns})
+    assert decode(out.getvalue()) == Change(digest, node, foreign=True)
+
+
+def test_frames_of_a_registry() -> None:
+    theirs = b"\2\x40" + DIGEST.encode() + b"\2\x48" + NODE.encode() + b"\0"
+    assert unframed(b"\0\0\0\0\1key", b"\0\0\0\1\2" + theirs) == (b"key", theirs)
+
+
+@given(changes)
+def test_ours_have_no_frame(change: Change) -> None:
+    for data in (
+        encode(change),
+        encode(change._replace(foreign=True)),
+        b"\0" + encode(change._replace(foreign=True))[:-1],
+    ):
+        assert unframed(b"key", data) == (b"key", data)
 
 
 @given(st.binary(max_size=60))

@@ -1,11 +1,13 @@
 """Properties files: what is read, what is refused, and that secrets stay secret."""
 
+import pickle
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
-from helenus_schemas.config import Alias, CassandraSettings, CommaList, PassThrough, Settings
+from helenus_schemas.config import Alias, CassandraSettings, CommaList, ConfigError, PassThrough, Settings, together
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -17,6 +19,12 @@ class Example(CassandraSettings):
     kafka_bootstrap_servers: str = ""
     kafka: PassThrough = {}
     size: int = 1
+    end: int = 1
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        if "size" in given and "end" in given:
+            yield "end", "give it or size"
 
 
 def load(tmp_path: Path, text: str) -> Example:
@@ -37,10 +45,74 @@ def test_all_errors_at_once_with_their_keys(tmp_path: Path) -> None:
         load(tmp_path, "siez=2\ncassandra.port=many\n")
     assert error.value.kind is Kind.CONFIG
     told = str(error.value)
-    assert "siez: unknown property, did you mean size?" in told
-    assert "cassandra.port: " in told
-    assert "log.topic: required property is missing" in told
-    assert "x.properties" in told
+    first, *lines = told.splitlines()
+    assert first.startswith("3 properties are wrong: correct the properties file")
+    where = f"  {tmp_path}/x.properties: "
+    assert f"{where}siez=2: unknown property, did you mean size?" in lines
+    assert any(line.startswith(f"{where}cassandra.port=many: ") for line in lines)
+    assert f"{where}log.topic: required property is missing" in lines
+    assert str(pickle.loads(pickle.dumps(error.value))) == told
+
+
+def test_what_does_not_go_together_is_told_with_the_rest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, "size=2\nend=3\ncassandra.port=many\n")
+    assert {p.key for p in error.value.problems} == {"cassandra.port", "log.topic", "end"}
+
+
+def test_errors_of_several_files_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        together(
+            lambda: load(tmp_path, "log.topic=t\nsize=x\n"),
+            lambda: load(tmp_path, "log.topic=t\n"),
+            lambda: Example.load("/nowhere/at/all"),
+        )
+    assert len(error.value.problems) == 2
+    assert "/nowhere/at/all: cannot read the properties file: No such file" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("kafak.linger.ms", "kafka.linger.ms"), ("log.topik", "log.topic"), ("casandra.password", "cassandra.password")],
+)
+def test_the_nearest_name(key: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean {near}\\?"):
+        Example.of({"log.topic": "t", key: "x"}, "f")
+
+
+SECRET = "hunter2-and-more"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("casandra.password", SECRET),
+        ("cassandra.pasword", SECRET),
+        ("kafak.sasl.password", SECRET),
+        ("some.api.token", SECRET),
+        ("registry", f"https://me:{SECRET}@host/"),
+        ("sparc.options", f"-DtrustStorePassword={SECRET}"),
+        ("size", "${env:HELENUS_TEST_SECRET}"),
+    ],
+)
+def test_a_wrong_key_does_not_tell_its_secret(key: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELENUS_TEST_SECRET", SECRET)
+    with pytest.raises(ConfigError) as error:
+        Example.of({"log.topic": "t", key: value}, "f")
+    assert f"{key}=" in str(error.value)
+    assert SECRET not in str(error.value)
+    assert SECRET not in repr(error.value)
+
+
+def test_what_is_handed_on_is_printed_without_its_secrets() -> None:
+    hidden = ["sasl.password", "ssl.key.pem", "sasl.jaas.config", "sasl.oauthbearer.client.secret", "s3a.access.key"]
+    plain = ["security.protocol", "ssl.ca.location", "ssl.key.location", "linger.ms", "key.serializer"]
+    given = {"log.topic": "t", **{f"kafka.{key}": f"value-of-{key}" for key in (*hidden, *plain)}}
+    settings = Example.of(given, "f")
+    assert settings.kafka["sasl.password"] == "value-of-sasl.password"
+    for printed in (repr(settings), str(settings), repr(pickle.loads(pickle.dumps(settings)))):
+        assert [key for key in hidden if f"value-of-{key}" in printed] == []
+        assert [key for key in plain if f"value-of-{key}" not in printed] == []
 
 
 def test_secrets_come_from_environment_and_files_and_are_not_echoed(
@@ -56,7 +128,7 @@ def test_secrets_come_from_environment_and_files_and_are_not_echoed(
 
 @pytest.mark.parametrize("value", ["${env:NOT_THERE_AT_ALL}", "${file:/nowhere/at/all:x}"])
 def test_a_secret_that_is_missing_is_named(tmp_path: Path, value: str) -> None:
-    with pytest.raises(HelenusError, match=r"log\.topic: "):
+    with pytest.raises(HelenusError, match=r"log\.topic=\$\{"):
         load(tmp_path, f"log.topic={value}\n")
 
 
@@ -112,7 +184,7 @@ def test_each_other_key_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_value_without_counterpart_is_one_of_the_errors() -> None:
-    with pytest.raises(HelenusError, match=r"theirs\.seconds: invalid literal.*siez: unknown property"):
+    with pytest.raises(HelenusError, match=r"(?s)theirs\.seconds=soon: invalid literal.*siez=1: unknown property"):
         Migrated.of({"theirs.seconds": "soon", "siez": "1"}, "f")
 
 
