@@ -1,4 +1,4 @@
-"""The command `helenus-stack`: real Cassandra, Kafka and schema registry on this machine."""
+"""The command `helenus-stack`: real Cassandra, Kafka, schema registry and Pulsar on this machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Errors(click.Group):
 
 @click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Cassandra with CDC, Kafka and a schema registry as local processes on loopback."""
+    """Cassandra with CDC, Kafka and a schema registry, or Pulsar, as local processes on loopback."""
     # A termination unwinds like a Ctrl-C, so that what was begun is cleaned up.
     signal.signal(signal.SIGTERM, _terminated)
 
@@ -73,7 +73,12 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 @click.argument("servers", nargs=-1, metavar="[SERVER]...")
 @click.option("--nodes", type=click.IntRange(1, 3), help="Cassandra nodes.  [default: 1]")
 @click.option("--cassandra", type=click.Choice(list(VERSIONS)), help="Its version.  [default: 5.0]")
-@click.option("--secure", is_flag=True, default=None, help="TLS and passwords for Cassandra and Kafka.")
+@click.option("--secure", is_flag=True, default=None, help="TLS, and passwords or tokens.")
+@click.option(
+    "--log",
+    type=click.Choice(["kafka", "pulsar", "both"]),
+    help="What events and records go through.  [default: kafka]",
+)
 @click.option("--connect", is_flag=True, default=None, help="A Kafka Connect worker with a JDBC sink, too.")
 @click.option("--postgres", is_flag=True, default=None, help="A PostgreSQL for that sink, too.")
 @click.option(
@@ -95,12 +100,20 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     callback=_pairs(str),
     help="Overrides a setting of the broker; repeatable.",
 )
+@click.option(
+    "--pulsar-property",
+    "pulsar_properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_pairs(str),
+    help="Overrides a setting of Pulsar; repeatable.",
+)
 @click.option("--foreground", is_flag=True, help="Stay, and stop the servers at the end, however it comes.")
 def up(directory: Path, servers: tuple[str, ...], foreground: bool, **settings: Any) -> None:
     """Start what doesn't run yet, and wait until it is ready.
 
-    SERVER is cassandra, kafka, registry, connect or postgres; default: all that the stack has. Settings are remembered
-    in the directory.
+    SERVER is cassandra, kafka, registry, pulsar, connect or postgres; default: all that the stack has. Settings are
+    remembered in the directory.
     """
     progress = Terminal()
     stack = Stack(directory, only=servers, progress=progress, **settings)

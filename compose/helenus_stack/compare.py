@@ -8,13 +8,14 @@ own record alone.
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from helenus_schemas.avro import value_columns
-from helenus_schemas.cql import quote
+from helenus_schemas.cql import CqlType, quote
 from helenus_schemas.names import avro_names
 from helenus_schemas.table import Column, Table
 from helenus_stack.records import Record
@@ -101,7 +102,7 @@ def _within(table: Table, key: Key, start: Any, end: Any) -> bool:
         if bound is None:
             continue
         for column, value, limit in zip(table.clustering, key, bound["values"].values(), strict=False):
-            ours, theirs = _order(value), _order(_like(value, limit))
+            ours, theirs = _order(column.type, value), _order(column.type, _like(value, limit))
             if ours != theirs:
                 if ((ours < theirs) != column.reversed) == is_start:
                     return False
@@ -117,8 +118,11 @@ def _like(value: Any, text: Any) -> Any:
     return uuid.UUID(text) if isinstance(value, uuid.UUID) else type(value)(text)
 
 
-def _order(value: Any) -> Any:
+def _order(t: CqlType, value: Any) -> Any:
     """What Cassandra sorts a value by."""
+    if t.name in ("float", "double"):
+        number = float(value)
+        return number != number, number if number == number else 0, math.copysign(1, number)
     if isinstance(value, uuid.UUID):
         # By version; those of version 1 by time, then byte for byte as signed ones.
         timed = value.version == 1

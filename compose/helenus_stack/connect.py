@@ -1,6 +1,7 @@
 """Kafka Connect with what a JDBC sink needs, Debezium's connector and a converter for Avro: a worker of its own.
 
-It is here to show that sinks which are not ours read our topics. Connectors are given to its REST API, and stay.
+It is here to show that sinks which are not ours read our topics, and, with the connectors for files that Kafka ships,
+what a worker's REST API answers. Connectors are given to that API, and stay.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ TOPICS = {"config": {}, "offset": {"partitions": "1"}, "status": {"partitions": 
 
 
 def server(settings: Settings, directory: Path) -> Server:
-    """The worker of a stack; raises StackError if the stack is secure."""
+    """The worker of a stack; raises StackError if the stack is secure, or has no Kafka."""
     if settings.secure:
         what = "Kafka Connect is not set up for a secure stack"
         raise StackError(what, "connect", "leave out one of --connect and --secure")
+    if not settings.has_kafka:
+        raise StackError("Kafka Connect needs a Kafka", "connect", "leave out --connect, or choose --log both")
     folder = directory / "connect"
     return Server(
         name="connect",
@@ -75,7 +78,8 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
     properties = folder / "worker.properties"
     write_atomically(properties, "".join(f"{k}={v}\n" for k, v in configuration(settings).items()))
     options = [f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"]
-    options += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Djava.net.preferIPv4Stack=true"]
+    # Without a file of its own log4j would tell errors only.
+    options += ["-Dlog4j2.level=INFO", "-Djava.net.preferIPv4Stack=true"]
     options += [own_temporary_folder(folder)]
     main = "org.apache.kafka.connect.cli.ConnectDistributed"
     # All jars were resolved together, so one class path does for the worker and its plugins.

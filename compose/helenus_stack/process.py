@@ -92,7 +92,7 @@ def stop(processes: Iterable[Process], limit: float) -> None:
     for group in groups:
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-    while any(process.pid for process in processes):
+    while any(process.pid for process in processes) or any(map(_exiting, groups)):
         time.sleep(0.02)
     for process in processes:
         process.pid_file.unlink(missing_ok=True)
@@ -107,6 +107,16 @@ def python_environment() -> dict[str, str]:
     """The environment in which `python_module` finds this package, installed or not."""
     home = str(Path(__file__).parents[1])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
+
+
+def _exiting(pid: int) -> bool:
+    """Whether a killed process still has threads, and with them its ports, though its first one is gone."""
+    threads = Path(f"/proc/{pid}/task")
+    for thread in threads.iterdir() if threads.exists() else ():
+        with suppress(OSError):
+            if (thread / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                return True
+    return False
 
 
 def _state(pid: int) -> str:

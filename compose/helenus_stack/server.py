@@ -27,14 +27,14 @@ class Server:
     """One server of a stack. Making one has no effects; `prepare` and `ready` have."""
 
     name: str
-    """cassandra1, cassandra2, cassandra3, kafka, registry, connect or postgres."""
+    """cassandra1, cassandra2, cassandra3, kafka, registry, pulsar, connect or postgres."""
     folder: Path
     """Everything the server keeps, its configuration too."""
     address: str
     port: int
     """Where its clients connect."""
     kind: str
-    """cassandra, kafka, registry, connect or postgres."""
+    """cassandra, kafka, registry, pulsar, connect or postgres."""
     lock: str
     """The name of its jars' lock."""
     java: int

@@ -6,39 +6,53 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from helenus_stack.errors import StackError
 from helenus_stack.files import write_atomically
 
-_FIXED = ("nodes", "cassandra", "secure")
+_FIXED = ("nodes", "cassandra", "secure", "log")
 """What is in the data of a stack and can't be changed."""
+LogName = Literal["kafka", "pulsar", "both"]
 Override = str | int | float | bool | None | Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One stack: 1 to 3 Cassandra nodes, a Kafka broker and a schema registry; if wanted, `connect` and `postgres`.
+    """One stack: 1 to 3 Cassandra nodes and a `log`; if wanted, `connect` and `postgres`.
 
-    Every port is its standard number plus `port_offset`. `cassandra_yaml` and `kafka_properties` override the
-    generated configuration, key by key, with the names of that version. `heap` is each Cassandra node's, in the JVM's
-    notation. `cassandra` is its version: 5.0, 4.1 or 4.0. `secure`: TLS and passwords on Cassandra and Kafka.
+    The log is `kafka`, a broker and a schema registry, or `pulsar`, which is one itself, or `both`.
+
+    Every port is its standard number plus `port_offset`. `cassandra_yaml`, `kafka_properties` and `pulsar_properties`
+    override the generated configuration, key by key, with the names of that version. `heap` is each Cassandra node's,
+    in the JVM's notation. `cassandra` is its version: 5.0, 4.1 or 4.0. `secure`: TLS and passwords on Cassandra and
+    Kafka, TLS and tokens on Pulsar.
     """
 
     nodes: int = 1
     cassandra: str = "5.0"
     secure: bool = False
+    log: LogName = "kafka"
     connect: bool = False
     postgres: bool = False
     port_offset: int = 0
     heap: str = "512m"
     cassandra_yaml: Mapping[str, Override] = field(default_factory=dict)
     kafka_properties: Mapping[str, str] = field(default_factory=dict)
+    pulsar_properties: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def addresses(self) -> list[str]:
         """The nodes' addresses; all nodes share their port numbers."""
         return [f"127.0.0.{i}" for i in range(1, self.nodes + 1)]
+
+    @property
+    def has_kafka(self) -> bool:
+        return self.log != "pulsar"
+
+    @property
+    def has_pulsar(self) -> bool:
+        return self.log != "kafka"
 
     # The numbers modulo 100 are all different: stacks whose offsets are multiples of 100 never meet.
 
@@ -71,6 +85,22 @@ class Settings:
         return 8082 + self.port_offset
 
     @property
+    def pulsar_port(self) -> int:
+        return 6650 + self.port_offset
+
+    @property
+    def pulsar_tls_port(self) -> int:
+        return 6651 + self.port_offset
+
+    @property
+    def pulsar_web_port(self) -> int:
+        return 8080 + self.port_offset
+
+    @property
+    def pulsar_web_tls_port(self) -> int:
+        return 8443 + self.port_offset
+
+    @property
     def connect_port(self) -> int:
         return 8083 + self.port_offset
 
@@ -81,7 +111,9 @@ class Settings:
     @property
     def listeners(self) -> list[tuple[str, int]]:
         """Every (address, port) the whole stack listens on."""
-        own = [self.kafka_port, self.controller_port, self.registry_port, self.management_port]
+        own = [self.kafka_port, self.controller_port, self.registry_port, self.management_port] * self.has_kafka
+        own += [self.pulsar_port, self.pulsar_web_port] * self.has_pulsar
+        own += [self.pulsar_tls_port, self.pulsar_web_tls_port] * (self.has_pulsar and self.secure)
         own += [self.connect_port] * self.connect + [self.postgres_port] * self.postgres
         return (
             [(address, port) for address in self.addresses for port in (self.cql_port, self.storage_port)]

@@ -1,7 +1,7 @@
 """A stack: servers in a directory, brought up and down as one.
 
 with Stack(tmp_path, nodes=1) as stack:
-    status = stack.status()  # contact_points, cql_port, bootstrap_servers, registry_url, nodes, servers
+    status = stack.status()  # contact_points, cql_port, bootstrap_servers, registry_url, pulsar_url, nodes, servers
     stack.kill("kafka")
     stack.start("kafka")
 """
@@ -23,6 +23,7 @@ from helenus_stack import (
     ports,
     postgres,
     programs,
+    pulsar,
     readiness,
     registry,
     secure,
@@ -36,7 +37,7 @@ from helenus_stack.process import STOP_SECONDS, Process, stop
 from helenus_stack.progress import Progress, Silent
 from helenus_stack.resolve import resolve
 from helenus_stack.server import Server
-from helenus_stack.settings import Override, Settings
+from helenus_stack.settings import LogName, Override, Settings
 from helenus_stack.status import Status, report
 
 
@@ -44,10 +45,12 @@ class Stack:
     """The servers that live in `directory`; `only` some of them, if names are given.
 
     `cassandra` is its version, 5.0, 4.1 or 4.0. A `secure` stack has TLS and passwords; its status says which.
+    Its `log` is kafka (with a schema registry), pulsar, or both.
     With `connect` it has a Kafka Connect worker, with `postgres` a database for that one's sinks.
-    A server is named `cassandra1`, `kafka`, `registry`, `connect` or `postgres`; `cassandra` means every node. Settings
-    that are None are as the directory's last `up` had them, or the defaults of `Settings`. As a context manager the
-    stack is up inside, down after (its data stays), and never outlives this process, even one that is killed.
+    A server is named `cassandra1`, `kafka`, `registry`, `pulsar`, `connect` or `postgres`; `cassandra` means every
+    node. Settings that are None are as the directory's last `up` had them, or the defaults of `Settings`. As a context
+    manager the stack is up inside, down after (its data stays), and never outlives this process, even one that is
+    killed.
     Methods raise StackError.
     """
 
@@ -59,12 +62,14 @@ class Stack:
         nodes: int | None = None,
         cassandra: str | None = None,
         secure: bool | None = None,
+        log: LogName | None = None,
         connect: bool | None = None,
         postgres: bool | None = None,
         port_offset: int | None = None,
         heap: str | None = None,
         cassandra_yaml: Mapping[str, Override] | None = None,
         kafka_properties: Mapping[str, str] | None = None,
+        pulsar_properties: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.directory = Path(directory).absolute()
@@ -75,11 +80,13 @@ class Stack:
             "nodes": nodes,
             "cassandra": cassandra,
             "secure": secure,
+            "log": log,
             "connect": connect,
             "postgres": postgres,
             "heap": heap,
             "cassandra_yaml": cassandra_yaml,
             "kafka_properties": kafka_properties,
+            "pulsar_properties": pulsar_properties,
         }
         self._file = self.directory / "stack.json"
         self._lock = self.directory / "lock"
@@ -108,11 +115,11 @@ class Stack:
     @property
     def servers(self) -> list[Server]:
         """All servers of the stack, running or not."""
-        servers = [
-            *cassandra.servers(self.settings, self.directory),
-            kafka.server(self.settings, self.directory),
-            registry.server(self.settings, self.directory),
-        ]
+        servers = cassandra.servers(self.settings, self.directory)
+        if self.settings.has_kafka:
+            servers += [kafka.server(self.settings, self.directory), registry.server(self.settings, self.directory)]
+        if self.settings.has_pulsar:
+            servers.append(pulsar.server(self.settings, self.directory))
         if self.settings.connect:
             servers.append(connect.server(self.settings, self.directory))
         if self.settings.postgres:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from helenus_stack import cassandra, connect, postgres, registry
+from helenus_stack import cassandra, connect, postgres, pulsar, registry
 from helenus_stack.process import Process
-from helenus_stack.secure import CASSANDRA_ADMIN, KAFKA_ADMIN, Security, security
+from helenus_stack.secure import CASSANDRA_ADMIN, KAFKA_ADMIN, PULSAR_ADMIN, Security, security
 from helenus_stack.server import Server
 from helenus_stack.settings import Settings
 
@@ -50,6 +50,9 @@ class Status:
     local_dc: str
     bootstrap_servers: str
     registry_url: str
+    """Empty in a stack without Kafka."""
+    pulsar_url: str | None
+    pulsar_admin_url: str | None
     connect_url: str | None
     postgres_url: str | None
     security: Security | None
@@ -60,6 +63,11 @@ class Status:
         """The settings of librdkafka with which a user of a secure stack, or anybody of another, connects."""
         login = self.security.kafka(user) if self.security else {}
         return {"bootstrap.servers": self.bootstrap_servers, **login}
+
+    def pulsar(self, user: str = PULSAR_ADMIN) -> dict[str, str]:
+        """The properties `pulsar.*` with which a user of a secure stack, or anybody of another, connects."""
+        login = self.security.pulsar(user) if self.security else {}
+        return {"pulsar.service.url": self.pulsar_url or "", "pulsar.admin.url": self.pulsar_admin_url or "", **login}
 
     def cassandra(self, user: str = CASSANDRA_ADMIN) -> dict[str, str]:
         """The properties `cassandra.*` with which a user of a secure stack, or anybody of another, connects."""
@@ -94,8 +102,10 @@ def report(directory: Path, settings: Settings, servers: Sequence[tuple[Server, 
         contact_points=settings.addresses,
         cql_port=settings.cql_port,
         local_dc=cassandra.LOCAL_DC,
-        bootstrap_servers=f"127.0.0.1:{settings.kafka_port}",
-        registry_url=registry.url(settings),
+        bootstrap_servers=f"127.0.0.1:{settings.kafka_port}" if settings.has_kafka else "",
+        registry_url=registry.url(settings) if settings.has_kafka else "",
+        pulsar_url=pulsar.service_url(settings) if settings.has_pulsar else None,
+        pulsar_admin_url=pulsar.admin_url(settings) if settings.has_pulsar else None,
         connect_url=connect.url(settings) if settings.connect else None,
         postgres_url=postgres.url(settings) if settings.postgres else None,
         security=security(settings, directory),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import json
+import math
 import struct
 import uuid
 from base64 import b64decode, b64encode
@@ -97,6 +98,8 @@ def _text(t: CqlType, value: Any) -> str:
     match t.name:
         case "double":
             return repr(float(value))
+        case "varint":
+            return f"{Decimal(value):f}"  # str takes no more than 4300 digits
         case "boolean":
             return "true" if value else "false"
         case "blob":
@@ -165,9 +168,11 @@ def _signed(value: bytes) -> int:
 
 
 def _number(value: float | str) -> Any:
-    """A float; NaN, which equals nothing, as text."""
+    """A float; as text NaN, which equals nothing, and -0.0, which equals another value of Cassandra's."""
     number = float(value)
-    return number if number == number else "NaN"
+    if number != number:
+        return "NaN"
+    return number if number or math.copysign(1, number) > 0 else "-0.0"
 
 
 def _float(value: float | str) -> Any:
@@ -178,8 +183,9 @@ def _float(value: float | str) -> Any:
 _COMMON: _Scalars = {"inet": ipaddress.ip_address, "float": _float, "double": _number, "timestamp": _millis}
 _AVRO: _Scalars = {
     **_COMMON,
-    "varint": _signed,
-    "decimal": lambda v: (_signed(v["bigint"]), v["scale"]),
+    # As text or number where the connector's file says so (decimal.handling.mode); a double need not be the same.
+    "varint": lambda v: _signed(v) if isinstance(v, bytes) else int(v),
+    "decimal": lambda v: (_signed(v["bigint"]), v["scale"]) if isinstance(v, dict) else _unscaled(Decimal(v)),
     "duration": lambda v: (v["months"], v["days"], v["nanoseconds"]),
     "date": _days,
     **dict.fromkeys(("uuid", "timeuuid"), lambda v: uuid.UUID(str(v))),

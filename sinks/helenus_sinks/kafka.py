@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Headers
+from helenus_sinks.log import Headers, Schemas
 
 _ANSWER_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
@@ -78,13 +78,19 @@ class KafkaLog:
 
     def topics(self) -> dict[str, int]:
         """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
+        return {name: len(topic.partitions) for name, topic in self._known().topics.items()}
+
+    def cluster(self) -> str:
+        """The cluster's id. Raises as `topics`."""
+        return str(self._known().cluster_id)
+
+    def _known(self) -> Any:
         admin = self._admin()
         try:
             # All of them: to ask for one by name would create it, where the broker is set to do that.
-            known = admin.list_topics(timeout=_ANSWER_TIMEOUT).topics
+            return admin.list_topics(timeout=_ANSWER_TIMEOUT)
         except KafkaException as failure:
             raise self._told(failure.args[0], admin) from None
-        return {name: len(topic.partitions) for name, topic in known.items()}
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         known = self.topics()
@@ -100,6 +106,9 @@ class KafkaLog:
                 raise self._told(failure.args[0], admin, f", topic {topic}") from None
             return self.topics()[topic]
         return partitions
+
+    def declare(self, topic: str, schemas: Schemas) -> None:
+        """Nothing: schemas are in a registry beside Kafka."""
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         producer = self._producer or self._start()

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 Headers = Sequence[tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Schemas:
+    """The Avro schemas of a topic's records, as JSON. `kind` says the records' form. Without `key`, keys are text."""
+
+    key: str | None
+    value: str
+    kind: Literal["AVRO", "JSON"] = "AVRO"
+    value_properties: tuple[tuple[str, str], ...] = ()
 
 
 class Log(Protocol):
@@ -26,6 +37,13 @@ class Log(Protocol):
         """Make the topic if it is missing; returns the number of partitions it has.
 
         Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED.
+        """
+        ...
+
+    def declare(self, topic: str, schemas: Schemas) -> None:
+        """From now on the topic's records are of these schemas: nothing to a Log whose records name theirs themselves.
+
+        Raises as `create`, and REGISTRY_REFUSED if they do not fit those before.
         """
         ...
 

@@ -17,7 +17,7 @@ from helenus_agent.transfer import delete
 from helenus_agent.truncations import Truncation
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table
-from helenus_sinks.log import Headers
+from helenus_sinks.log import Headers, Schemas
 
 HOST = "ad310466-96a7-4cb2-acf4-59535a960812"
 Record = tuple[str, int, "bytes | None", "bytes | None"]
@@ -28,6 +28,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}
+        self.schemas: dict[str, Schemas] = {}
         self.waiting: list[Record] = []
         self.headers: list[dict[str, bytes]] = []
         self.acknowledged: list[Record] = []
@@ -41,6 +42,9 @@ class FakeLog:
             self.refuse_create -= 1
             raise HelenusError(Kind.BROKER_UNREACHABLE, "away", "fake")
         return self.topics.setdefault(topic, partitions)
+
+    def declare(self, topic: str, schemas: Schemas) -> None:
+        self.schemas[topic] = schemas
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         assert 0 <= partition < self.topics[topic]

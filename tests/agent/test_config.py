@@ -40,11 +40,11 @@ def test_pass_through() -> None:
         ({"segment.transfer": "keep"}, "segment.transfer"),
         ({"segment.transfer": "my.module:"}, "segment.transfer"),
         ({"segment.transfer": "archive"}, "segment.archive.dir"),
-        ({"sslTruststorePath": "/etc/trust.jks"}, "sslTruststorePath: a Java trust store"),
-        ({"sslAllowInsecureConnection": "maybe"}, "sslAllowInsecureConnection: neither true nor false"),
-        ({"messagingProvider": "pulsar"}, "log"),
-        ({"commit.log.transfer.class": "com.acme.Mine"}, "commit.log.transfer.class: no Java class"),
-        ({"log": "pulsar"}, "log"),
+        ({"sslTruststorePath": "/etc/trust.jks"}, "sslTruststorePath=/etc/trust.jks: a Java trust store"),
+        ({"sslAllowInsecureConnection": "maybe"}, "sslAllowInsecureConnection=maybe: neither true nor false"),
+        ({"messagingProvider": "pulsar"}, "pulsar.service.url: required property is missing"),
+        ({"commit.log.transfer.class": "com.acme.Mine"}, "commit.log.transfer.class=com.acme.Mine: no Java class"),
+        ({"log": "rabbit"}, "log=rabbit"),
         ({"topic.partitions": "0"}, "topic.partitions"),
         ({"topic.partitions": "many"}, "topic.partitions"),
         ({"table.include.list": "ks.*, ("}, "not a regular expression"),
@@ -97,7 +97,7 @@ DATASTAX = {
     "pulsarMaxPendingMessagesAcrossPartitions": "1000",
     "pulsarMemoryLimitBytes": "0",
     "pulsarAuthPluginClassName": "x",
-    "pulsarAuthParams": "x",
+    "pulsarAuthParams": "token:t0ken",
     "sslProvider": "x",
     "sslTruststorePath": "/etc/ca.pem",
     "sslTruststorePassword": "x",
@@ -131,6 +131,10 @@ def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert [name for name in DATASTAX if f"key={name} " not in told] == []
     assert "s3cret" not in told
+    assert found.pulsar_service_url == "pulsar://localhost:6650"
+    assert found.pulsar_auth_token
+    assert found.pulsar_auth_token.get_secret_value() == "t0ken"
+    assert "t0ken" not in told
 
 
 def test_datastax_s_variables_are_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

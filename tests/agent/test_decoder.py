@@ -13,6 +13,7 @@ from agent.writer import LIVE, Cell, Complex, Marker, Row, Update, entry, mutati
 from helenus_schemas import change
 from helenus_schemas.change import Bound, Scope
 from helenus_schemas.cql import CqlType
+from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Column, Table
 
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
@@ -232,13 +233,40 @@ def test_key_columns_of_other_types(decoder: ModuleType) -> None:
 
 
 def test_a_key_that_is_no_value_of_its_type_is_skipped(decoder: ModuleType) -> None:
-    table = table_of("t", "pk int pk, ck int ck, v int")
-    good = Row((b"\0\0\0\1",), {"v": Cell(b"1234")}, time=T)
-    empty = Row((b"",), {"v": Cell(b"1234")}, time=T)
-    batch = decode(decoder, [mutation(Update(table, KEY, [empty, good])), mutation(Update(table, b"", [good]))], table)
+    table = table_of("t", "pk int pk, ck frozen<list<int>> ck, v int")
+    good = Row((b"\0\0\0\1\0\0\0\4abcd",), {"v": Cell(b"1234")}, time=T)
+    hollow = Row((b"\0\0\0\1\0\0\0\0",), {"v": Cell(b"1234")}, time=T)
+    batch = decode(decoder, [mutation(Update(table, KEY, [hollow, good])), mutation(Update(table, b"", [good]))], table)
     assert batch.skipped == ["malformed_key", "malformed_key"]
     assert scopes(batch) == [(Scope.ROW, 0, 1)]
     assert batch.problems == []
+
+
+def test_clustering_values_of_no_bytes_are_null(decoder: ModuleType) -> None:
+    """Those that have them as a value keep them."""
+    table = table_of("t", "pk int pk, a int ck, b text ck, c varint ck, d uuid ck, v int")
+    row = Row((b"", b"", b"", b""), {"v": Cell(b"1234")}, time=T)
+    batch = decode(decoder, [mutation(Update(table, KEY, [row]))], table)
+    assert batch.skipped == []
+    assert [change[2] for change in batch.changes] == [KeyCodec(table).encode((KEY, b"", b"", b"", b""))]
+    assert batch.changes[0][2].endswith(b"\0" + b"\2\0" + b"\2\0" + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("name", "forms"),
+    [
+        ("varint", (b"\1", b"\0\1", b"\0\0\1")),
+        ("double", (b"\x7f\xf8" + bytes(6), b"\xff\xf8" + bytes(6), b"\x7f\xf0" + bytes(5) + b"\1")),
+        ("float", (b"\x7f\xc0\0\0", b"\xff\xc0\0\1")),
+    ],
+)
+def test_equal_clustering_values_are_one_key(decoder: ModuleType, name: str, forms: tuple[bytes, ...]) -> None:
+    table = table_of("t", f"pk {name} pk, ck {name} ck, v int")
+    updates = [mutation(Update(table, forms[0], [Row((f,), {"v": Cell(b"1234")}, time=T)])) for f in forms]
+    keys = {change[2] for change in decode(decoder, updates, table).changes}
+    assert keys == {KeyCodec(table).encode((forms[0], forms[0]))}
+    other = decode(decoder, [mutation(Update(table, forms[1], [Row((forms[0],), {}, time=T)]))], table)
+    assert other.changes[0][2] not in keys, "they are two partitions"
 
 
 def test_range_deletions(decoder: ModuleType) -> None:

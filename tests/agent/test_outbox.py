@@ -12,7 +12,14 @@ from agent.test_agent import TABLE, Bench
 from agent.writer import table_of
 
 from helenus_agent import agent as module
+from helenus_agent.config import AgentSettings
+from helenus_agent.decoder import Batch
+from helenus_agent.notices import Notice
+from helenus_agent.outbox import Outbox
+from helenus_schemas import change, datastax
+from helenus_schemas.change import Change, Scope
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.log import Schemas
 
 OTHER = table_of("other", "pk int pk, v int")
 TOPIC = "events-ks.t"
@@ -108,3 +115,21 @@ def test_the_topic_of_a_table_that_is_gone_is_not_made_again(bench: Bench) -> No
     bench.run(seconds=5, until=3)
     assert bench.keys == [1, 2, 3]
     assert list(bench.log.topics) == [TOPIC]
+
+
+def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
+    log = FakeLog()
+    settings = AgentSettings.of(
+        {"state.dir": "/s", "cdc.raw.dir": "/r", "log": "pulsar", "pulsar.service.url": "pulsar://b"}, "f"
+    )
+    outbox = Outbox(log, settings)
+    outbox.open([(0, TABLE)])
+    value = change.encode(Change("0" * 32, "5a1c395e-b41f-11e5-9f22-ba0be0483c18"))
+    outbox.append(Batch([(0, b"\0\0\0\1", b"\2", value)], 0, 0, [], [], False, False, None))
+    outbox.tell(0, Notice(Scope.TABLE, TABLE.id, 1, 2, 3, 4), "5a1c395e-b41f-11e5-9f22-ba0be0483c18")
+    assert log.schemas[TOPIC] == Schemas(
+        datastax.key_schema(TABLE), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES
+    )
+    assert len(log.waiting) == 1 + log.topics[TOPIC]
+    assert all(told is not None and told[:3] == b"\0\2@" for _, _, _, told in log.waiting)
+    assert datastax.unsorted_value(log.waiting[0][3] or b"") == value

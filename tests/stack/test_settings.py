@@ -65,13 +65,14 @@ def test_kafka_formats_its_folder_only_before_the_first_start(tmp_path: Path) ->
 
 def test_every_listener_is_on_loopback_and_distinct() -> None:
     assert len(Settings(nodes=3).listeners) == 13
-    listeners = Settings(nodes=3, connect=True, postgres=True).listeners
-    assert len(set(listeners)) == len(listeners) == 15
+    assert len(Settings(log="pulsar").listeners) == 5
+    listeners = Settings(nodes=3, log="both", secure=True, connect=True, postgres=True).listeners
+    assert len(set(listeners)) == len(listeners) == 19
     assert all(address.startswith("127.0.0.") for address, _ in listeners)
 
 
 def test_stacks_a_hundred_apart_never_meet() -> None:
-    listeners = Settings(nodes=3, connect=True, postgres=True).listeners
+    listeners = Settings(nodes=3, log="both", secure=True, connect=True, postgres=True).listeners
     numbers = [port for address, port in listeners if address == "127.0.0.1"]
     assert len({port % ports.STEP for port in numbers}) == len(numbers)
 
@@ -160,6 +161,11 @@ def test_connect_reads_with_the_stacks_registry(tmp_path: Path) -> None:
     assert "listeners=http://127.0.0.1:8183" in properties
     for side in ("key", "value"):
         assert f"{side}.converter.apicurio.registry.url=http://127.0.0.1:8181/apis/registry/v2" in properties
+
+
+def test_connect_needs_a_kafka(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"needs a Kafka.*--log both"):
+        connect.server(Settings(log="pulsar"), tmp_path)
 
 
 def test_a_secure_stack_has_no_connect(tmp_path: Path) -> None:

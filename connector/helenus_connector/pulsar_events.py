@@ -1,0 +1,351 @@
+"""Reading events topics on Pulsar: positions for the planner, records for the tasks.
+
+An offset is a message's id as one number, which orders as ids do: its ledger, the entry in it, and its index in the
+entry, 32 bits for each of the last two. A range has the ids from its start up to, not including, its end; the numbers
+between hold no messages, so that a difference of two is no count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from base64 import b64decode
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pulsar
+
+from helenus_connector.kafka_events import Range
+from helenus_connector.positions import Offsets
+from helenus_schemas.datastax import unsorted_value
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.pulsar import PulsarConfig
+from helenus_sinks.pulsar_client import Client, Connection
+
+_CHUNK = 5_000
+_BATCH_MAX = 1_000  # messages that an entry may well have
+_TIMEOUT_S = 10.0
+_READ_TIMEOUT_S = 60.0
+_SLICE_MS = 500
+_NONE = 2**64 - 1  # an id's way to say -1
+_EXCLUSIVE, _CUMULATIVE, _LATEST, _EARLIEST = 0, 1, 0, 1
+T = TypeVar("T")
+
+
+class Message:
+    """A record of an events topic, with the methods of confluent-kafka's messages."""
+
+    __slots__ = ("_key", "_offset", "_partition", "_time", "_topic", "_value")
+
+    def __init__(self, place: Range, at: int, time_ms: int, key: bytes | None, value: bytes) -> None:
+        self._topic, self._partition = place.topic, place.partition
+        self._offset, self._time = at, time_ms
+        self._key, self._value = key, value
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        """1, and ms since the epoch."""
+        return 1, self._time
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def offset(ledger: int, entry: int, index: int) -> int:
+    """The number of an id; a message that is alone in its entry has the index 0 or -1."""
+    return (ledger << 64) | (entry << 32) | max(index, 0)
+
+
+def parts(number: int) -> tuple[int, int, int]:
+    """Ledger, entry and index of an offset."""
+    return number >> 64, number >> 32 & 0xFFFFFFFF, number & 0xFFFFFFFF
+
+
+class Planner:
+    """What the planner asks of the brokers. Every call takes seconds at most, then raises HelenusError."""
+
+    def __init__(self, config: PulsarConfig) -> None:
+        self._config = config
+        self._loop = asyncio.new_event_loop()
+        self._client = Client(config.service_url, config.access)
+        self._numbers = itertools.count(1)
+        # A consumer for each (topic, subscription), and its connection.
+        self._consumers: dict[tuple[str, str], tuple[Connection, int]] = {}
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        """How many partitions each topic has; 0 if it does not exist."""
+
+        async def ask() -> list[int | None]:
+            return await asyncio.gather(*(self._client.partitions(self._config.name(topic)) for topic in topics))
+
+        return {topic: found or 0 for topic, found in zip(topics, self._run(ask()), strict=True)}
+
+    def latest(self, partitions: Mapping[str, int]) -> Offsets:
+        """The end of every partition. A topic that is there no more is left out."""
+        places = [(topic, p) for topic, n in partitions.items() for p in range(n)]
+
+        async def ask() -> list[int | HelenusError]:
+            return await asyncio.gather(*(self._end(topic, p) for topic, p in places))
+
+        found: Offsets = {}
+        gone: set[str] = set()
+        for (topic, p), end in zip(places, self._run(ask()), strict=True):
+            if isinstance(end, HelenusError):
+                if end.kind is not Kind.BROKER_REFUSED:
+                    raise end
+                gone.add(topic)
+            else:
+                found.setdefault(topic, {})[str(p)] = end
+        return {topic: ends for topic, ends in found.items() if topic not in gone}
+
+    def earliest(self, partitions: Mapping[str, int]) -> Offsets:
+        """The start of every partition: before all there is."""
+        return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items()}
+
+    def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """The first offset of every partition published at this time or later, or some before it; -1 where none is."""
+        found: Offsets = {}
+        for topic, n in partitions.items():
+            for p in range(n):
+                reader = _reader(self._config, topic, p, 0)
+                try:
+                    reader.seek(timestamp_ms)
+                    there = reader.has_message_available()
+                    found.setdefault(topic, {})[str(p)] = _offset(reader.read_next(_ms(_TIMEOUT_S))) if there else -1
+                except pulsar.PulsarException as error:
+                    raise _error(error, f"topic {topic}, partition {p}") from None
+                finally:
+                    reader.close()
+        return found
+
+    def advance(self, place: Range, events: int) -> int:
+        """The end of the first so many events of a range, or its own end if it has no more."""
+        ledger, entry, _ = parts(place.start)
+        last_ledger, last_entry, _ = parts(place.end)
+        if ledger == last_ledger and (last_entry - entry + 1) * _BATCH_MAX <= events:
+            return place.end
+        at = place.start
+        reader = _reader(self._config, place.topic, place.partition, place.start)
+        try:
+            while events and at < place.end and reader.has_message_available():
+                found = _offset(reader.read_next(_ms(_TIMEOUT_S)))
+                if found >= place.start:
+                    at, events = found + 1, events - 1
+        except pulsar.PulsarException as error:
+            raise _error(error, str(place)) from None
+        finally:
+            reader.close()
+        return min(at, place.end)
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Move a durable subscription: so the broker keeps what is unread, and dashboards see the lag."""
+        wanted = [(t, int(p), at) for t, ends in offsets.items() for p, at in ends.items()]
+
+        async def tell() -> list[None]:
+            return await asyncio.gather(*(self._acknowledge(group, *place) for place in wanted))
+
+        self._run(tell())
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        self._client.close()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def limited() -> T:
+            return await asyncio.wait_for(work, _TIMEOUT_S)
+
+        try:
+            return self._loop.run_until_complete(limited())
+        except asyncio.TimeoutError:
+            what = f"Pulsar does not answer within {_TIMEOUT_S:.0f} s"
+            raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._config.service_url) from None
+
+    async def _end(self, topic: str, partition: int) -> int | HelenusError:
+        try:
+            said = await self._asked(f"{self._config.name(topic)}-partition-{partition}", "", "last_id")
+        except HelenusError as error:
+            return error
+        told = said.last_message_id
+        if told.ledgerId == _NONE:
+            return 0
+        if told.entryId == _NONE:
+            return offset(told.ledgerId, 0, 0)
+        return offset(told.ledgerId, told.entryId, told.batch_index if told.HasField("batch_index") else 0) + 1
+
+    async def _acknowledge(self, group: str, topic: str, partition: int, at: int) -> None:
+        if not at:
+            return
+        ledger, entry, index = parts(at)
+        # All before this id: an entry that is read in part stays whole.
+        before = {"ledgerId": ledger, "entryId": entry - 1 if entry else _NONE}
+        if index > 0 and await self._is_whole(topic, partition, at):
+            before["entryId"] = entry
+        full = f"{self._config.name(topic)}-partition-{partition}"
+        await self._asked(full, group, "ack", ack_type=_CUMULATIVE, message_id=[before])
+
+    async def _is_whole(self, topic: str, partition: int, at: int) -> bool:
+        """Whether an offset is the partition's end, and so behind the last message of its entry."""
+        return await self._end(topic, partition) == at
+
+    async def _asked(self, topic: str, group: str, name: str, **fields: Any) -> Any:
+        """The answer to what is asked by a consumer: the group's, or one that reads nothing and leaves no trace."""
+        held = self._consumers.get((topic, group))
+        if held is None or held[0].closed or held[1] not in held[0].consumers:
+            held = self._consumers[topic, group] = await self._subscribe(topic, group)
+        connection, number = held
+        return await connection.ask(name, consumer_id=number, **fields)
+
+    async def _subscribe(self, topic: str, group: str) -> tuple[Connection, int]:
+        connection = await self._client.broker(topic)
+        number = next(self._numbers)
+        where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": _NONE, "entryId": _NONE}}
+        await connection.ask(
+            "subscribe",
+            topic=topic,
+            subscription=group or f"helenus-look-{number}-{id(self)}",
+            subType=_EXCLUSIVE,
+            consumer_id=number,
+            durable=bool(group),
+            **where,
+        )
+        connection.consumers.add(number)
+        return connection, number
+
+
+class _Reading:
+    """A reader of one partition, and the offset that it gives next."""
+
+    def __init__(self, config: PulsarConfig, topic: str, partition: int, at: int) -> None:
+        self.reader = _reader(config, topic, partition, at)
+        self.at = at
+
+
+_readings: dict[tuple[str, str, int], _Reading] = {}
+_clients: dict[PulsarConfig, pulsar.Client] = {}
+
+
+def read(
+    config: PulsarConfig,
+    places: Sequence[Range],
+    data_loss: str,
+    lost: Callable[[Range, int], None],
+    failed: Callable[[Range, HelenusError], None],
+) -> Iterator[list[Message]]:
+    """The records of several ranges, in chunks; in order within a range. The process keeps its readers between calls.
+
+    Where a topic ends before a range does, `lost` hears it as one event, whose number nobody knows, if `data_loss` is
+    `continue`; `failed` hears OFFSETS_LOST if it is `fail`, what the broker refuses, and BROKER_UNREACHABLE if nothing
+    comes for a minute. A range that failed goes no further, the others do.
+    """
+    for place in places:
+        if place.start >= place.end:
+            continue
+        name = (config.service_url, config.name(place.topic), place.partition)
+        try:
+            reading = _readings.get(name)
+            if reading is None or reading.at != place.start:
+                if reading is not None:
+                    reading.reader.close()
+                reading = _readings[name] = _Reading(config, place.topic, place.partition, place.start)
+            if not (yield from _read(reading, place)):
+                if data_loss == "continue":
+                    lost(place, 1)
+                else:
+                    what = "the topic no longer has events that were not read"
+                    failed(place, HelenusError(Kind.OFFSETS_LOST, what, str(place)))
+        except HelenusError as error:
+            failed(place, error)
+        except pulsar.PulsarException as error:
+            _forget(name)
+            failed(place, _error(error, str(place)))
+
+
+def _read(reading: _Reading, place: Range) -> Generator[list[Message], None, bool]:
+    """Reads to the range's end; False if the topic's comes first."""
+    chunk: list[Message] = []
+    whole = True
+    deadline = time.monotonic() + _READ_TIMEOUT_S
+    while reading.at < place.end:
+        if not reading.reader.has_message_available():
+            whole, reading.at = False, -1
+            break
+        try:
+            message = reading.reader.read_next(_SLICE_MS)
+        except pulsar.Timeout:
+            if time.monotonic() > deadline:
+                raise
+            continue
+        at = _offset(message)
+        if at < place.start:  # it is in the entry that the range starts in
+            continue
+        if at >= place.end:  # which lies between two messages; this one is for a new reader
+            reading.at = -1
+            break
+        reading.at = at + 1
+        told = message.partition_key()
+        key = b64decode(told) if told else None
+        time_ms = message.publish_timestamp()
+        chunk.append(Message(place, at, time_ms, key, unsorted_value(message.data())))
+        if len(chunk) == _CHUNK:
+            yield chunk
+            chunk, deadline = [], time.monotonic() + _READ_TIMEOUT_S
+    if chunk:
+        yield chunk
+    return whole
+
+
+def _reader(config: PulsarConfig, topic: str, partition: int, at: int) -> pulsar.Reader:
+    where = f"topic {topic}, partition {partition}"
+    start = pulsar.MessageId(partition, *parts(at)) if at else pulsar.MessageId.earliest
+    try:
+        client = _clients.get(config)
+        if client is None:
+            client = _clients[config] = pulsar.Client(
+                config.service_url,
+                authentication=pulsar.AuthenticationToken(config.token) if config.token else None,
+                operation_timeout_seconds=int(_TIMEOUT_S),
+                tls_trust_certs_file_path=str(config.cafile) if config.cafile else None,
+                tls_validate_hostname=config.check_hostname,
+                # Errors are told where they matter, and a broker that is away would be told for ever.
+                logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+            )
+        name = f"{config.name(topic)}-partition-{partition}"
+        return client.create_reader(name, start, start_message_id_inclusive=True)
+    except pulsar.PulsarException as error:
+        raise _error(error, where) from None
+
+
+def _forget(name: tuple[str, str, int]) -> None:
+    reading = _readings.pop(name, None)
+    if reading is not None:
+        reading.reader.close()
+
+
+def _offset(message: Any) -> int:
+    told = message.message_id()
+    return offset(told.ledger_id(), told.entry_id(), told.batch_index())
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)
+
+
+def _error(error: Exception, where: str) -> HelenusError:
+    """pulsar-client's errors as ours."""
+    refused = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.TopicNotFound, pulsar.InvalidTopicName)
+    kind = Kind.BROKER_REFUSED if isinstance(error, refused) else Kind.BROKER_UNREACHABLE
+    return HelenusError(kind, f"Pulsar: {error or type(error).__name__}", where)

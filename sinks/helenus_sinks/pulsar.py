@@ -1,0 +1,339 @@
+"""The Log on Pulsar, over a producer of our own: pulsar-client can't say which schema a message has.
+
+One thread beside the caller's has all connections, in an event loop; it takes records from the caller through queues,
+one for each partition, and sends them in batches. What is not acknowledged is kept as the frames that were sent. When
+a connection or a topic goes away, the same frames go out again in the same order, so a broker that deduplicates
+finds batches that it knows. A partition's producer keeps its name: a broker lets it in only when it has done with what
+came over an older connection, so nothing old arrives behind something new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from helenus_schemas.config import PulsarSettings
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.log import Headers, Schemas
+from helenus_sinks.pulsar_admin import Admin, Refused
+from helenus_sinks.pulsar_client import Access, Client
+from helenus_sinks.pulsar_wire import FRAME_MAX, schema_of
+from helenus_sinks.pulsar_writer import FRAME_BYTES, RECORD_BYTES, Record, Writer
+
+_ANSWER_TIMEOUT = 30.0
+_ROOM_TIMEOUT = 60.0
+_ROOM_BYTES = 32 * 1024 * 1024
+_ROOM_RECORDS = 50_000
+_SLICE = 0.2
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PulsarConfig:
+    """How to reach Pulsar. `batches` is `mixed`, or `key` where sinks share a subscription by key.
+
+    With `exclusive`, the newest Log that writes to a partition is the only one that can.
+    """
+
+    service_url: str
+    admin_url: str | None = None
+    tenant: str = "public"
+    namespace: str = "default"
+    token: str | None = None
+    cafile: Path | None = None
+    check_hostname: bool = True
+    batches: Literal["mixed", "key"] = "mixed"
+    exclusive: bool = False
+
+    def __repr__(self) -> str:
+        return f"PulsarConfig({self.service_url}, {self.tenant}/{self.namespace})"
+
+    @staticmethod
+    def of(
+        settings: PulsarSettings, batches: Literal["mixed", "key"] = "mixed", exclusive: bool = False
+    ) -> PulsarConfig:
+        """What a command's properties say."""
+        return PulsarConfig(
+            settings.pulsar_service_url,
+            settings.pulsar_admin_url,
+            settings.pulsar_tenant,
+            settings.pulsar_namespace,
+            settings.pulsar_auth_token.get_secret_value() if settings.pulsar_auth_token else None,
+            settings.pulsar_tls_cafile,
+            settings.pulsar_tls_check_hostname,
+            batches,
+            exclusive,
+        )
+
+    @property
+    def access(self) -> Access:
+        return Access(self.token, self.cafile, self.check_hostname)
+
+    def name(self, topic: str) -> str:
+        """The topic's name as Pulsar has it."""
+        return f"persistent://{self.tenant}/{self.namespace}/{topic}"
+
+
+class PulsarLog:
+    """A `Log` on Pulsar. Topics are partitioned ones of a namespace; `declare` says which schema one has."""
+
+    def __init__(self, settings: PulsarConfig) -> None:
+        self._settings = settings
+        self._where = settings.service_url
+        self._admin = Admin(settings.admin_url, settings.access) if settings.admin_url else None
+        Client(settings.service_url, settings.access)  # a mistake is told at once
+        self._name = f"helenus-{uuid.uuid4().hex[:12]}"
+        self._session: _Session | None = None
+        self._schemas: dict[str, tuple[Any, bytes]] = {}
+        self._declared: dict[str, Schemas] = {}
+        self._retained: set[str] = set()  # topics that are known to keep what they have
+        self._sequences: dict[str, int] = {}
+        self._largest = FRAME_MAX
+        self._latest = math.inf
+
+    def topics(self) -> dict[str, int]:
+        """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
+        namespace = f"{self._settings.tenant}/{self._settings.namespace}"
+
+        async def ask(client: Client) -> list[str]:
+            said = await (await client.service()).ask("get_topics", namespace=namespace, mode=0)
+            return [str(topic) for topic in said.topics]
+
+        found: dict[str, int] = {}
+        for full in self._asked(ask):
+            topic, _, partition = full.rpartition("/")[2].rpartition("-partition-")
+            if topic and partition.isdigit():
+                found[topic] = max(found.get(topic, 0), int(partition) + 1)
+        return found
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+        full = self._settings.name(topic)
+        if known := self._asked(lambda client: client.partitions(full)):
+            if self._admin is not None and topic not in self._retained:
+                with contextlib.suppress(Refused):  # who may not ask goes by what operators set
+                    self._admin.retain(full.partition("://")[2], config)
+                self._retained.add(topic)
+            return known
+        if self._admin is None:
+            what = "the topic is missing: set pulsar.admin.url to have it made, or make it, with partitions"
+            raise HelenusError(Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}")
+        self._admin.create(full.partition("://")[2], partitions, config)
+        self._retained.add(topic)
+        if known := self._asked(lambda client: client.partitions(full)):
+            return known
+        what = "a topic without partitions has this name: delete it, or choose another"
+        raise HelenusError(Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}")
+
+    def declare(self, topic: str, schemas: Schemas) -> None:
+        if self._declared.get(topic) == schemas:
+            return
+        schema = schema_of(schemas)
+
+        async def ask(client: Client) -> bytes:
+            # A schema belongs to the whole topic, and any broker that has a part of it may be asked.
+            return await client.register(f"{self._settings.name(topic)}-partition-0", schema)
+
+        self._schemas[topic] = schema, self._asked(ask)
+        self._declared[topic] = schemas
+
+    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        size = len(key or b"") * 4 // 3 + len(value or b"")
+        if headers:
+            size += sum(len(name) + len(content) for name, content in headers)
+        session = self._session or self._start()
+        most = min(self._largest, session.largest) - FRAME_BYTES
+        if size > most:
+            what = f"a record of {size} bytes, where {most} are allowed"
+            raise HelenusError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}")
+        if session.full:
+            self._wait_for_room(session, topic)
+        session.take(self._writer(session, topic, partition), (key, value, headers), size)
+
+    def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        for key, value in records:
+            self.append(topic, partition, key, value)
+
+    def start(self) -> None:
+        """Connect now: the first record would wait for it."""
+        session = self._session or self._start()
+        session.run(session.greet())
+
+    def hurry(self, seconds: float) -> None:
+        """From now on, no waiting takes longer than so many seconds more: for who is told to stop.
+
+        A signal handler may call it while the Log is used.
+        """
+        self._latest = min(self._latest, time.monotonic() + seconds)
+
+    def flush(self, timeout: float) -> None:
+        session = self._session
+        if session is None:
+            return
+        session.hasten()
+        least, since = session.left, time.monotonic()
+        while session.left and not session.error:
+            now = time.monotonic()
+            if session.left < least:
+                least, since = session.left, now
+            if now > min(since + timeout, self._latest):
+                break
+            session.wait(min(_SLICE, timeout or _SLICE))
+        left, error, heard = session.left, session.error, session.heard
+        if not left and not error:
+            return
+        self.close()
+        self._largest = min(self._largest, session.largest)
+        if error is not None:
+            raise error
+        told = f": {heard}" if heard else ""
+        raise HelenusError(Kind.APPEND_FAILED, f"Pulsar did not acknowledge {left} records in time{told}", self._where)
+
+    def close(self) -> None:
+        self._declared.clear()  # a topic that is made anew has no schema
+        if self._session is not None:
+            self._session.end()
+            self._session = None
+
+    def _start(self) -> _Session:
+        self._session = _Session(self._settings)
+        return self._session
+
+    def _writer(self, session: _Session, topic: str, partition: int) -> Writer:
+        writer = session.writers.get((topic, partition))
+        if writer is None:
+            full = f"{self._settings.name(topic)}-partition-{partition}"
+            number = len(session.writers) + 1
+            writer = Writer(session, full, f"{self._name}-{partition}", number, self._sequences)
+            session.writers[topic, partition] = writer
+        writer.schema = self._schemas.get(topic, (None, b""))
+        return writer
+
+    def _wait_for_room(self, session: _Session, topic: str) -> None:
+        session.hasten()
+        deadline = time.monotonic() + _ROOM_TIMEOUT
+        while session.full and not session.error:
+            if time.monotonic() > min(deadline, self._latest):
+                told = f": {session.heard}" if session.heard else ""
+                raise HelenusError(Kind.APPEND_FAILED, f"Pulsar takes no records: the queue is full{told}", topic)
+            session.wait(_SLICE)
+        if session.error:
+            raise session.error  # the flush that has to follow drops what is held
+
+    def _asked(self, question: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        session = self._session or self._start()
+        deadline = time.monotonic() + _ANSWER_TIMEOUT
+        return session.answer(question, lambda: time.monotonic() > min(deadline, self._latest))
+
+
+class _Session:
+    """The event loop's thread, from one start to the end or a failure. `left` counts records without acknowledgement.
+
+    The caller's thread alone writes `taken*`, the loop's alone `done*`: so neither needs a lock.
+    """
+
+    def __init__(self, settings: PulsarConfig) -> None:
+        self.where = settings.service_url
+        self.by_key = settings.batches == "key"
+        self.exclusive = settings.exclusive
+        self.writers: dict[tuple[str, int], Writer] = {}
+        self.error: HelenusError | None = None
+        self.heard = ""
+        self.largest = FRAME_MAX
+        self.taken = self.taken_bytes = self.done = self.done_bytes = 0
+        self.loop = asyncio.new_event_loop()
+        self.client = Client(settings.service_url, settings.access)
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="helenus-pulsar", daemon=True)
+        self._thread.start()
+
+    @property
+    def left(self) -> int:
+        return self.taken - self.done
+
+    @property
+    def full(self) -> bool:
+        return self.taken - self.done >= _ROOM_RECORDS or self.taken_bytes - self.done_bytes >= _ROOM_BYTES
+
+    def take(self, writer: Writer, record: Record, size: int) -> None:
+        """Hand a record to a writer, from the caller's thread."""
+        self.taken += 1
+        self.taken_bytes += size + RECORD_BYTES
+        writer.records.append((record, writer.schema, size + RECORD_BYTES))
+        if not writer.called:
+            writer.called = True
+            self.loop.call_soon_threadsafe(writer.call)
+
+    def hasten(self) -> None:
+        """Send what lingers, from the caller's thread."""
+        for writer in self.writers.values():
+            if writer.records:
+                self.loop.call_soon_threadsafe(writer.pump)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for news, such as an acknowledgement, from the caller's thread."""
+        with self._news:
+            if self.left and not self.error:
+                self._news.wait(seconds)
+
+    def acknowledged(self, records: int, size: int) -> None:
+        """From the loop's thread."""
+        self.done += records
+        self.done_bytes += size
+        with self._news:
+            self._news.notify_all()
+
+    def failed(self, error: HelenusError) -> None:
+        """Something that sending again does not mend, from the loop's thread."""
+        self.error = self.error or error
+        with self._news:
+            self._news.notify_all()
+
+    def answer(self, question: Callable[[Client], Coroutine[Any, Any, T]], late: Callable[[], bool]) -> T:
+        """What a coroutine made by `question(client)` gives, unless it gets late. Raises HelenusError."""
+        asked = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
+        while not late():
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                return asked.result(_SLICE)  # in slices, as a flush waits
+        asked.cancel()
+        raise HelenusError(Kind.BROKER_UNREACHABLE, "Pulsar does not answer in time", self.where)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it in the loop, with nobody waiting."""
+        asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    async def greet(self) -> None:
+        """Connect to the service; who fails at it is told by the first record."""
+        with contextlib.suppress(HelenusError):
+            await self.client.service()
+
+    def end(self) -> None:
+        """Drop everything and end the thread."""
+        self.loop.call_soon_threadsafe(self._stop)
+        self._thread.join(10)
+
+    def _stop(self) -> None:
+        for writer in self.writers.values():
+            writer.end()
+        self.client.close()
+        self.loop.call_soon(self.loop.stop)  # after the transports have gone
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.run_until_complete(asyncio.sleep(0))  # in which sockets are closed
+        finally:
+            self.loop.close()

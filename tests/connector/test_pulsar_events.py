@@ -1,0 +1,180 @@
+"""Reading events topics on a real Pulsar: every position, replay, steps back by time, and what the broker keeps."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from helenus_connector.kafka_events import Range
+from helenus_connector.pulsar_events import Message, Planner, offset, parts, read
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar_admin import Admin
+from helenus_stack.stack import Stack
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with Stack(tmp_path_factory.mktemp("stack"), only=["pulsar"], log="pulsar") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def config(stack: Stack) -> PulsarConfig:
+    status = stack.status()
+    assert status.pulsar_url
+    return PulsarConfig(status.pulsar_url, status.pulsar_admin_url)
+
+
+@pytest.fixture
+def planner(config: PulsarConfig) -> Iterator[Planner]:
+    planner = Planner(config)
+    yield planner
+    planner.close()
+
+
+def write(config: PulsarConfig, topic: str, partitions: int, sizes: list[int], first: int = 0) -> int:
+    """Numbers into each partition, in batches of these sizes; gives the next number."""
+    log = PulsarLog(config)
+    log.create(topic, partitions, {"retention.ms": "3600000"})
+    for size in sizes:
+        for partition in range(partitions):
+            log.extend(topic, partition, [(b"k\xff%d" % n, b"%d" % n) for n in range(first, first + size)])
+        log.flush(30)
+        first += size
+    log.close()
+    return first
+
+
+def got(config: PulsarConfig, *places: Range, data_loss: str = "fail") -> list[Message]:
+    failures: list[HelenusError] = []
+    found = [
+        message
+        for chunk in read(config, places, data_loss, lambda *_: None, lambda _, error: failures.append(error))
+        for message in chunk
+    ]
+    assert not failures, failures
+    return found
+
+
+def numbers(messages: list[Message]) -> list[int]:
+    return [int(message.value()) for message in messages]
+
+
+def test_an_offset_orders_as_ids_do() -> None:
+    ids = [(ledger, entry, index) for ledger in (0, 1, 2**40) for entry in (0, 5, 2**31) for index in (0, 1, 999)]
+    random.shuffle(ids)
+    assert sorted(ids) == [parts(number) for number in sorted(offset(*i) for i in ids)]
+    assert offset(3, 4, -1) == offset(3, 4, 0)
+
+
+def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: Planner) -> None:
+    """Batches, single messages, an unload in the middle: each range gives exactly what lies in it."""
+    total = write(config, "ranges", 1, [5, 1, 1, 7])
+    assert config.admin_url
+    Admin(config.admin_url, config.access).ask("PUT", "persistent/public/default/ranges/unload")
+    total = write(config, "ranges", 1, [1, 4], total)
+    assert planner.partitions(["ranges", "no such"]) == {"ranges": 1, "no such": 0}
+    end = planner.latest({"ranges": 1})["ranges"]["0"]
+    start = planner.earliest({"ranges": 1})["ranges"]["0"]
+    everything = got(config, Range("ranges", 0, start, end))
+    assert numbers(everything) == list(range(total))
+    assert [m.key() for m in everything] == [b"k\xff%d" % n for n in range(total)]
+    assert all(m.topic() == "ranges" and m.partition() == 0 for m in everything)
+    offsets = [m.offset() for m in everything]
+    assert offsets == sorted(set(offsets))
+    assert end == offsets[-1] + 1
+    bounds = [start, *offsets, *(at + 1 for at in offsets)]
+    pairs = [sorted(random.sample(bounds, 2)) for _ in range(20)]
+    for low, high in [*pairs, *((start, high) for high in bounds)]:
+        inside = [n for n, at in enumerate(offsets) if low <= at < high]
+        assert numbers(got(config, Range("ranges", 0, low, high))) == inside
+
+
+def test_a_range_is_cut_to_a_number_of_events(config: PulsarConfig, planner: Planner) -> None:
+    write(config, "cut", 2, [300, 1, 500])
+    ends = planner.latest({"cut": 2})["cut"]
+    for partition in (0, 1):
+        at, seen = 0, 0
+        while at < ends[str(partition)]:
+            end = planner.advance(Range("cut", partition, at, ends[str(partition)]), 250)
+            found = numbers(got(config, Range("cut", partition, at, end)))
+            assert found == list(range(seen, min(seen + 250, 801)))
+            at, seen = end, seen + len(found)
+        assert seen == 801
+    assert planner.advance(Range("cut", 0, 0, ends["0"]), 10_000) == ends["0"]
+
+
+def test_going_on_and_again(config: PulsarConfig, planner: Planner, stack: Stack) -> None:
+    """As micro-batches do: from where the last one ended, and the same range again after the broker was killed."""
+    total, at = 0, 0
+    ranges = []
+    for _ in range(5):
+        total = write(config, "again", 1, [10, 3], total)
+        end = planner.latest({"again": 1})["again"]["0"]
+        ranges.append((Range("again", 0, at, end), total))
+        assert numbers(got(config, ranges[-1][0])) == list(range(total - 13, total))
+        at = end
+    stack.kill("pulsar")
+    with pytest.raises(HelenusError) as error:
+        planner.latest({"again": 1})
+    assert error.value.kind is Kind.BROKER_UNREACHABLE
+    stack.start("pulsar")
+    for place, last in ranges:
+        assert numbers(got(config, place)) == list(range(last - 13, last))
+    assert planner.latest({"again": 1})["again"]["0"] == at
+    total = write(config, "again", 1, [2], total)
+    end = planner.latest({"again": 1})["again"]["0"]
+    assert numbers(got(config, Range("again", 0, at, end))) == [65, 66]
+
+
+def test_a_step_back_by_time(config: PulsarConfig, planner: Planner) -> None:
+    first = write(config, "times", 2, [20])
+    time.sleep(0.5)
+    then = int(time.time() * 1000)
+    time.sleep(0.5)
+    total = write(config, "times", 2, [20], first)
+    ends = planner.latest({"times": 2})["times"]
+    for partition, at in planner.since({"times": 2}, then)["times"].items():
+        found = numbers(got(config, Range("times", int(partition), at, ends[partition])))
+        assert found == list(range(first, total))
+    assert planner.since({"times": 2}, then + 3_600_000) == {"times": {"0": -1, "1": -1}}
+
+
+def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planner: Planner) -> None:
+    write(config, "kept", 1, [10, 10, 10])
+    offsets = [m.offset() for m in got(config, Range("kept", 0, 0, planner.latest({"kept": 1})["kept"]["0"]))]
+    assert config.admin_url
+    admin = Admin(config.admin_url, config.access)
+
+    def done() -> int:
+        """The last entry that the subscription does not keep."""
+        stats = admin.ask("GET", "persistent/public/default/kept-partition-0/internalStats")
+        return int(stats["cursors"]["helenus-c"]["markDeletePosition"].split(":")[1])
+
+    for at in (offsets[0], offsets[5], offsets[10], offsets[15]):
+        planner.commit("helenus-c", {"kept": {"0": at}})
+        assert done() == parts(at)[1] - 1, "an entry that is read in part is kept"
+    planner.commit("helenus-c", {"kept": {"0": offsets[29] + 1}})
+    assert done() == parts(offsets[29])[1]
+    planner.commit("helenus-c", {"kept": {"0": offsets[3]}})
+    assert done() == parts(offsets[29])[1], "it never goes back"
+
+
+def test_a_topic_that_ended_before(config: PulsarConfig, planner: Planner) -> None:
+    write(config, "short", 1, [5])
+    end = planner.latest({"short": 1})["short"]["0"]
+    beyond = Range("short", 0, 0, end + (1 << 64))
+    lost: list[int] = []
+    failures: list[HelenusError] = []
+    for data_loss in ("continue", "fail"):
+        chunks = read(config, [beyond], data_loss, lambda _, n: lost.append(n), lambda _, e: failures.append(e))
+        assert numbers([m for chunk in chunks for m in chunk]) == [0, 1, 2, 3, 4]
+    assert lost == [1]
+    assert [error.kind for error in failures] == [Kind.OFFSETS_LOST]
+    assert planner.latest({"short": 1, "no such": 1}) == {"short": {"0": end}}, "a topic that is not there is left out"

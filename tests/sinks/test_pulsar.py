@@ -1,0 +1,447 @@
+"""The Log on a real Pulsar that unloads, hangs, dies and comes back: nothing lost, each partition in order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pulsar as client
+import pytest
+import trustme
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks import pulsar as log_module
+from helenus_sinks import pulsar_client
+from helenus_sinks.log import Schemas
+from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar_admin import Admin
+from helenus_stack.secure import AGENT, STRANGER
+from helenus_stack.stack import Stack
+
+pytestmark = pytest.mark.integration
+
+KEEP = {"retention.ms": "3600000"}
+KEY = '{"type":"record","name":"t","namespace":"ks","fields":[{"name":"id","type":"int"}]}'
+
+
+def value_schema(*columns: str) -> str:
+    fields = ",".join(f'{{"name":"{column}","type":["null","string"],"default":null}}' for column in columns)
+    return f'{{"type":"record","name":"t","namespace":"ks","fields":[{fields}]}}'
+
+
+def settings_of(stack: Stack) -> PulsarConfig:
+    status = stack.status()
+    assert status.pulsar_url
+    return PulsarConfig(status.pulsar_url, status.pulsar_admin_url)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    asks_often = {"keepAliveIntervalSeconds": "2"}
+    with Stack(
+        tmp_path_factory.mktemp("stack"), only=["pulsar"], log="pulsar", pulsar_properties=asks_often
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(stack: Stack) -> PulsarConfig:
+    return settings_of(stack)
+
+
+@pytest.fixture
+def log(settings: PulsarConfig) -> Iterator[PulsarLog]:
+    log = PulsarLog(settings)
+    yield log
+    log.close()
+
+
+def admin(settings: PulsarConfig) -> Admin:
+    assert settings.admin_url
+    return Admin(settings.admin_url, settings.access)
+
+
+def messages(settings: PulsarConfig, topic: str, partition: int = 0) -> list[Any]:
+    """All messages of a partition, as pulsar-client gives them."""
+    quiet = client.FileLogger(client.LoggerLevel.Error, "/dev/null")
+    talking = client.Client(settings.service_url, logger=quiet)
+    try:
+        reader = talking.create_reader(f"{settings.name(topic)}-partition-{partition}", client.MessageId.earliest)
+        found = []
+        while reader.has_message_available():
+            found.append(reader.read_next(20_000))
+        return found
+    finally:
+        talking.close()
+
+
+def numbers(settings: PulsarConfig, topic: str, partition: int = 0) -> list[int]:
+    return [int(message.data()) for message in messages(settings, topic, partition)]
+
+
+def test_records_arrive_as_they_were(settings: PulsarConfig, log: PulsarLog) -> None:
+    assert log.create("bytes", 3, KEEP) == 3
+    assert log.create("bytes", 5, KEEP) == 3, "it is there"
+    assert log.topics()["bytes"] == 3
+    everything = bytes(range(256))
+    log.append("bytes", 1, everything, everything * 700, [("text", "µ".encode()), ("raw", b"\xff\0")])
+    log.append("bytes", 1, b"", b"")
+    log.append("bytes", 1, b"deleted", None)
+    log.append("bytes", 1, None, b"without a key")
+    log.extend("bytes", 2, ((b"%d" % n, b"%d" % n) for n in range(2500)))
+    log.flush(20)
+    first, second, third, fourth = messages(settings, "bytes", 1)
+    assert first.data() == everything * 700
+    assert first.properties() == {"text": "µ", "raw": "/wA=\n".strip()}
+    assert second.data() == third.data() == b""
+    assert [m.partition_key() for m in (second, third, fourth)] == ["", "ZGVsZXRlZA==", ""]
+    assert numbers(settings, "bytes", 2) == list(range(2500))
+    assert not messages(settings, "bytes", 0)
+
+
+def test_it_keeps_the_connection_while_nobody_writes(log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker asks every 2 s whether we live, and we ask it."""
+    monkeypatch.setattr(pulsar_client, "_KEEP_ALIVE", 0.5)
+    log.create("idle", 1, KEEP)
+    log.append("idle", 0, b"k", b"0")
+    log.flush(20)
+    assert log._session
+    (writer,) = log._session.writers.values()
+    before = writer._connection
+    time.sleep(7)
+    assert writer._connection is before
+    assert before
+    assert not before.closed
+
+
+class Writing:
+    """Numbers, written and flushed as fast as it goes, to two partitions, until told to stop."""
+
+    def __init__(self, log: PulsarLog, topic: str) -> None:
+        self.log, self.topic = log, topic
+        self.next = self.flushed = 0
+        self.gap = 0.0
+        self.failure: HelenusError | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        last = time.monotonic()
+        try:
+            while not self._stop.is_set():
+                for _ in range(50):
+                    for partition in (0, 1):
+                        self.log.append(self.topic, partition, b"%d" % (self.next % 7), b"%d" % self.next)
+                    self.next += 1
+                self.log.flush(120)
+                self.gap, last = max(self.gap, time.monotonic() - last), time.monotonic()
+                self.flushed = self.next
+        except HelenusError as error:
+            self.failure = error
+
+    def wait(self, more: int = 2000) -> None:
+        wanted, deadline = self.flushed + more, time.monotonic() + 120
+        while self.flushed < wanted and not self.failure:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(150)
+        assert self.failure is None, self.failure
+
+
+def unload(stack: Stack, topic: str) -> None:
+    for _ in range(3):
+        admin(settings_of(stack)).ask("PUT", f"persistent/public/default/{topic}/unload")
+        time.sleep(0.3)
+
+
+def restart(stack: Stack, topic: str) -> None:
+    stack.stop("pulsar")
+    stack.start("pulsar")
+
+
+def kill(stack: Stack, topic: str) -> None:
+    stack.kill("pulsar")
+    stack.start("pulsar")
+
+
+@pytest.mark.parametrize("disturb", [unload, restart, kill])
+def test_nothing_is_lost_and_all_is_in_order(
+    stack: Stack, settings: PulsarConfig, log: PulsarLog, disturb: Callable[[Stack, str], None]
+) -> None:
+    topic = disturb.__name__
+    log.create(topic, 2, KEEP)
+    writing = Writing(log, topic)
+    try:
+        writing.wait()
+        disturb(stack, topic)
+        writing.wait()
+    finally:
+        writing.stop()
+    for partition in (0, 1):
+        found = numbers(settings, topic, partition)
+        assert list(dict.fromkeys(found)) == list(range(writing.next))
+        # What was stored but not acknowledged when the topic closed comes twice, a batch at a time.
+        assert len(found) - writing.next <= 150
+
+
+def test_a_deduplicating_broker_stores_each_once(stack: Stack, settings: PulsarConfig, log: PulsarLog) -> None:
+    admin(settings).ask("PUT", "namespaces/public/dedup", {})
+    admin(settings).ask("POST", "namespaces/public/dedup/deduplication", True)
+    log = PulsarLog(replace(settings, namespace="dedup"))
+    log.create("once", 2, KEEP)
+    writing = Writing(log, "once")
+    try:
+        writing.wait()
+        for _ in range(3):
+            admin(settings).ask("PUT", "persistent/public/dedup/once/unload")
+            time.sleep(0.3)
+        kill(stack, "once")
+        writing.wait()
+    finally:
+        writing.stop()
+    for partition in (0, 1):
+        assert numbers(replace(settings, namespace="dedup"), "once", partition) == list(range(writing.next))
+    # A flush that failed is followed by records of their own: none is taken for one that is there.
+    writer = log._session and next(iter(log._session.writers.values()))
+    assert writer
+    log.close()
+    for partition in (0, 1):
+        log.extend("once", partition, [(b"k", b"%d" % n) for n in range(writing.next, writing.next + 10)])
+    log.flush(20)
+    log.close()
+    assert numbers(replace(settings, namespace="dedup"), "once", 0)[-10:] == list(
+        range(writing.next, writing.next + 10)
+    )
+
+
+def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) -> None:
+    """A flush gives up in time, what is appended again arrives behind what was on its way."""
+    log.create("hangs", 1, KEEP)
+    log.append("hangs", 0, b"k", b"0")
+    log.flush(20)
+    stack.pause("pulsar")
+    try:
+        log.extend("hangs", 0, ((b"k", b"%d" % n) for n in range(1, 1000)))
+        with pytest.raises(HelenusError, match="did not acknowledge 999 records in time") as error:
+            log.flush(1)
+        assert error.value.kind is Kind.APPEND_FAILED
+        log.extend("hangs", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
+        timer = threading.Timer(0.3, log.hurry, [0.3])
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(HelenusError):
+            log.flush(120)
+        assert time.monotonic() - started < 60
+        timer.join()
+        log._latest = float("inf")
+        log.extend("hangs", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
+    finally:
+        stack.resume("pulsar")
+    log.flush(60)
+    found = numbers(settings, "hangs")
+    assert set(found) == set(range(2000))
+    assert found[-1999:] == list(range(1, 2000)), "nothing old behind something new"
+
+
+def test_room_is_bounded(stack: Stack, log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "_ROOM_TIMEOUT", 1.0)
+    log.create("full", 1, KEEP)
+    log.append("full", 0, b"k", b"v")
+    log.flush(20)
+    stack.pause("pulsar")
+    taken = 0
+    try:
+        with pytest.raises(HelenusError, match="the queue is full") as error:  # noqa: PT012
+            while True:
+                log.append("full", 0, b"k", bytes(100_000))
+                taken += 1
+        assert error.value.kind is Kind.APPEND_FAILED
+        assert taken < 400
+    finally:
+        stack.resume("pulsar")
+    log.flush(60)
+
+
+def test_a_record_that_is_too_large(stack: Stack, settings: PulsarConfig, log: PulsarLog) -> None:
+    log.create("large", 1, KEEP)
+    log.append("large", 0, b"k", b"1")
+    largest = 5 * 1024 * 1024 - 2048
+    log.append("large", 0, b"k", bytes(largest))
+    with pytest.raises(HelenusError, match="a record of 6000001 bytes") as error:
+        log.append("large", 0, b"k", bytes(6_000_000))
+    assert error.value.kind is Kind.RECORD_TOO_LARGE
+    log.append("large", 0, b"k", b"3")
+    log.flush(60)
+    assert [len(m.data()) for m in messages(settings, "large")] == [1, largest, 1]
+
+
+def test_schemas_follow_the_table_and_an_unfit_one_is_refused(settings: PulsarConfig, log: PulsarLog) -> None:
+    log.create("schemas", 1, KEEP)
+    for columns in (("a",), ("a", "b"), ("a",), ("b",)):
+        log.declare("schemas", Schemas(KEY, value_schema(*columns)))
+        log.append("schemas", 0, b"\2", b"\0" * len(columns))
+    log.flush(20)
+    assert [m._message.int_schema_version() for m in messages(settings, "schemas")] == [0, 1, 0, 2]
+    with pytest.raises(HelenusError, match="schema") as error:
+        log.declare("schemas", Schemas(KEY.replace("int", "string"), value_schema("a")))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+    with pytest.raises(HelenusError, match="Illegal character in: my col") as error:
+        log.declare("schemas", Schemas(KEY, value_schema("my col")))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+    log.append("schemas", 0, b"\2", b"\0")
+    log.flush(20)
+    assert messages(settings, "schemas")[-1]._message.int_schema_version() == 2
+
+
+def test_keys_stay_with_their_consumer(settings: PulsarConfig) -> None:
+    """Two consumers share a subscription by key: batches of one key each are given whole to the right one."""
+    log = PulsarLog(replace(settings, batches="key"))
+    log.create("shared", 1, KEEP)
+    log.extend("shared", 0, ((b"%d" % (n // 3 % 20), b"%d" % n) for n in range(600)))
+    log.flush(20)
+    log.close()
+    quiet = client.FileLogger(client.LoggerLevel.Error, "/dev/null")
+    talking = client.Client(settings.service_url, logger=quiet)
+    kind = client.ConsumerType.KeyShared
+    start = client.InitialPosition.Earliest
+    one, other = (talking.subscribe("shared", "s", kind, initial_position=start) for _ in range(2))
+    seen: list[dict[str, list[int]]] = [{}, {}]
+    left, deadline = 600, time.monotonic() + 120
+    while left:
+        assert time.monotonic() < deadline, left
+        for consumer, keys in zip((one, other), seen, strict=True):
+            try:
+                message = consumer.receive(10)
+            except client.Timeout:
+                continue
+            keys.setdefault(message.partition_key(), []).append(int(message.data()))
+            consumer.acknowledge(message)
+            left -= 1
+    talking.close()
+    assert not seen[0].keys() & seen[1].keys()
+    assert all(found == sorted(found) for keys in seen for found in keys.values())
+
+
+def test_a_newer_writer_fences_the_older(settings: PulsarConfig) -> None:
+    older, newer = (PulsarLog(replace(settings, exclusive=True)) for _ in range(2))
+    older.create("fenced", 1, KEEP)
+    older.append("fenced", 0, b"k", b"1")
+    older.flush(20)
+    newer.append("fenced", 0, b"k", b"2")
+    newer.flush(20)
+    older.append("fenced", 0, b"k", b"3")
+    with pytest.raises(HelenusError, match="another writer took over") as error:
+        older.flush(20)
+    assert error.value.kind is Kind.BROKER_REFUSED
+    newer.append("fenced", 0, b"k", b"4")
+    newer.flush(20)
+    older.close()
+    newer.close()
+    assert numbers(settings, "fenced") == [1, 2, 4]
+
+
+def test_a_topic_that_is_deleted_under_us_can_be_made_again(settings: PulsarConfig, log: PulsarLog) -> None:
+    log.create("gone", 1, KEEP)
+    for columns in (("a",), ("a", "b")):
+        log.declare("gone", Schemas(KEY, value_schema(*columns)))
+    log.append("gone", 0, b"k", b"1")
+    log.flush(20)
+    admin(settings).ask("DELETE", "persistent/public/default/gone/partitions?force=true")
+    log.append("gone", 0, b"k", b"2")
+    with pytest.raises(HelenusError, match="not found") as error:
+        log.flush(20)
+    assert error.value.kind is Kind.APPEND_FAILED
+    log.create("gone", 1, KEEP)
+    log.declare("gone", Schemas(KEY, value_schema("a", "b")))
+    log.append("gone", 0, b"k", b"2")
+    log.flush(20)
+    assert numbers(settings, "gone") == [2]
+    (message,) = messages(settings, "gone")
+    last = admin(settings).ask("GET", "schemas/public/default/gone/schema")
+    assert message._message.int_schema_version() == last["version"]
+
+
+def told(settings: PulsarConfig, topic: str = "t") -> HelenusError:
+    """What it says when a topic is made and written to; within seconds."""
+    log = PulsarLog(settings)
+    started = time.monotonic()
+    try:
+        log.create(topic, 1, KEEP)
+        log.append(topic, 0, b"k", b"v")
+        log.flush(15)
+    except HelenusError as error:
+        assert time.monotonic() - started < 30
+        return error
+    finally:
+        log.close()
+    raise AssertionError("nothing went wrong")
+
+
+def test_what_is_missing_is_told(settings: PulsarConfig) -> None:
+    error = told(replace(settings, tenant="nobody"))
+    assert (error.kind, "enant" in error.what or "namespace" in error.what.lower()) == (Kind.BROKER_REFUSED, True), (
+        error
+    )
+    error = told(replace(settings, namespace="nothing"))
+    assert (error.kind, "namespace" in error.what.lower()) == (Kind.BROKER_REFUSED, True), error
+    error = told(replace(settings, admin_url=None), "unmade")
+    assert error.kind is Kind.BROKER_REFUSED
+    assert "pulsar.admin.url" in error.what
+    error = told(replace(settings, service_url="pulsar://127.0.0.1:1"))
+    assert error.kind is Kind.BROKER_UNREACHABLE
+    error = told(replace(settings, service_url=settings.service_url.replace("pulsar:", "pulsar+ssl:")))
+    assert error.kind is Kind.BROKER_UNREACHABLE
+    with pytest.raises(HelenusError, match=r"pulsar\.service\.url") as wrong:
+        PulsarLog(replace(settings, service_url="localhost:6650"))
+    assert wrong.value.kind is Kind.CONFIG
+
+
+def test_a_service_of_several_addresses(settings: PulsarConfig) -> None:
+    there = settings.service_url.removeprefix("pulsar://")
+    log = PulsarLog(replace(settings, service_url=f"pulsar://127.0.0.1:1,{there}"))
+    log.create("several", 1, KEEP)
+    log.append("several", 0, b"k", b"1")
+    log.flush(20)
+    log.close()
+    assert numbers(settings, "several") == [1]
+
+
+def test_tls_and_tokens(tmp_path: Path, stack: Stack) -> None:
+    with Stack(tmp_path / "secure", only=["pulsar"], secure=True, log="pulsar") as secure:
+        status = secure.status()
+        access = status.security
+        assert access
+        boss = replace(settings_of(secure), token=access.token("admin"), cafile=Path(access.cafile))
+        log = PulsarLog(boss)
+        log.create("t", 1, KEEP)
+        log.close()
+        agent = replace(boss, token=access.token(AGENT))
+        log = PulsarLog(agent)
+        log.create("t", 1, KEEP)
+        log.append("t", 0, b"k", b"1")
+        log.flush(20)
+        log.close()
+        other = tmp_path / "other.pem"
+        trustme.CA().cert_pem.write_to_path(str(other))
+        wrong = {
+            "Failed to authenticate": replace(agent, token=agent.token and agent.token[:-4] + "AAAA"),
+            "authenticat": replace(agent, token=None),
+            "ot authorized": replace(agent, token=access.token(STRANGER)),
+            "certificate verify failed": replace(agent, cafile=other),
+            "pulsar.tls.cafile": replace(agent, cafile=None),
+        }
+        for words, settings in wrong.items():
+            error = told(settings)
+            assert error.kind is Kind.BROKER_REFUSED, error
+            assert words in error.what, error
+            assert (agent.token or "?") not in str(error)
+        error = told(agent, "unmade")
+        assert error.kind is Kind.BROKER_REFUSED, error

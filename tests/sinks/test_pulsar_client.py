@@ -1,0 +1,263 @@
+"""The Log against brokers that are made up: redirects, proxies, refusals, and what a single real one never does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks import pulsar_client
+from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar_wire import command, commands
+
+REDIRECT, CONNECT = 0, 1
+
+
+class Broker:
+    """Takes every producer and stores every batch, unless `answers` has something else to say to a command."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.heard: list[tuple[str, Any]] = []
+        self.stored: list[int] = []
+        self.open: list[asyncio.Transport] = []
+        self.answers: dict[str, Callable[[Any], list[bytes] | None]] = {}
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.heard]
+
+    def said(self, name: str) -> list[Any]:
+        return [said for heard, said in self.heard if heard == name]
+
+    @property
+    def url(self) -> str:
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    def lookup(self, url: str, response: int = CONNECT, **more: Any) -> Callable[[Any], list[bytes]]:
+        """An answer to LOOKUP."""
+        return lambda asked: [
+            command("lookup_response", brokerServiceUrl=url, response=response, request_id=asked.request_id, **more)
+        ]
+
+    def answer(self, name: str, said: Any) -> list[bytes]:
+        self.heard.append((name, said))
+        if name in self.answers:
+            told = self.answers[name](said)
+            if told is not None:
+                return told
+        if name == "connect":
+            return [command("connected", server_version="x", protocol_version=19, max_message_size=5 << 20)]
+        if name == "lookup":
+            return self.lookup(self.url)(said)
+        if name == "producer":
+            return [command("producer_success", request_id=said.request_id, producer_name="p")]
+        if name == "send":
+            self.stored.append(said.sequence_id)
+            return [command("send_receipt", producer_id=said.producer_id, sequence_id=said.sequence_id)]
+        return [command("pong")] if name == "ping" else []
+
+
+class Served(asyncio.Protocol):
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.broker.open.append(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        for name, said in commands(self.buffer):
+            for frame in self.broker.answer(name, said):
+                self.transport.write(frame)
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[Broker]]:
+    """Three of them."""
+    made = [Broker() for _ in range(3)]
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> list[asyncio.Server]:
+        servers = []
+        for broker in made:
+            server = await loop.create_server(lambda broker=broker: Served(broker), "127.0.0.1", 0)
+            broker.port = server.sockets[0].getsockname()[1]
+            servers.append(server)
+        return servers
+
+    thread = threading.Thread(target=loop.run_forever)
+    servers = loop.run_until_complete(serve())
+    thread.start()
+    yield made
+
+    async def end() -> None:
+        for server in servers:
+            server.close()
+        for transport in [transport for broker in made for transport in broker.open]:
+            transport.abort()
+        await asyncio.sleep(0.05)
+        loop.stop()
+
+    asyncio.run_coroutine_threadsafe(end(), loop)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture
+def log(brokers: list[Broker]) -> Iterator[PulsarLog]:
+    log = PulsarLog(PulsarConfig(brokers[0].url, token="t0ken"))
+    yield log
+    log.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_redirects_are_followed(brokers: list[Broker], log: PulsarLog) -> None:
+    first, second, third = brokers
+    first.answers["lookup"] = first.lookup(second.url, REDIRECT, authoritative=True)
+    second.answers["lookup"] = second.lookup(third.url)
+    log.append("t", 2, b"k", b"v")
+    log.flush(10)
+    assert third.stored == [0]
+    assert [said.topic for said in second.said("lookup")] == ["persistent://public/default/t-partition-2"]
+    assert [broker.said("lookup")[0].authoritative for broker in (first, second)] == [False, True]
+    assert {broker.said("connect")[0].auth_data for broker in brokers} == {b"t0ken"}
+
+
+def test_a_proxy_is_told_whom_we_want(brokers: list[Broker], log: PulsarLog) -> None:
+    proxy = brokers[0]
+    proxy.answers["lookup"] = proxy.lookup("pulsar://hidden:6650", proxy_through_service_url=True)
+    log.append("t", 0, b"k", b"v")
+    log.flush(10)
+    assert [said.proxy_to_broker_url for said in proxy.said("connect")] == ["", "hidden:6650"]
+    assert proxy.stored == [0]
+
+
+def test_brokers_that_send_us_in_circles(brokers: list[Broker], log: PulsarLog) -> None:
+    first, second, _ = brokers
+    first.answers["lookup"] = first.lookup(second.url, REDIRECT)
+    second.answers["lookup"] = second.lookup(first.url, REDIRECT)
+    log.append("t", 0, b"k", b"v")
+    with pytest.raises(HelenusError, match="in circles") as error:
+        log.flush(1)
+    assert error.value.kind is Kind.APPEND_FAILED
+
+
+def test_a_token_is_asked_for_again(brokers: list[Broker], log: PulsarLog) -> None:
+    broker = brokers[0]
+    challenge = command("auth_challenge", challenge={"auth_method_name": "token"})
+    broker.answers["producer"] = lambda asked: [
+        challenge,
+        command("producer_success", request_id=asked.request_id, producer_name="p"),
+    ]
+    log.append("t", 0, b"k", b"v")
+    log.flush(10)
+    until(lambda: broker.said("auth_response"))
+    assert broker.said("auth_response")[0].response.auth_data == b"t0ken"
+
+
+def test_a_broker_that_takes_less(brokers: list[Broker], log: PulsarLog) -> None:
+    connected = command("connected", server_version="x", max_message_size=10_000)
+    brokers[0].answers["connect"] = lambda _: [connected]
+    log.append("t", 0, b"k", bytes(20_000))
+    with pytest.raises(HelenusError, match="20001 bytes, where the broker takes 8976") as error:
+        log.flush(10)
+    assert error.value.kind is Kind.RECORD_TOO_LARGE
+    with pytest.raises(HelenusError, match="20001 bytes, where 8976 are allowed"):
+        log.append("t", 0, b"k", bytes(20_000))
+    log.extend("t", 0, [(b"k", bytes(4000))] * 5)
+    log.flush(10)
+    assert [said.num_messages for said in brokers[0].said("send")] == [2, 2, 1]
+
+
+def test_an_acknowledgement_that_is_missing(brokers: list[Broker], log: PulsarLog) -> None:
+    """Both batches are sent again, as they were and in their order, by a new producer of the same name."""
+    broker = brokers[0]
+    left = [0]
+
+    def send(said: Any) -> list[bytes] | None:
+        broker.stored.append(said.sequence_id)
+        if said.sequence_id in left:
+            left.remove(said.sequence_id)
+            return []
+        return [command("send_receipt", producer_id=said.producer_id, sequence_id=said.sequence_id)]
+
+    broker.answers["send"] = send
+    log.extend("t", 0, [(b"k", b"v")] * 1500)
+    log.flush(10)
+    sent = broker.stored[: len(broker.stored) // 2]
+    assert len(sent) > 1
+    assert broker.stored == sent * 2
+    one, other = broker.said("producer")
+    assert one.producer_name == other.producer_name
+    assert (one.epoch, other.epoch) == (0, 1)
+    assert broker.names().count("close_producer") == 1
+
+
+def test_a_closed_producer_looks_up_again(brokers: list[Broker], log: PulsarLog) -> None:
+    first, second, _ = brokers
+    first.answers["send"] = lambda said: [command("close_producer", producer_id=said.producer_id, request_id=9)]
+    moved = iter([first.url])
+    first.answers["lookup"] = lambda asked: first.lookup(next(moved, second.url))(asked)
+    log.append("t", 0, b"k", b"v")
+    log.flush(10)
+    assert second.stored == [0]
+    assert len(first.open) == 1, "the connection stays"
+
+
+def test_refusals_that_may_pass_do_not_make_a_storm(brokers: list[Broker], log: PulsarLog) -> None:
+    broker = brokers[0]
+
+    def refuse(asked: Any) -> list[bytes] | None:
+        if len(broker.said("producer")) > 5:
+            return None
+        return [command("error", request_id=asked.request_id, error=6, message="the topic is being unloaded")]
+
+    broker.answers["producer"] = refuse
+    log.append("t", 0, b"k", b"v")
+    with pytest.raises(HelenusError, match="the topic is being unloaded") as error:
+        log.flush(1)
+    assert error.value.kind is Kind.APPEND_FAILED
+    assert len(broker.said("producer")) <= 5
+    log.append("t", 0, b"k", b"v")
+    log.flush(30)
+    assert len(broker.stored) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(4, Kind.BROKER_REFUSED), (15, Kind.BROKER_REFUSED), (18, Kind.REGISTRY_REFUSED)]
+)
+def test_refusals_that_will_not_pass_are_told_at_once(
+    brokers: list[Broker], log: PulsarLog, code: int, kind: Kind
+) -> None:
+    refusal = {"error": code, "message": "because\n  it is so"}
+    brokers[0].answers["producer"] = lambda asked: [command("error", request_id=asked.request_id, **refusal)]
+    log.append("t", 0, b"k", b"v")
+    with pytest.raises(HelenusError, match="Pulsar: because it is so") as error:
+        log.flush(60)
+    assert error.value.kind is kind
+    assert len(brokers[0].said("producer")) == 1
+
+
+def test_a_broker_that_went_deaf(brokers: list[Broker], log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps the connection and says nothing any more: another connection is made."""
+    monkeypatch.setattr(pulsar_client, "_KEEP_ALIVE", 0.2)
+    broker = brokers[0]
+    broker.answers["send"] = broker.answers["ping"] = lambda _: [] if len(broker.open) == 1 else None
+    log.append("t", 0, b"k", b"v")
+    log.flush(30)
+    assert len(broker.open) == 2
+    assert broker.stored == [0]
