@@ -33,7 +33,7 @@ from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 from confluent_kafka import Producer
 
-from bench.path import read_metrics, running, topics_exist, wait
+from bench.path import labels, read_metrics, running, topics_exist, wait
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
 from helenus_connector.reread import Reader
@@ -296,12 +296,14 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         producer.flush()
 
     connector = programs.connector(status, directory, "bench", "backlog")
+    with connector.files[1].open("a") as settings:
+        settings.write("\ntasks.max=2\n")
     with running(connector, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
         topics_exist(status, "data-bench.backlog")
         port = connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
 
         def written() -> float:
-            return read_metrics(port).get('helenus_connector_records_total{connector="bench-backlog"}', 0)
+            return read_metrics(port).get(f"helenus_connector_records_total{labels('backlog')}", 0)
 
         produce(0, warm)
         wait(lambda: written() >= warm, "warm-up")

@@ -202,7 +202,7 @@ def reads(stack: Stack, status: Status, cassandra: Any, java: dict[str, str]) ->
         connector = programs.connector(status, stack.directory / f"bench-{table}", "bench", table)
         with running(connector, java):
             port = connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
-            metric = f'{{connector="bench-{table}"}}'
+            metric = labels(table)
             wait(
                 lambda p=port, m=metric: read_metrics(p).get(f"helenus_connector_events_read_total{m}", 0) >= EVENTS,
                 table,
@@ -212,6 +212,11 @@ def reads(stack: Stack, status: Status, cassandra: Any, java: dict[str, str]) ->
             statements = found[f"helenus_connector_statements_total{metric}"]
             keys = found[f"helenus_connector_keys_read_total{metric}"]
         print(f"reads per event, {table}: {statements / events:.4f} statements, {keys / events:.3f} keys", flush=True)
+
+
+def labels(table: str) -> str:
+    """Of the metrics of a table's connector, as `programs.connector` names it."""
+    return f'{{connector="bench-{table}",keyspace="bench",table="{table}"}}'
 
 
 def read_metrics(port: str) -> dict[str, float]:

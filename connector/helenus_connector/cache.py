@@ -16,8 +16,8 @@ import os
 import struct
 import time
 import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 PUBLISHED = 1
 """A record that shows the Change, or a later one of its key, is acknowledged."""
@@ -27,32 +27,36 @@ SETTLED = 2
 _NODES = 64
 _SET = 8
 _SLOT = struct.Struct(">16sQII")
+_TIMES = struct.Struct(">" + "24xI4x" * _SET)
 _SET_BYTES = _SET * _SLOT.size
 _HEAD = _NODES * 16
 
 
-class Entry(NamedTuple):
-    """What is known of a Change: bits of the nodes that reported it, PUBLISHED and SETTLED."""
+@dataclass(slots=True)
+class Entry:
+    """What is known of a Change: bits of the nodes that reported it, PUBLISHED and SETTLED. `at` is its slot's."""
 
     nodes: int = 0
     flags: int = 0
+    at: int = field(default=-1, compare=False)
 
 
-_UNKNOWN = Entry()
-
-
-def change_id(key: bytes, scope: int, digest: str) -> bytes:
+def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
     """16 bytes that name a Change within its events partition: one digest covers every row of a mutation."""
-    return hashlib.blake2b(digest.encode() + bytes((scope,)) + key, digest_size=16).digest()
+    return hashlib.blake2b(digest + scope + key, digest_size=16).digest()
 
 
 class ChangeCache:
-    """The cache of one events partition, in `path`; at most `capacity` entries, none older than `expire_s` seconds."""
+    """The cache of one events partition, in `path`; at most `capacity` entries, none older than `expire_s` seconds.
+
+    A batch `begin`s, and what it says is in the file when it has called `save`: one search and one write a Change.
+    """
 
     def __init__(self, path: Path, capacity: int, expire_s: float) -> None:
         self._sets = max(1, capacity // _SET)
         self._expire = expire_s
-        self._bits: dict[str, int] = {}
+        self._bits: dict[bytes, int] = {}
+        self._held: dict[bytes, Entry] = {}
         size = _HEAD + self._sets * _SET * _SLOT.size
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -61,21 +65,36 @@ class ChangeCache:
         finally:
             os.close(file)
 
-    def report(self, change: bytes, node: str) -> Entry:
-        """Note that a node reported a Change; returns what is known of it now."""
-        at, entry = self._find(change)
-        entry = Entry(entry.nodes | self._bit(node), entry.flags)
-        self._write(at, change, entry)
-        return entry
+    def begin(self) -> None:
+        """Forget what was not saved: another process may have had the partition since."""
+        self._held.clear()
 
     def look(self, change: bytes) -> Entry:
         """What is known of a Change; an empty Entry if nothing is."""
-        return self._find(change)[1]
+        return self._held.get(change) or self._find(change)
+
+    def report(self, change: bytes, entry: Entry, node: bytes) -> None:
+        """Note that a node reported a Change, in the entry that `look` gave."""
+        entry.nodes |= self.bit(node)
+        self._held[change] = entry
 
     def mark(self, change: bytes, flags: int) -> None:
         """Set flags of a Change: only after the flush of its record is acknowledged."""
-        at, entry = self._find(change)
-        self._write(at, change, Entry(entry.nodes, entry.flags | flags))
+        entry = self.look(change)
+        entry.flags |= flags
+        self._held[change] = entry
+
+    def save(self) -> None:
+        """Write what was said since `begin`. A set that is full loses what was reported longest ago."""
+        now = int(time.time())
+        for change, entry in self._held.items():
+            at = entry.at
+            if at < 0 or self._map[at : at + 16] != change:
+                start = self._start(change)
+                times = _TIMES.unpack_from(self._map, start)
+                at = start + times.index(min(times)) * _SLOT.size
+            _SLOT.pack_into(self._map, at, change, entry.nodes, now, entry.flags)
+        self._held.clear()
 
     def nodes(self, entry: Entry) -> set[str]:
         """The host ids of the nodes that reported a Change."""
@@ -85,30 +104,29 @@ class ChangeCache:
     def close(self) -> None:
         self._map.close()
 
-    def _find(self, change: bytes) -> tuple[int, Entry]:
-        """The offset of a Change's slot, or of the slot it may take: a free one, else the oldest of its set."""
-        start = _HEAD + int.from_bytes(change[:8], "big") % self._sets * _SET_BYTES
+    def _start(self, change: bytes) -> int:
+        return _HEAD + int.from_bytes(change[:8], "big") % self._sets * _SET_BYTES
+
+    def _find(self, change: bytes) -> Entry:
+        start = self._start(change)
         at = self._map.find(change, start, start + _SET_BYTES)
         while at >= 0 and (at - start) % _SLOT.size:  # the bytes are there, and no slot begins with them
             at = self._map.find(change, at + 1, start + _SET_BYTES)
-        if at >= 0:
-            _, nodes, when, flags = _SLOT.unpack_from(self._map, at)
-            return at, Entry(nodes, flags) if when >= time.time() - self._expire else _UNKNOWN
-        times = [slot[2] for slot in _SLOT.iter_unpack(self._map[start : start + _SET_BYTES])]
-        return start + times.index(min(times)) * _SLOT.size, _UNKNOWN
+        if at < 0:
+            return Entry()
+        _, nodes, when, flags = _SLOT.unpack_from(self._map, at)
+        return Entry(nodes, flags, at) if when >= time.time() - self._expire else Entry(at=at)
 
-    def _write(self, at: int, change: bytes, entry: Entry) -> None:
-        _SLOT.pack_into(self._map, at, change, entry.nodes, int(time.time()), entry.flags)
-
-    def _bit(self, node: str) -> int:
+    def bit(self, node: bytes) -> int:
+        """The bit of a node, by its host id; 0 if it has none."""
         bit = self._bits.get(node)
         if bit is None:
             bit = self._bits[node] = self._take_bit(node)
         return bit
 
-    def _take_bit(self, node: str) -> int:
+    def _take_bit(self, node: bytes) -> int:
         try:
-            wanted = uuid.UUID(node).bytes
+            wanted = uuid.UUID(node.decode()).bytes
         except ValueError:
             return 0
         for i in range(_NODES):

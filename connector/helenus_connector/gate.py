@@ -12,27 +12,27 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from cassandra import ConsistencyLevel
 
-from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, change_id
+from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.ranges import Bounds
-from helenus_connector.reread import Image
+from helenus_connector.reread import Image, routing_key
 from helenus_connector.settle import Awaited, Name, Pending, Report, level, proven
-from helenus_schemas.change import Change, Scope, decode
+from helenus_schemas.change import Bound, Change, Scope, decode, gist, matched, unframed
 from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec
+from helenus_schemas.transcode import long_bytes
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A record of an events topic; `timestamp` in ms since the epoch."""
 
     topic: str
@@ -48,7 +48,8 @@ class Work:
     """A key to read, or the scope of a marker: the events of this batch that touch it, and its pending entry if due.
 
     Of a TABLE there are `parts`, each to be done by the task of its topic partition. The resolver fills in `read_at`,
-    when the read began in s since the epoch, and `image`.
+    when the read began in s since the epoch, and `image`. `write_time` in µs is the newest of its changes, `expires` in
+    s when the first of their cells does.
     """
 
     topic: str
@@ -60,11 +61,13 @@ class Work:
     event: Event | None = None
     events: int = 0
     write_time: int | None = None
+    expires: int | None = None
     awaited: dict[bytes, Awaited] = field(default_factory=dict)
     pending: Pending | None = None
     read_at: float | None = None
     image: Image | None = None
     digest: bytes = b""
+    settled: bool = False
     published: bool = False
     dead_lettered: bool = False
     bounds: Bounds | None = None
@@ -93,18 +96,34 @@ class Admitted:
 
 
 class Replicas:
-    """Who holds the rows of a keyspace in the data centre that is read, as the driver knows it now."""
+    """Who holds the rows of a keyspace where they are read, as the driver knows it now.
+
+    That is in one data centre, but for level QUORUM in all of them. Raises HelenusError CONFIG if it is not said which.
+    """
 
     def __init__(self, session: Any, settings: ConnectorSettings) -> None:
         self._metadata = session.cluster.metadata
         self._keyspace = settings.keyspace
-        self._dc = settings.cassandra_local_dc
+        self._everywhere = settings.query_consistency == "QUORUM"
+        known = {h.datacenter for h in self._metadata.all_hosts()}
+        self._dc = settings.cassandra_local_dc or next(iter(known), None)
+        if not settings.cassandra_local_dc and len(known) > 1:
+            what = f"cassandra.local.dc: say which to read of {', '.join(sorted(map(str, known)))}"
+            raise HelenusError(Kind.CONFIG, what, settings.name)
 
-    def nodes(self) -> set[str]:
-        """Host ids of the data centre's nodes."""
+    def nodes(self, partition_key: bytes | None) -> set[str]:
+        """Host ids of the nodes that hold a partition, by its key as it is hashed; of all nodes if it is None.
+
+        While nodes come and go, one that is none of them may have logged a write too: a read does not meet it.
+        """
         hosts = self._metadata.all_hosts()
-        dc = self._dc or next((h.datacenter for h in hosts if h.is_up), None)
-        return {str(h.host_id) for h in hosts if h.datacenter == dc}
+        if partition_key is not None:
+            hosts = self._metadata.get_replicas(self._keyspace, partition_key)
+        return {str(h.host_id) for h in hosts if self._everywhere or h.datacenter == self._dc}
+
+    def some(self) -> bool:
+        """Whether a partition is held by some of the nodes, not by all."""
+        return len(self.nodes(None)) > self.factor()
 
     def factor(self) -> int:
         """The replication factor."""
@@ -112,7 +131,7 @@ class Replicas:
         strategy = keyspace.replication_strategy if keyspace else None
         factors = getattr(strategy, "dc_replication_factors", None)
         if factors:
-            return int(factors[self._dc] if self._dc in factors else max(factors.values()))
+            return int(sum(factors.values()) if self._everywhere else factors.get(self._dc) or max(factors.values()))
         return int(getattr(strategy, "replication_factor", None) or 1)
 
 
@@ -124,7 +143,10 @@ class Gate:
         self._replicas = replicas
         self._directory = directory
         self._caches: dict[tuple[str, int], ChangeCache] = {}
-        self._counts: dict[tuple[str, int, int], int] = {}
+        self._counts: dict[tuple[str, int, int, Key], int] = {}
+        self._codec: KeyCodec
+        self._partition_columns: int | None = None
+        self._met: dict[tuple[int, bytes, bytes, bytes], tuple[Entry, Work]] = {}
         self._consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
 
     def admit(self, events: Iterable[Event], due: Sequence[Pending], codec: KeyCodec, made_at: float = 0.0) -> Admitted:
@@ -134,6 +156,10 @@ class Gate:
         """
         admitted = Admitted()
         self._counts.clear()
+        self._codec, self._partition_columns = codec, None
+        self._met.clear()
+        for cache in self._caches.values():
+            cache.begin()
         now = time.time()
         for event in events:
             admitted.read += 1
@@ -153,36 +179,64 @@ class Gate:
         return admitted
 
     def _admit(self, event: Event, admitted: Admitted, codec: KeyCodec, now: float) -> None:
-        change, key = _decode(event)
-        if change.scope is Scope.GAP:
-            where = {"topic": event.topic, "partition": event.partition, "offset": event.offset}
-            _log.warning(
-                "events.gap", **where, node=change.node, until_us=change.write_time, advice="copy the table anew"
-            )
-            admitted.settled += 1
-            return
-        bounds = (change.start, change.end) if change.scope is Scope.RANGE else None
-        name = (event.topic, event.partition, key, bounds)
-        awaited: Awaited | None = None
-        # Without a node or with a digest that is no MD5 (a backfill's) nothing is known of copies: it always goes on.
-        if change.node and change.digest and _MD5.fullmatch(change.digest):
-            change_name = change_id(key if bounds is None else key + repr(bounds).encode(), change.scope, change.digest)
-            entry = self._cache(event.topic, event.partition).report(change_name, change.node)
-            if entry.flags & SETTLED:
+        cache = self._cache(event.topic, event.partition)
+        match = matched(event.value) if event.value and event.key is not None else None
+        copied: tuple[int, bytes, bytes, bytes] | None = None
+        if match is not None and event.key is not None:
+            key = codec.current(event.key)
+            digest, node, scope = match.group(1, 2, 3)
+            copied = event.partition, key, digest, scope
+            met = self._met.get(copied)
+            if met is not None:
+                entry, work = met
+                entry.nodes |= cache.bit(node)
+                work.events += 1
+                return
+            identity: bytes | None = change_id(key, scope, digest)
+        else:
+            change, key = _decode(event, codec)
+            if change.scope is Scope.GAP:
+                _tell_gap(event, change)
                 admitted.settled += 1
                 return
-            awaited = Awaited(change_name, change.write_time, now)
-            if entry.flags & PUBLISHED and name not in admitted.works:
-                new = Pending(
-                    event.topic, event.partition, key, change.scope, bounds=bounds, since=event.timestamp / 1000
-                )
-                held = admitted.waiting.setdefault(name, new)
-                held.awaited[change_name] = awaited
-                held.copies += 1
-                return
+            node, identity = (change.node or "").encode(), _identity(change, key)
+        entry = cache.look(identity) if identity is not None else Entry()
+        if entry.flags & SETTLED:
+            admitted.settled += 1
+            return
+        if match is not None:
+            change = gist(match)
+        awaited: Awaited | None = None
+        if identity is not None:
+            cache.report(identity, entry, node)
+            awaited = Awaited(identity, change.write_time, now)
+        went = self._go_on(event, change, key, awaited, entry, admitted, codec)
+        if went is not None and copied is not None:
+            self._met[copied] = entry, went
+
+    def _go_on(
+        self,
+        event: Event,
+        change: Change,
+        key: bytes,
+        awaited: Awaited | None,
+        entry: Entry,
+        admitted: Admitted,
+        codec: KeyCodec,
+    ) -> Work | None:
+        """The work of a Change's key; None if it waits with its key."""
+        bounds = (change.start, change.end) if change.scope is Scope.RANGE else None
+        name = (event.topic, event.partition, key, bounds)
         work = admitted.works.get(name)
         if work is None:
-            values = () if change.scope is Scope.TABLE else codec.decode(key)
+            if awaited is not None and entry.flags & PUBLISHED:
+                since = event.timestamp / 1000
+                new = Pending(event.topic, event.partition, key, change.scope, bounds=bounds, since=since)
+                held = admitted.waiting.setdefault(name, new)
+                held.awaited[awaited.change] = awaited
+                held.copies += 1
+                return None
+            values = () if change.scope is Scope.TABLE else _values(codec, key)
             work = Work(event.topic, event.partition, key, values, change.scope, self._consistency, event)
             work.bounds, work.parts = bounds, change.parts
             admitted.works[name] = work
@@ -190,8 +244,11 @@ class Gate:
         work.events += 1
         if change.write_time is not None and (work.write_time is None or change.write_time > work.write_time):
             work.write_time = change.write_time
+        if change.expires_at is not None and (work.expires is None or change.expires_at < work.expires):
+            work.expires = change.expires_at
         if awaited is not None:
             work.awaited.setdefault(awaited.change, awaited)
+        return work
 
     def _add_due(self, pending: Pending, admitted: Admitted, codec: KeyCodec) -> None:
         newer = admitted.waiting.pop(pending.name, None)
@@ -202,9 +259,9 @@ class Gate:
         scope = Scope(pending.scope)
         work = admitted.works.get(pending.name)
         if work is None:
-            nodes = min((self._nodes(pending, a) for a in pending.awaited.values()), default=1)
+            values = () if scope is Scope.TABLE else _values(codec, pending.key)
+            nodes = min((self._nodes(pending, values, a) for a in pending.awaited.values()), default=1)
             consistency = level(self._consistency, nodes, self._replicas.factor())
-            values = () if scope is Scope.TABLE else codec.decode(pending.key)
             work = Work(
                 pending.topic, pending.partition, pending.key, values, scope, consistency, bounds=pending.bounds
             )
@@ -223,17 +280,11 @@ class Gate:
         shown = work.image.write_time if work.image and not work.is_marked else None
         factor = self._replicas.factor()
         min_age = self._settings.settle_min_age_ms / 1000
-        return all(
-            proven(
-                Report(self._nodes(work, a), a.write_time, a.seen),
-                work.consistency,
-                factor,
-                work.read_at,
-                shown,
-                min_age,
-            )
-            for a in work.awaited.values()
-        )
+        for awaited in work.awaited.values():
+            report = Report(self._nodes(work, work.values, awaited), awaited.write_time, awaited.seen)
+            if not proven(report, work.consistency, factor, work.read_at, shown, min_age):
+                return False
+        return True
 
     def mark(self, work: Work, settled: bool) -> None:
         """Note in the cache that a key's Changes are published, or settled: only after the flush is acknowledged."""
@@ -241,14 +292,23 @@ class Gate:
         for change in work.awaited:
             cache.mark(change, PUBLISHED | SETTLED if settled else PUBLISHED)
 
-    def _nodes(self, place: Work | Pending, awaited: Awaited) -> int:
+    def save(self) -> None:
+        """Keep for later batches and other processes what this one reported and marked."""
+        for cache in self._caches.values():
+            cache.save()
+
+    def _nodes(self, place: Work | Pending, values: Key, awaited: Awaited) -> int:
         """How many current replicas reported a Change; at least the one whose event is at hand."""
         cache = self._cache(place.topic, place.partition)
         entry = cache.look(awaited.change)
-        name = (place.topic, place.partition, entry.nodes)
+        if self._partition_columns is None:
+            self._partition_columns = self._codec.partition_columns if self._replicas.some() else 0
+        key = values[: self._partition_columns]
+        name = (place.topic, place.partition, entry.nodes, key)
         count = self._counts.get(name)
         if count is None:
-            count = self._counts[name] = max(1, len(cache.nodes(entry) & self._replicas.nodes()))
+            replicas = self._replicas.nodes(routing_key(key) if key else None)
+            count = self._counts[name] = max(1, len(cache.nodes(entry) & replicas))
         return count
 
     def _cache(self, topic: str, partition: int) -> ChangeCache:
@@ -260,11 +320,58 @@ class Gate:
         return cache
 
 
-def _decode(event: Event) -> tuple[Change, bytes]:
-    change = decode(event.value or b"")
-    if event.key is None and change.scope not in (Scope.TABLE, Scope.GAP):
+def _tell_gap(event: Event, change: Change) -> None:
+    where = {"topic": event.topic, "partition": event.partition, "offset": event.offset}
+    _log.warning("events.gap", **where, node=change.node, until_us=change.write_time, advice="copy the table anew")
+
+
+def _identity(change: Change, key: bytes) -> bytes | None:
+    """What names a Change; None if nothing is known of copies: without a node, or with a digest that is no MD5, as a
+    backfill's. Such a one always goes on.
+    """
+    if not change.node or not change.digest or not _MD5.fullmatch(change.digest):
+        return None
+    within = key if change.scope is not Scope.RANGE else key + repr((change.start, change.end)).encode()
+    return change_id(within, long_bytes(change.scope), change.digest.encode())
+
+
+def _decode(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
+    """The Change of an event, whichever agent wrote it, and its key in today's form."""
+    key, value = unframed(event.key, event.value or b"")
+    change = decode(value)
+    if change.scope in (Scope.TABLE, Scope.GAP):
+        return change, key or b""
+    if key is None:
         raise ValueError("an event without key")
-    return change, event.key or b""
+    key = codec.current(key, change.foreign)
+    return _scoped(change, key, codec) if change.foreign else (change, key)
+
+
+def _scoped(change: Change, key: bytes, codec: KeyCodec) -> tuple[Change, bytes]:
+    """Another agent's key with a time stands for all rows of its microsecond."""
+    values = codec.decode(key)
+    ends = codec.microsecond(values)
+    if ends is None:
+        return change, key
+    start, end = (Bound(True, values) for values in ends)
+    whole = codec.encode([*values[: codec.partition_columns], *[None] * (len(values) - codec.partition_columns)])
+    return change._replace(scope=Scope.RANGE, start=start, end=end), whole
+
+
+def _scope(change: Change, key: Key) -> Scope:
+    """Another agent tells no scope: its key without clustering values may be of statics, or of a partition deleted.
+
+    Of ours it is a row's whose clustering values all have no bytes: the partition has it, as it has the statics.
+    """
+    return Scope.PARTITION if change.scope is Scope.ROW and None in key else change.scope
+
+
+def _values(codec: KeyCodec, key: bytes) -> Key:
+    """The CQL bytes of a key's columns. A null among clustering values that are none stands for no bytes."""
+    values = codec.decode(key)
+    if None not in values or not any(value is not None for value in values[codec.partition_columns :]):
+        return values
+    return tuple([value or b"" for value in values])
 
 
 def _written_at(event: Event) -> float:
@@ -274,8 +381,3 @@ def _written_at(event: Event) -> float:
     except ValueError:
         return math.inf
     return min(event.timestamp / 1000, math.inf if written is None else written / 1e6)
-
-
-def _scope(change: Change, key: Key) -> Scope:
-    """Another agent tells no scope: its key without clustering values may be of statics, or of a partition deleted."""
-    return Scope.PARTITION if change.scope is Scope.ROW and None in key else change.scope

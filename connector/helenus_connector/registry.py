@@ -20,7 +20,8 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, Schema
 from helenus_connector.config import ConnectorSettings
 from helenus_schemas.errors import HelenusError, Kind
 
-_REFUSED = {401, 403, 409, 422}
+_REFUSED = {409, 422}
+_UNKNOWN_TO_IT = {401, 403}
 _NAMES = {"name", "namespace", "doc", "aliases", "cql_name"}
 
 
@@ -34,6 +35,13 @@ class Registry:
             config["basic.auth.user.info"] = (
                 settings.value_converter_schema_registry_basic_auth_user_info.get_secret_value()
             )
+        for key, file in (
+            ("ssl.ca.location", settings.value_converter_schema_registry_ssl_cafile),
+            ("ssl.certificate.location", settings.value_converter_schema_registry_ssl_certfile),
+            ("ssl.key.location", settings.value_converter_schema_registry_ssl_keyfile),
+        ):
+            if file is not None:
+                config[key] = str(file)
         self._config = config
         self._may_register = settings.value_converter_auto_register_schemas
         self._memory = memory
@@ -87,7 +95,12 @@ class Registry:
 
     @cached_property
     def _client(self) -> SchemaRegistryClient:
-        return SchemaRegistryClient(self._config)
+        try:
+            return SchemaRegistryClient(self._config)
+        except (OSError, ValueError) as error:
+            files = ", ".join(str(value) for key, value in self._config.items() if key.startswith("ssl."))
+            what = f"cannot use value.converter.schema.registry.*: {error}"
+            raise HelenusError(Kind.CONFIG, what, files or self._url) from None
 
     def _latest(self, subject: str) -> Any:
         def ask() -> Any:
@@ -106,16 +119,26 @@ class Registry:
     def _ask(self, call: Callable[[], Any], subject: str = "") -> Any:
         try:
             return call()
+        except HelenusError:
+            raise
         # The client lets the errors of its HTTP library through, and which library that is changes with its version.
         except Exception as error:
             raise self._error(error, subject) from None
 
     def _error(self, error: Exception, subject: str) -> HelenusError:
         where = f"{self._url}, subject {subject}" if subject else self._url
+        if isinstance(error, SchemaRegistryError) and error.http_status_code in _UNKNOWN_TO_IT:
+            what = f"the registry refused the login: {error.http_status_code} {error.error_message}"
+            return HelenusError(Kind.REGISTRY_AUTH, what, where)
+        if "[SSL" in str(error):
+            return HelenusError(Kind.REGISTRY_AUTH, f"no TLS connection to the registry: {error}", where)
         if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
             return HelenusError(Kind.REGISTRY_REFUSED, f"the registry refuses the schema: {error.error_message}", where)
         if isinstance(error, SchemaRegistryError) and error.http_status_code == 404 and not self._may_register:
-            what = "the registry has not this schema, and value.converter.auto.register.schemas=false"
+            what = (
+                "the registry has not this schema, and value.converter.auto.register.schemas=false: register what "
+                "`helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
+            )
             return HelenusError(Kind.REGISTRY_REFUSED, what, where)
         return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_schemas.change import decode, encode
+from helenus_schemas.change import decode, encode, unframed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks import dead_letters
 from helenus_sinks.kafka import KafkaLog, broker_error
@@ -48,12 +47,13 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> int:
             for letters in _unread(consumer, place):
                 for letter in letters:
                     target = _target(letter, settings.events, counts[settings.events])
-                    log.append(settings.events, target, letter.key(), _again(letter.value()))
+                    key, value = unframed(letter.key(), letter.value() or b"")
+                    log.append(settings.events, target, key, _again(value))
                 log.flush(_FLUSH_TIMEOUT_S)
                 done += len(letters)
                 end = TopicPartition(place.topic, partition, letters[-1].offset() + 1)
                 consumer.commit(offsets=[end], asynchronous=False)
-                structlog.get_logger().info("replay.done", connector=settings.name, events=done)
+                structlog.get_logger(__name__).info("replay.done", connector=settings.name, events=done)
         return done
     except KafkaException as failure:
         raise broker_error(failure.args[0], f"topic {settings.dead_letters}") from None
@@ -94,9 +94,9 @@ def _target(letter: Message, events: str, partitions: int) -> int:
     return partition
 
 
-def _again(value: bytes | None) -> bytes | None:
+def _again(value: bytes) -> bytes:
     """The event without its node, so that it is no copy of one that is settled, and is always read."""
     try:
-        return encode(dataclasses.replace(decode(value or b""), node=None))
+        return encode(decode(value)._replace(node=None))
     except ValueError:
         return value

@@ -6,19 +6,29 @@ columns within one partition. Groups that time out are split, down to single key
 
 from __future__ import annotations
 
+import math
 import struct
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tenacity
-from cassandra import InvalidRequest, OperationTimedOut, ReadFailure, ReadTimeout, RequestExecutionException
+from cassandra import (
+    InvalidRequest,
+    OperationTimedOut,
+    ReadFailure,
+    ReadTimeout,
+    RequestExecutionException,
+    Unauthorized,
+)
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 
+from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.ranges import Bounds, Slice, slices
 from helenus_connector.rows import Page, RawRow, collection, tuple_value
@@ -28,6 +38,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec
 from helenus_schemas.table import Column, Table
 
+_FAILURES = (NoHostAvailable, RequestExecutionException, ConnectionException, Unauthorized)
 _TOO_MUCH = (ReadTimeout, OperationTimedOut, ReadFailure)
 _SINGLE_ATTEMPTS = 3
 _PAGE = 500  # rows of an answer that are held at once
@@ -39,8 +50,7 @@ class SchemaChanged(Exception):
     """The server refused a statement because the table is not what it was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(NamedTuple):
     """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
 
     `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none.
@@ -57,10 +67,15 @@ class _Query:
     keys: list[Key]
     routing_key: bytes | None = None
     hung: bool = False
+    sent: float = 0.0
 
 
 class Reader:
-    """Reads one version of a table. `statements` counts what was sent."""
+    """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
+
+    What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and single
+    keys are left out.
+    """
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings) -> None:
         self.session = session
@@ -68,6 +83,9 @@ class Reader:
         self.concurrency = settings.query_concurrency
         self.group_size = settings.query_group_size
         self.statements = 0
+        self.seconds = 0.0
+        self.until = math.inf
+        self.budget: Budget | None = None
         self._codec = KeyCodec(table)
         self._key_width = len(table.primary_key)
         self._pk_width = len(table.partition_key)
@@ -85,7 +103,7 @@ class Reader:
         same, width = self._codec.same, self._key_width
         for query, page in self._run(self._queries(keys), consistency):
             # A row answers with its key in the form it was first written in, which need not be the one asked for.
-            found = {same(tuple(row[:width])): row for row in page}
+            found = {same(row[:width]): row for row in page}
             for key in query.keys:
                 row = found.get(same(key))
                 yield key, None if row is None else self._image(row)
@@ -109,14 +127,14 @@ class Reader:
     def part(self, partition: int, parts: int, consistency: int) -> Iterator[tuple[Key, Image]]:
         """All live rows of the table that belong to one of a topic's partitions. Raises as `rows`."""
         for key, image in self._live(_Query(self._select(), [], [()]), consistency):
-            if names.partition(Murmur3Token.hash_fn(_routing_key(key[: self._pk_width])), parts) == partition:
+            if names.partition(Murmur3Token.hash_fn(routing_key(key[: self._pk_width])), parts) == partition:
                 yield key, image
 
     def _live(self, query: _Query, consistency: int) -> Iterator[tuple[Key, Image]]:
         for row in self._scan(query, consistency):
             # A partition with static columns alone answers with one row that has no clustering key.
             if None not in row[self._pk_width : self._key_width]:
-                yield tuple(row[: self._key_width]), self._image(row)
+                yield row[: self._key_width], self._image(row)
 
     def _slice(self, key: Key, one: Slice) -> _Query:
         columns = self.table.primary_key[: self._pk_width + len(one.equal)]
@@ -151,12 +169,14 @@ class Reader:
         groups: dict[Any, list[Key]] = {}
         metadata = self.session.cluster.metadata
         alone = len(metadata.all_hosts()) == 1
+        size = self._at_once(self.group_size)
         for key in keys:
             replicas = None if alone else tuple(h.host_id for h in metadata.get_replicas(self.table.keyspace, key[0]))
             group = groups.setdefault(replicas, [])
             group.append(key)
-            if len(group) >= self._at_once(self.group_size):
+            if len(group) >= size:
                 yield self._group(groups.pop(replicas))
+                size = self._at_once(self.group_size)
         yield from map(self._group, groups.values())
 
     def _group(self, keys: list[Key]) -> _Query:
@@ -199,6 +219,8 @@ class Reader:
                 query = split.pop() if split else next(queue, None)
                 if query is None:
                     break
+                if self.budget:
+                    self.budget.take(len(query.keys))
                 waiting.append((query, self._send(query, consistency)))
                 asked += len(query.keys)
             if not waiting:
@@ -207,7 +229,13 @@ class Reader:
             asked -= len(query.keys)
             try:
                 page = future.result().current_rows
+                self.seconds += time.monotonic() - query.sent
             except _TOO_MUCH as error:
+                self._slow_down()
+                if time.monotonic() > self.until:
+                    raise self._failed(error) from None
+                if len(query.keys) == 1 and self.until < math.inf:
+                    continue
                 if len(query.keys) == 1 or query.hung:
                     page = self._insist(query, consistency, error).current_rows
                 else:
@@ -219,7 +247,7 @@ class Reader:
                     continue
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
-            except (NoHostAvailable, RequestExecutionException, ConnectionException) as error:
+            except _FAILURES as error:
                 raise self._failed(error) from None
             self._saw(page)
             yield query, page
@@ -231,14 +259,18 @@ class Reader:
             rows = self._at_once(_PAGE)
             try:
                 answer = self._send(query, consistency, rows, state).result()
+                self.seconds += time.monotonic() - query.sent
             except _TOO_MUCH as error:
+                self._slow_down()
                 answer = self._insist(query, consistency, error, max(1, rows // 8), state)
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
-            except (NoHostAvailable, RequestExecutionException, ConnectionException) as error:
+            except _FAILURES as error:
                 raise self._failed(error) from None
             page = answer.current_rows
             self._saw(page)
+            if self.budget:
+                self.budget.take(len(page))
             yield from page
             state = answer.paging_state
             if state is None:
@@ -248,21 +280,30 @@ class Reader:
         self, query: _Query, consistency: int, error: Exception, rows: int = _PAGE, state: bytes | None = None
     ) -> Any:
         """What timed out and can't be split: some more attempts, then the error."""
+        if time.monotonic() > self.until:
+            raise self._failed(error)
         try:
             for attempt in tenacity.Retrying(
-                stop=tenacity.stop_after_attempt(1 if query.hung else _SINGLE_ATTEMPTS),
+                stop=tenacity.stop_after_attempt(1 if query.hung else _SINGLE_ATTEMPTS)
+                | tenacity.stop_after_delay(self.until - time.monotonic()),
                 wait=tenacity.wait_random_exponential(0.1, max=2),
                 retry=tenacity.retry_if_exception_type(_TOO_MUCH),
                 reraise=True,
             ):
                 with attempt:
                     return self._send(query, consistency, rows, state).result()
-        except (NoHostAvailable, RequestExecutionException, ConnectionException, OperationTimedOut) as failure:
+        except (*_FAILURES, OperationTimedOut) as failure:
             error = failure
         raise self._failed(error)
 
+    def _slow_down(self) -> None:
+        """A timeout is a sign of load; at the level of a proof it may be of one replica alone that is away."""
+        if self.budget and self.until == math.inf:
+            self.budget.timed_out()
+
     def _failed(self, error: Exception) -> HelenusError:
-        return HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", self.table.full_name)
+        kind = Kind.CASSANDRA_AUTH if isinstance(error, Unauthorized) else Kind.CASSANDRA_READ
+        return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name)
 
     def _send(self, query: _Query, consistency: int, rows: int = _PAGE, state: bytes | None = None) -> Any:
         bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
@@ -271,6 +312,7 @@ class Reader:
         bound.is_idempotent = True
         bound.fetch_size = rows
         self.statements += 1
+        query.sent = time.monotonic()
         return self.session.execute_async(bound, paging_state=state)
 
     def _select(self, where: str = "") -> Any:
@@ -281,7 +323,8 @@ class Reader:
     def _statics_statement(self) -> Any:
         columns = [quote(c.name) for c in self.table.partition_key + self.table.statics]
         where = " AND ".join(f"{quote(c.name)} = ?" for c in self.table.partition_key)
-        times = [f"WRITETIME({quote(c.name)})" for c in self.table.statics if not c.type.multicell]
+        timed = (c for c in self.table.statics if not c.type.multicell and c.type.name != "counter")
+        times = [f"WRITETIME({quote(c.name)})" for c in timed]
         return self._prepare(f"SELECT DISTINCT {', '.join(columns + times)} FROM {self._name()} WHERE {where}")
 
     def _columns_with_write_time(self) -> list[tuple[Column, str]]:
@@ -304,7 +347,7 @@ class Reader:
                 self._prepared[cql] = self.session.prepare(cql)
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
-            except (NoHostAvailable, OperationTimedOut, ConnectionException) as error:
+            except (NoHostAvailable, OperationTimedOut, ConnectionException, Unauthorized) as error:
                 raise self._failed(error) from None
         return self._prepared[cql]
 
@@ -314,10 +357,10 @@ class Reader:
     def _image(self, row: RawRow) -> Image:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
-        return Image(tuple(values), _newest(row[end:]))
+        return Image(values, _newest(row[end:]))
 
 
-def _routing_key(key: Key) -> bytes:
+def routing_key(key: Key) -> bytes:
     """A partition key as Cassandra hashes it: several columns are each ushort length, bytes, 0."""
     values = [value or b"" for value in key]
     if len(values) == 1:
@@ -326,10 +369,10 @@ def _routing_key(key: Key) -> bytes:
 
 
 def _newest(times: Sequence[bytes | None]) -> int | None:
-    newest = None
-    for time in times:
-        if time:
-            value = int.from_bytes(time, "big", signed=True)
-            if newest is None or value > newest:
-                newest = value
-    return newest
+    told = [time for time in times if time]
+    if not told:
+        return None
+    newest = max(told)
+    if newest[0] < 0x80:  # as bytes they are in the order of numbers, unless some are negative
+        return int.from_bytes(newest, "big")
+    return max(int.from_bytes(time, "big", signed=True) for time in told)

@@ -7,14 +7,25 @@ some values (a timestamp after the year 9999, say) have no Python form at all.
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any
 
-from cassandra.protocol import ResultMessage, _ProtocolHandler, read_int
+from cassandra.cqltypes import BytesType
+from cassandra.policies import ColDesc
+from cassandra.protocol import ResultMessage, _ProtocolHandler
 from cassandra.query import named_tuple_factory
+
+try:  # compiled parts of the driver's wheels
+    from cassandra.bytesio import BytesIOReader
+    from cassandra.deserializers import make_deserializers
+    from cassandra.obj_parser import ListParser
+    from cassandra.parsing import ParseDesc
+except ImportError:
+    ListParser = None
 
 _SIZE = struct.Struct(">i")
 
-RawRow = list["bytes | None"]
+RawRow = tuple["bytes | None", ...]
 
 
 class Page(list[RawRow]):
@@ -37,28 +48,46 @@ class _RawResult(ResultMessage):
             return
         self.column_names = [c[2] for c in columns]
         self.column_types = [c[3] for c in columns]
-        self.parsed_rows = parse(read_int(f), len(columns), f.read())
+        self.parsed_rows = parse(f.read(), len(columns))
 
 
 class RawProtocolHandler(_ProtocolHandler):
-    """A driver protocol handler whose rows of user tables are lists of CQL bytes, None for null."""
+    """A driver protocol handler whose rows of user tables are tuples of CQL bytes, None for null."""
 
     message_types_by_opcode = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}
 
 
 def row_factory(names: list[str], rows: list[Any]) -> list[Any]:
     """Raw rows as they are, those of system tables by name."""
-    return rows if rows and type(rows[0]) is list else list(named_tuple_factory(names, rows))
+    return rows if isinstance(rows, Page) else list(named_tuple_factory(names, rows))
 
 
-def parse(count: int, columns: int, data: bytes) -> Page:
-    """Split the body of a Rows result. Source: native protocol v4 section 4.2.5.2."""
+def parse(data: bytes, columns: int) -> Page:
+    """The rows of a Rows result, from their number on. Source: native protocol v4 section 4.2.5.2."""
+    if ListParser is None:
+        return _parse(data, columns)
+    rows = Page(ListParser().parse_rows(BytesIOReader(data), _blobs(columns)))
+    rows.size = len(data)
+    return rows
+
+
+@cache
+def _blobs(columns: int) -> Any:
+    """What the driver's parser goes by: columns whose value is their bytes."""
+    types = [BytesType] * columns
+    named = [ColDesc("", "", "")] * columns
+    return ParseDesc([""] * columns, types, None, named, make_deserializers(types), 4)
+
+
+def _parse(data: bytes, columns: int) -> Page:
+    """As `parse`, fifteen times slower."""
     rows = Page()
     rows.size = len(data)
-    at = 0
     unpack = _SIZE.unpack_from
+    (count,) = unpack(data)
+    at = 4
     for _ in range(count):
-        row: RawRow = []
+        row: list[bytes | None] = []
         for _ in range(columns):
             (size,) = unpack(data, at)
             at += 4
@@ -67,7 +96,9 @@ def parse(count: int, columns: int, data: bytes) -> Page:
             else:
                 row.append(data[at : at + size])
                 at += size
-        rows.append(row)
+        rows.append(tuple(row))
+    if at > len(data):
+        raise EOFError("a Rows result that ends early")
     return rows
 
 

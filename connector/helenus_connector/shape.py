@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.ranges import Bounds
@@ -18,9 +17,10 @@ from helenus_connector.registry import Registry
 from helenus_connector.reread import Image
 from helenus_schemas import avro, jsonform, transcode
 from helenus_schemas.change import Bound, decode
-from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE
+from helenus_schemas.cql import CqlType
+from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, has_hollow
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import KeyCodec
+from helenus_schemas.key import MAY_BE_EMPTY, Key, KeyCodec
 from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Headers
 
@@ -28,8 +28,7 @@ _FRAME = struct.Struct(">bI")
 _BAD_BYTES = (ValueError, IndexError, struct.error)
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record for the data topic; `value` is None for a delete."""
 
     key: bytes
@@ -61,7 +60,7 @@ class _Form(Protocol):
 class RowShape:
     """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`.
 
-    `table` has the columns that are shown. Raises HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
+    `table` is as it is `shown`. Raises HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
     """
 
     def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry, topic: str = "") -> None:
@@ -69,26 +68,46 @@ class RowShape:
         self._form = _form(table, settings, registry, topic or settings.data)
         self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
         self._write_time = "writetime" in settings.headers
+        self._expires = "expires" in settings.headers
         self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
         self._exact_key = settings.key_compat != "exact"
         columns = avro.value_columns(table)
         self._names = [c.name for c in columns]
         self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
 
-    def row(self, key: bytes, image: Image | None, write_time: int | None, event: bytes | None = None) -> Record:
+    def row(
+        self,
+        key: bytes,
+        image: Image | None,
+        write_time: int | None,
+        event: bytes | None = None,
+        expires: int | None = None,
+        values: Key = (),
+    ) -> Record:
         """The record of a row, or of its absence.
 
-        `key` is the event's Avro; `write_time` in µs. `event` is the value of the event that asked for the row, None
-        if none did by itself.
+        `key` is the event's Avro, `values` are its CQL bytes; `write_time` in µs. `event` is the value of the event
+        that asked for the row, None if none did by itself; `expires` in s, when the first cell of its changes does.
         """
         headers = self._common_headers(write_time, event)
+        if expires is not None and self._expires:
+            headers.append(("expires", b"%d" % expires))
         if self._exact_key:
             headers.append(("exact_key", key))
-        if image is not None and b"" in image.values:
-            headers += self._empty_header(image)
+        if b"" in values or (image is not None and b"" in image.values):
+            headers += self._empty_header(values, image)
         try:
-            value = self._form.gone if image is None else self._form.value(key, image.values)
-            return Record(self._form.key(key), value, headers)
+            if image is None:
+                return Record(self._form.key(key), self._form.gone, headers)
+            try:
+                told = self._form.value(key, image.values)
+            except _BAD_BYTES:
+                image, left_out = self._tellable(image)
+                if not left_out:
+                    raise
+                headers.append(_left_out(left_out))
+                told = self._form.value(key, image.values)
+            return Record(self._form.key(key), told, headers)
         except _BAD_BYTES as error:
             where = self._where(image)
             raise HelenusError(Kind.POISON_EVENT, f"a value cannot be told: {error}", where) from None
@@ -117,15 +136,20 @@ class RowShape:
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         """The image without its largest column, without its two largest and so on, and the header that names them."""
+        image, left_out = self._tellable(image)
         sizes = sorted(((len(v), i) for i, v in enumerate(image.values) if v), reverse=True)
-        values, left_out = list(image.values), []
+        values = list(image.values)
         for _, at in sizes if self._table.values else ():
             values[at] = None
             left_out.append(self._names[at])
-            yield (
-                Image(tuple(values), image.write_time),
-                ("left_out", json.dumps(left_out, ensure_ascii=False).encode()),
-            )
+            yield Image(tuple(values), image.write_time), _left_out(left_out)
+
+    def _tellable(self, image: Image) -> tuple[Image, list[str]]:
+        """The image without the columns that hold an element of no bytes, which no collection can tell; their names."""
+        columns = avro.value_columns(self._table)
+        left_out = {c.name for c, v in zip(columns, image.values, strict=True) if v and has_hollow(c.type, v)}
+        values = tuple(None if c.name in left_out else v for c, v in zip(columns, image.values, strict=True))
+        return Image(values, image.write_time), [c.name for c in columns if c.name in left_out]
 
     def _common_headers(self, write_time: int | None, event: bytes | None) -> list[tuple[str, bytes]]:
         headers = [] if self._schema_id is None else [self._schema_id]
@@ -151,10 +175,12 @@ class RowShape:
         }
         return [(name, value.encode()) for name in self._source if (value := found[name])]
 
-    def _empty_header(self, image: Image) -> list[tuple[str, bytes]]:
+    def _empty_header(self, key: Key, image: Image | None) -> list[tuple[str, bytes]]:
         """Names the columns that are shown as null and hold a value of no bytes."""
-        values = zip(self._names, self._emptiable, image.values, strict=True)
-        names = [name for name, emptiable, value in values if emptiable and value == b""]
+        names = [c.name for c, v in zip(self._table.primary_key, key, strict=False) if _is_hollow(c.type, v)]
+        if image is not None and self._table.values:
+            values = zip(self._names, self._emptiable, image.values, strict=True)
+            names += [name for name, emptiable, value in values if emptiable and value == b""]
         return [("empty", json.dumps(names, ensure_ascii=False).encode())] if names else []
 
     def _where(self, image: Image | None) -> str:
@@ -167,6 +193,19 @@ class RowShape:
             except _BAD_BYTES:
                 return f"{self._table.full_name}, column {column.name}"
         return self._table.full_name
+
+
+def _left_out(names: list[str]) -> tuple[str, bytes]:
+    return ("left_out", json.dumps(names, ensure_ascii=False).encode())
+
+
+def _is_hollow(t: CqlType, value: bytes | None) -> bool:
+    return value == b"" and t.name not in MAY_BE_EMPTY
+
+
+def shown(table: Table, settings: ConnectorSettings) -> Table:
+    """The table as its records show it: some of its columns, their types in the forms that were asked for."""
+    return table.only(settings.columns).telling(settings.forms)
 
 
 def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
@@ -204,7 +243,7 @@ class _Avro:
         self._value_frame = _FRAME.pack(0, value_id)
         self._recode = _recode(table, settings)
         columns = avro.value_columns(table)
-        never_null = [c for c in columns if c.kind == "partition_key"]
+        never_null = avro.never_null(table)
         self._never_null = [transcode.plain(c.type) for c in never_null]
         self._encode = transcode.optionals([c.type for c in columns[len(never_null) :]])
 

@@ -6,10 +6,11 @@ leaves the same events to be done again.
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,15 @@ from typing import Any
 import structlog
 from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
+from cassandra.query import SimpleStatement
 
+from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work
 from helenus_connector.registry import Registry
 from helenus_connector.reread import Image, Reader, SchemaChanged
 from helenus_connector.settle import Pending
-from helenus_connector.shape import Record, RowShape
+from helenus_connector.shape import Record, RowShape, shown
 from helenus_schemas.change import Change, Scope, encode
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.failpoints import reach
@@ -35,8 +38,11 @@ from helenus_sinks import dead_letters
 from helenus_sinks.log import Log
 
 FLUSH_TIMEOUT_S = 60.0
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 _ATTEMPTS = 3
+_COLLECT_AFTER = 100_000  # objects
+_PROOF_S = 2.0
+_SCHEMA_VERSION = SimpleStatement("SELECT schema_version FROM system.local", is_idempotent=True)
 _UUID_EPOCH = 0x01B21DD213814000  # 1970 in the clock of a version 1 UUID, 100 ns
 
 _Make = Callable[["Image | None"], Record]
@@ -65,6 +71,7 @@ class Outcome:
     lost: int = 0
     keys_read: int = 0
     statements: int = 0
+    query_seconds: float = 0.0
     newest_write_time: int | None = None
     found: list[Pending] = field(default_factory=list)
     resolved: list[Pending] = field(default_factory=list)
@@ -81,6 +88,7 @@ class Stage:
         self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = Registry(settings, directory / "schemas.json")
         self._gate = Gate(settings, Replicas(session, settings), directory)
+        self._budget = Budget(directory / f"{settings.events}.budget", settings.query_max_rate)
         self._schema_version: object = None
         self._table: Table | None = None
         self._reader: Reader
@@ -88,6 +96,9 @@ class Stage:
         self._shape: RowShape
         self._codec: KeyCodec
         self._made_at: float
+        self._patience = 0.0
+        # A batch makes many objects and hardly a cycle: to look for those at Python's pace takes a quarter of its time.
+        gc.set_threshold(_COLLECT_AFTER)
 
     def run(self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool) -> Outcome:
         """Do one batch. `due` are pending keys of the same partitions, to be read again. `trust_images` says that no
@@ -129,7 +140,7 @@ class Stage:
     def _refresh(self, force: bool) -> None:
         """Follow the table's definition: one small read a batch tells whether any schema changed."""
         try:
-            answer = self.session.execute("SELECT schema_version FROM system.local")
+            answer = self.session.execute(_SCHEMA_VERSION)
             version = answer.one().schema_version
             if version == self._schema_version and not force:
                 return
@@ -141,10 +152,11 @@ class Stage:
         table = next((t for t in tables if t.full_name == self._name), None)
         if table is None:
             raise HelenusError(Kind.TABLE_MISSING, "there is no such table", self._name)
-        table = table.only(self.settings.columns)
+        table = shown(table, self.settings)
         if force or self._table is None or (table.id, table.cql) != (self._table.id, self._table.cql):
             self._data, self._shape = self._shaped(table)
             self._reader = Reader(self.session, table, self.settings)
+            self._reader.budget = self._budget
             self._codec = KeyCodec(table)
             self._made_at = _made_at(table)
             self._table = table
@@ -175,31 +187,44 @@ class Stage:
 
         Raises SchemaChanged: then it is to be done once more, from the start.
         """
-        before = self._reader.statements
+        before, waited = self._reader.statements, self._reader.seconds
+        self._patience = time.monotonic() + _PROOF_S
+        unreached: set[int] = set()
         by_level: dict[int, list[Work]] = {}
         for work in sorted(works, key=lambda w: -w.scope):
             if work.scope is Scope.ROW or (work.scope is not Scope.TABLE and not self._reader.table.clustering):
                 by_level.setdefault(work.consistency, []).append(work)
             else:
-                with self._proof_alone([work]):
-                    start = time.time()
-                    if work.scope is not Scope.TABLE:
-                        work.image = self._reader.statics(work.values, work.consistency)
-                    work.read_at = start
-                    self._append(work, admitted, outcome, trust_images)
+                self._or_wait([work], unreached, partial(self._whole, work, admitted, outcome, trust_images))
         for consistency, members in by_level.items():
-            with self._proof_alone(members):
-                self._rows(members, consistency, admitted, outcome, trust_images)
+            read = partial(self._rows, members, consistency, admitted, outcome, trust_images)
+            self._or_wait(members, unreached, read)
         outcome.statements += self._reader.statements - before
+        outcome.query_seconds += self._reader.seconds - waited
 
-    @contextmanager
-    def _proof_alone(self, works: Sequence[Work]) -> Iterator[None]:
-        """A level above the configured one is asked for the proof alone: without it, the keys go on waiting."""
+    def _or_wait(self, works: Sequence[Work], unreached: set[int], read: Callable[[], None]) -> None:
+        """Read keys. Those that are read for the proof alone go on waiting without it, and make no batch wait: what
+        times out is hardly tried again, and nothing more at its level when that took long.
+        """
+        level = works[0].consistency
+        alone = not any(w.events for w in works)
+        if alone and level in unreached:
+            return
+        self._reader.until = self._patience if alone else math.inf
         try:
-            yield
+            read()
         except HelenusError as error:
-            if error.kind is not Kind.CASSANDRA_READ or any(w.events for w in works):
+            if error.kind is not Kind.CASSANDRA_READ or not alone:
                 raise
+            if time.monotonic() > self._patience:
+                unreached.add(level)
+
+    def _whole(self, work: Work, admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
+        start = time.time()
+        if work.scope is not Scope.TABLE:
+            work.image = self._reader.statics(work.values, work.consistency)
+        work.read_at = start
+        self._append(work, admitted, outcome, trust_images)
 
     def _rows(
         self, works: Sequence[Work], consistency: int, admitted: Admitted, outcome: Outcome, trust_images: bool
@@ -220,13 +245,15 @@ class Stage:
         """Hand over the records of a work, unless nothing is new about it. How many rows live is not known before."""
         outcome.keys_read += 1
         known = work.pending.image if work.pending and trust_images and not work.events else None
+        work.settled = self._gate.proven(work)
         try:
             if self._is_row(work):
                 make = self._row_of(work)
                 record = make(work.image)
-                work.digest = _digest([record])
-                if work.digest == known:
-                    return
+                if known or not work.settled:
+                    work.digest = _digest([record])
+                    if work.digest == known:
+                        return
                 self._hand_over(work, record, make, work.key, work.image, outcome)
             else:
                 if known:
@@ -235,9 +262,8 @@ class Stage:
                         return
                 work.digest = _digest(self._appended(work, outcome))
         except HelenusError as error:
-            if work.event is None and error.kind is Kind.CASSANDRA_READ:
-                work.read_at = None  # as in `_proof_alone`
-                return
+            if error.kind is Kind.CASSANDRA_READ:
+                work.read_at = None  # not all of it was read
             if work.event is None or error.kind is not Kind.POISON_EVENT:
                 raise
             admitted.poison.extend([(work.event, error)] * work.events)
@@ -255,7 +281,8 @@ class Stage:
         event = work.event.value if work.event else None
         shown = work.image.write_time if work.image else None
         write_time = work.write_time if shown is None else shown
-        return lambda image: self._shape.row(work.key, image, write_time, event)
+        expires = work.expires if work.image else None
+        return lambda image: self._shape.row(work.key, image, write_time, event, expires, work.values)
 
     def _appended(self, work: Work, outcome: Outcome) -> Iterator[Record]:
         for make, key, image in self._marked(work):
@@ -278,7 +305,7 @@ class Stage:
             live = self._reader.range(work.values, work.bounds or (None, None), work.consistency)
         for values, image in live:
             key = self._codec.encode(values)
-            yield partial(self._shape.row, key, write_time=image.write_time), key, image
+            yield partial(self._shape.row, key, write_time=image.write_time, values=values), key, image
 
     def _hand_over(
         self, work: Work, record: Record, make: _Make, key: bytes, image: Image | None, outcome: Outcome
@@ -343,7 +370,7 @@ class Stage:
             elif work.published:
                 outcome.published += work.events + copies
                 copies = 0
-            settled = self._gate.proven(work)
+            settled = work.settled and work.read_at is not None
             if settled:
                 outcome.unchanged += copies
                 if pending:
@@ -369,6 +396,7 @@ class Stage:
                 )
             if work.read_at is not None:
                 self._gate.mark(work, settled)
+        self._gate.save()
 
 
 def _made_at(table: Table) -> float:

@@ -67,6 +67,8 @@ class Cluster:
     def time(self) -> float:
         return self.now
 
+    monotonic = time
+
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
 
@@ -243,6 +245,7 @@ class Reader:
         self.cluster = cluster
         self.table = table
         self.statements = 0
+        self.seconds = 0.0
 
     def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
         for key in keys:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fastavro
 import pytest
 
+from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event, Gate
 from helenus_connector.settle import Pending
-from helenus_schemas.change import Change, Scope, encode
-from helenus_schemas.cql import parse
+from helenus_schemas.change import Bound, Change, Scope, encode
+from helenus_schemas.cql import CqlType, parse
 from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Column, Table
 
+SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+
 
 def admit(path: Path, key: bytes | None, value: bytes | None) -> Any:
-    gate = Gate(SimpleNamespace(query_consistency="LOCAL_QUORUM"), None, path)  # type: ignore[arg-type]
+    gate = Gate(SETTINGS, None, path)  # type: ignore[arg-type]
     return gate.admit([Event("t", 1, 2, 3, key, value)], [], None)  # type: ignore[arg-type]
 
 
@@ -44,9 +49,157 @@ INT = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key",
 @pytest.mark.parametrize(("written", "sent", "counts"), [(99, 150, (1, 0)), (150, 99, (1, 0)), (101, 150, (0, 1))])
 def test_a_key_of_a_table_that_was_made_anew(tmp_path: Path, written: int, sent: int, counts: tuple[int, int]) -> None:
     """It can't be of the table, which was made at 100 s: outdated if it is older, poison if it is not."""
-    gate = Gate(SimpleNamespace(query_consistency="LOCAL_QUORUM"), SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
+    gate = Gate(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     event = Event("t", 1, 2, sent * 1000, b"no int", encode(Change(None, None, write_time=written * 10**6)))
     waits = Pending("t", 1, b"no int", 0, copies=2)
     admitted = gate.admit([event], [waits], KeyCodec(INT), made_at=100.0)
     assert (admitted.outdated, len(admitted.poison)) == counts
     assert (admitted.gone, admitted.works) == ([waits], {})
+
+
+DIGEST, NODE = "0123456789abcdef0123456789abcdef", "11111111-2222-3333-4444-555555555555"
+KAFKA = b"\2@" + DIGEST.encode() + b"\2H" + NODE.encode() + b"\0"
+PULSAR = b"\0" + KAFKA[:-1]
+LONG = "long"
+DECIMAL = {
+    "type": "record",
+    "name": "cql_decimal",
+    "fields": [{"name": "bigint", "type": "bytes"}, {"name": "scale", "type": "int"}],
+}
+OF_DATASTAX: dict[str, tuple[Any, Any, bytes]] = {
+    "text": ("string", "é", "é".encode()),
+    "ascii": ("string", "", b""),
+    "boolean": ("boolean", True, b"\1"),
+    "blob": ("bytes", b"\0\xff", b"\0\xff"),
+    "tinyint": ("int", 255, b"\xff"),
+    "smallint": ("int", 65534, b"\xff\xfe"),
+    "int": ("int", -1, b"\xff" * 4),
+    "bigint": (LONG, -1, b"\xff" * 8),
+    "float": ("float", -1.5, b"\xbf\xc0\0\0"),
+    "double": ("double", -1.5, b"\xbf\xf8" + bytes(6)),
+    "varint": ("bytes", b"\xff\x7f", b"\xff\x7f"),
+    "decimal": (DECIMAL, {"bigint": b"\x0f", "scale": 1}, b"\0\0\0\1\x0f"),
+    "inet": ("string", "2001:db8:0:0:0:0:0:1", bytes.fromhex("20010db8000000000000000000000001")),
+    "timestamp": (LONG, -1, b"\xff" * 8),
+    "date": ("int", -1, b"\x7f\xff\xff\xff"),
+    "time": (LONG, 3_723_000_001, (3_723_000_001_000).to_bytes(8, "big")),
+    "uuid": ("string", NODE, uuid.UUID(NODE).bytes),
+    "timeuuid": ("string", "50554d6e-29bb-11e5-b345-feff819cdc9f", bytes.fromhex("50554d6e29bb11e5b345feff819cdc9f")),
+}
+"""What DataStax's agents write of a key column: its Avro type, the value, and the column's CQL bytes."""
+
+
+def table(*types: str) -> Table:
+    """A table whose key's first column is the partition key; DESC behind a type reverses its order."""
+    columns = [
+        Column(f"k{i}", parse(t.removesuffix(" DESC")), "clustering" if i else "partition_key", i, t.endswith(" DESC"))
+        for i, t in enumerate(types)
+    ]
+    return Table("ks", "t", uuid.uuid1(), tuple(columns))
+
+
+def of_datastax(*columns: tuple[Any, Any]) -> bytes:
+    """A key as their agent writes it: partition columns plain, clustering columns nullable."""
+    fields = [{"name": f"k{i}", "type": ["null", t] if i else t} for i, (t, _) in enumerate(columns)]
+    out = io.BytesIO()
+    schema = fastavro.parse_schema({"type": "record", "name": "t", "namespace": "ks", "fields": fields})
+    fastavro.schemaless_writer(out, schema, {f"k{i}": v for i, (_, v) in enumerate(columns)})
+    return out.getvalue()
+
+
+def works(path: Path, of: Table, *events: tuple[bytes, bytes]) -> list[Any]:
+    gate = Gate(SETTINGS, None, path)  # type: ignore[arg-type]
+    admitted = gate.admit([Event("t", 1, i, 3, k, v) for i, (k, v) in enumerate(events)], [], KeyCodec(of))
+    assert admitted.poison == []
+    return list(admitted.works.values())
+
+
+@pytest.mark.parametrize("value", [KAFKA, PULSAR, b"\2\x20BACK_FILL_INSERT\0\0", b"\0\0\0"])
+@pytest.mark.parametrize("name", OF_DATASTAX)
+def test_the_key_of_a_datastax_agent_names_the_right_row(tmp_path: Path, name: str, value: bytes) -> None:
+    """In both orders of fields, of the backfill, and of one that tells nothing at all."""
+    kind, told, raw = OF_DATASTAX[name]
+    alone = table(name)
+    (work,) = works(tmp_path, alone, (of_datastax((kind, told)), value))
+    assert (work.values, work.scope, work.key) == ((raw,), Scope.ROW, KeyCodec(alone).encode((raw,)))
+    if name != "time":  # has a test of its own
+        of = table("int", name)
+        (work,) = works(tmp_path, of, (of_datastax(("int", 1), (kind, told)), value))
+        assert (work.values, work.scope) == ((b"\0\0\0\1", raw), Scope.ROW)
+        assert work.key == KeyCodec(of).encode(work.values), "a record's key is in the exact form"
+
+
+def test_what_tells_no_digest_is_never_dropped(tmp_path: Path) -> None:
+    key = of_datastax(("int", 1))
+    same = [(key, b"\2\x20BACK_FILL_INSERT\0\0")] * 3 + [(key, b"\2\6abc\2H" + NODE.encode() + b"\0")] * 2
+    (work,) = works(tmp_path, table("int"), *same)
+    assert (work.events, work.awaited) == (5, {})
+
+
+def test_our_key_is_not_taken_for_theirs(tmp_path: Path) -> None:
+    of = table("smallint", "time")
+    raw = (b"\xff\xfe", (3_723_000_000_004).to_bytes(8, "big"))
+    (work,) = works(tmp_path, of, (KeyCodec(of).encode(raw), encode(Change(DIGEST, NODE, write_time=1))))
+    assert (work.values, work.scope, work.bounds) == (raw, Scope.ROW, None)
+
+
+@pytest.mark.parametrize("order", ["", " DESC"])
+def test_a_time_of_datastax_stands_for_all_rows_of_its_microsecond(tmp_path: Path, order: str) -> None:
+    of = table("int", "text", "time" + order, "int")
+    key = of_datastax(("int", 1), ("string", "a"), ("long", 5), ("int", 2))
+    (work,) = works(tmp_path, of, (key, KAFKA), (key, KAFKA.replace(b"0", b"f")))
+    ends = [Bound(True, (b"a", n.to_bytes(8, "big"))) for n in (5000, 5999)]
+    assert work.bounds == tuple(reversed(ends) if order else ends)
+    assert (work.scope, work.values, work.events) == (Scope.RANGE, (b"\0\0\0\1", None, None, None), 2)
+
+
+def test_a_key_of_datastax_without_clustering_values_is_of_the_partition(tmp_path: Path) -> None:
+    of = table("tinyint", "time", "int")
+    key = of_datastax(("int", 128), ("long", None), ("int", None))
+    (work,) = works(tmp_path, of, (key, PULSAR))
+    assert (work.values, work.scope, work.bounds) == ((b"\x80", None, None), Scope.PARTITION, None)
+
+
+def test_frames_of_a_registry_are_taken_off(tmp_path: Path) -> None:
+    key, frame = of_datastax(("int", 255)), b"\0\0\0\0\7"
+    (work,) = works(tmp_path, table("tinyint"), (frame + key, frame + KAFKA), (key, KAFKA))
+    assert (work.values, work.events) == ((b"\xff",), 2)
+
+
+def test_clustering_values_of_no_bytes(tmp_path: Path) -> None:
+    """With others beside them they are a row's key; alone they are told with their partition."""
+    of = table("int", "int", "uuid")
+    one, both = (b"\0\0\0\1", b"", uuid.UUID(NODE).bytes), (b"\0\0\0\1", b"", b"")
+    statics = encode(Change(DIGEST, NODE, Scope.STATIC))
+    row = encode(Change(DIGEST, NODE))
+    codec = KeyCodec(of)
+    first, second = works(
+        tmp_path, of, (codec.encode(one), row), (codec.encode(both), statics), (codec.encode(both), row)
+    )
+    assert (first.values, first.scope) == (one, Scope.ROW)
+    assert (second.values, second.scope) == ((b"\0\0\0\1", None, None), Scope.PARTITION)
+
+
+def test_a_key_of_before_its_type_got_fields(tmp_path: Path) -> None:
+    """ALTER TYPE ADD, while events wait on the topic: for Cassandra it is the row whose new fields are null."""
+
+    def of(fields: int) -> Table:
+        point = CqlType(
+            "udt", (parse("int"), parse("text"), parse("int"))[:fields], True, "point", ("x", "y", "z")[:fields]
+        )
+        nested = CqlType("list", (point,), frozen=True)
+        columns = [Column("p", parse("int"), "partition_key", 0), Column("a", nested, "clustering", 0)]
+        columns += [Column("b", point, "clustering", 1), Column("c", parse("text"), "clustering", 2)]
+        return Table("ks", "t", uuid.UUID(int=1), tuple(columns))
+
+    def sized(*values: bytes) -> bytes:
+        return b"".join(len(v).to_bytes(4, "big") + v for v in values)
+
+    x, null = sized(b"\0\0\0\5"), b"\xff" * 4
+    short = (b"\0\0\0\1", b"\0\0\0\1" + sized(x), x, b"c")
+    long = (b"\0\0\0\1", b"\0\0\0\1" + sized(x + null + null), x + null + null, b"c")
+    row = encode(Change(None, None))
+    for before in (1, 2):
+        (work,) = works(tmp_path, of(3), (KeyCodec(of(before)).encode(short), row), (KeyCodec(of(3)).encode(long), row))
+        assert (work.values, work.events) == (long, 2)
+        assert work.key == KeyCodec(of(3)).encode(long)

@@ -15,7 +15,7 @@ import pytest
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
 from helenus_connector.reread import Image
-from helenus_connector.shape import Record, RowShape, schemas
+from helenus_connector.shape import Record, RowShape, schemas, shown
 from helenus_schemas import change
 from helenus_schemas.cql import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -127,6 +127,18 @@ def test_a_table_of_key_columns_only_shows_them() -> None:
         assert made(of, KEY, KEY, output_format=form).value == b'{"pk":7,"ck":"x"}'
 
 
+def test_a_table_whose_last_column_was_dropped_shows_its_key() -> None:
+    """Nullable, with a default: a reader of the schema before has no such field."""
+    of = table()
+    of = Table(of.keyspace, of.name, of.id, of.columns, dropped={"v": Column("v", parse("int"))})
+    registry = Subjects()
+    record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(KEY), Image(KEY, None), None)
+    assert record.value is not None
+    assert registry.read(record.value) == {"pk": 7, "ck": "x"}
+    _, value = schemas(of, settings())
+    assert [field["default"] for field in json.loads(value)["fields"]] == [None, None]
+
+
 def test_columns_leave_out_what_they_do_not_name() -> None:
     of = table(("a", "int"), ("ab", "text"), ("odd", "'x.Y'"))
     with pytest.raises(HelenusError, match=r"column odd: the type 'x\.Y' has no Avro form") as caught:
@@ -175,6 +187,125 @@ def test_headers() -> None:
     # A pending key that is read again has no event of its own.
     assert shape.row(key, None, 5).headers == []
     assert RowShape(TWO, settings(headers=""), Subjects()).row(key, None, 5, event).headers == []
+
+
+DECIMAL = int32(2) + (-150).to_bytes(2, "big", signed=True)  # -1.50
+BIG = (1 << 9 * 8 - 1) - 1  # a varint of 9 bytes
+
+
+@pytest.mark.parametrize(
+    ("modes", "decimal", "varint"),
+    [
+        ({}, {"bigint": b"\xff\x6a", "scale": 2}, b"\x7f\xff"),
+        ({"decimal_handling_mode": "string"}, "-1.50", b"\x7f\xff"),
+        ({"decimal_handling_mode": "double", "varint_handling_mode": "long"}, -1.5, 32767),
+        ({"varint_handling_mode": "string"}, {"bigint": b"\xff\x6a", "scale": 2}, "32767"),
+    ],
+)
+def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, varint: Any) -> None:
+    of = table(
+        ("d", "decimal"),
+        ("l", "list<decimal>"),
+        ("m", "map<decimal, varint>"),
+        ("n", "decimal"),
+        ("t", "tuple<decimal, varint>"),
+        ("v", "varint"),
+        keys=[("pk", "decimal"), ("ck", "varint")],
+    )
+    pair = b"".join(int32(len(v)) + v for v in (DECIMAL, b"\x7f\xff"))
+    row = (DECIMAL, int32(1) + int32(6) + DECIMAL, int32(1) + pair, None, pair, b"\x7f\xff")
+    registry = Subjects()
+    given = settings(**modes)
+    shape = RowShape(shown(of, given), given, registry)
+    record = shape.row(KeyCodec(of).encode((DECIMAL, b"\x05")), Image(row, 5), 5)
+    assert registry.read(record.key) == {"pk": {"bigint": b"\xff\x6a", "scale": 2}, "ck": b"\x05"}, "keys are exact"
+    assert record.value is not None
+    assert registry.read(record.value) == {
+        "d": decimal,
+        "l": [decimal],
+        "m": {"-1.50": varint},
+        "n": None,
+        "t": {"index_0": decimal, "index_1": varint},
+        "v": varint,
+    }
+    assert dict(record.headers)["schema_id"] == of.schema_id.encode(), "it is the table's"
+    text = made(shown(of, given), row, (DECIMAL, b"\x05"), output_format="key-value-json")
+    assert text.value is not None
+    in_json = {"bigint": "/2o=", "scale": 2} if isinstance(decimal, dict) else decimal
+    assert json.loads(text.value)["l"] == [in_json]
+    assert json.loads(text.value)["v"] == ("f/8=" if isinstance(varint, bytes) else varint)
+
+
+def test_what_a_mode_cannot_hold() -> None:
+    of = table(("d", "decimal"), ("v", "varint"))
+    row = (b"\x80\0\0\0\1", BIG.to_bytes(9, "big"))
+    long = settings(varint_handling_mode="long")
+    with pytest.raises(HelenusError, match=r"a varint of 9 bytes.*string takes any.*column v"):
+        made(shown(of, long), row, KEY, varint_handling_mode="long")
+    given = settings(varint_handling_mode="string", decimal_handling_mode="double")
+    registry = Subjects()
+    record = RowShape(shown(of, given), given, registry).row(KeyCodec(of).encode(KEY), Image(row, 5), 5)
+    assert record.value is not None
+    assert registry.read(record.value) == {"v": str(BIG), "d": float("inf")}
+
+
+def test_a_number_of_many_digits_is_told() -> None:
+    """Python by itself tells no int of more than 4300."""
+    of = table(("m", "map<varint, int>"), ("v", "varint"))
+    number = b"\x11" * 5000
+    entry = int32(1) + int32(len(number)) + number + int32(4) + int32(7)
+    given = settings(varint_handling_mode="string", output_format="key-value-json")
+    text = made(shown(of, given), (entry, number), KEY, output_format="key-value-json").value
+    assert text is not None
+    value = json.loads(text)
+    assert list(value["m"]) == [value["v"]]
+    assert len(value["v"]) > 4300
+
+
+HOLLOW = int32(1) + int32(0)  # a collection whose only element has no bytes
+
+
+@pytest.mark.parametrize(
+    ("t", "value"),
+    [
+        ("list<int>", HOLLOW),
+        ("set<uuid>", HOLLOW),
+        ("map<int, text>", int32(1) + int32(0) + int32(1) + b"x"),
+        ("map<text, decimal>", int32(1) + int32(1) + b"x" + int32(0)),
+        ("frozen<list<frozen<set<boolean>>>>", int32(1) + int32(len(HOLLOW)) + HOLLOW),
+        ("tuple<int, frozen<list<inet>>>", b"\xff" * 4 + int32(len(HOLLOW)) + HOLLOW),
+    ],
+)
+@pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
+def test_elements_of_no_bytes_leave_their_column_out(t: str, value: bytes, form: str) -> None:
+    of = table(("a", t), ("b", "list<text>"), ("c", "int"), ("d", "list<int>"))
+    record = made(of, (value, HOLLOW, b"", HOLLOW), KEY, output_format=form)
+    plain = made(of, (None, HOLLOW, b"", None), KEY, output_format=form)
+    assert record.value == plain.value
+    headers = dict(record.headers)
+    assert (headers["left_out"], headers["empty"]) == (b'["a", "d"]', b'["c"]')
+    assert "left_out" not in dict(plain.headers)
+
+
+def test_clustering_values_of_no_bytes_are_null_and_told() -> None:
+    of = table(("a", "int"), keys=[("pk", "int"), ("ck", "int"), ("cl", "text")])
+    key = (int32(7), b"", b"")
+    registry = Subjects()
+    encoded = KeyCodec(of).encode(key)
+    record = RowShape(of, settings(), registry).row(encoded, Image((b"",), None), None, values=key)
+    assert registry.read(record.key) == {"pk": 7, "ck": None, "cl": ""}
+    assert dict(record.headers)["empty"] == b'["ck", "a"]'
+    gone = RowShape(of, settings(output_format="key-value-json"), Subjects()).row(encoded, None, None, values=key)
+    assert (gone.key, gone.value) == (b'{"pk":7,"ck":null,"cl":""}', None)
+    assert dict(gone.headers)["empty"] == b'["ck"]'
+
+
+def test_when_it_expires() -> None:
+    shape = RowShape(TWO, settings(), Subjects())
+    key = KeyCodec(TWO).encode(KEY)
+    assert dict(shape.row(key, Image(ROW, 5), 5, expires=1_700_000_000).headers)["expires"] == b"1700000000"
+    assert "expires" not in dict(shape.row(key, Image(ROW, 5), 5).headers)
+    assert RowShape(TWO, settings(headers="node"), Subjects()).row(key, None, 5, expires=7).headers == []
 
 
 def test_bytes_that_are_no_value_are_poison_and_named() -> None:

@@ -54,17 +54,20 @@ def test_avro_needs_a_registry_and_json_none() -> None:
         ),
         (
             {"key_converter": AVRO, "value_converter": JSON},
-            f"key.converter={AVRO} with value.converter={JSON}: known are",
+            f"value.converter={JSON}: with key.converter={AVRO}: known are",
         ),
         ({"value_converter": "com.example.Protobuf"}, "value.converter=com.example.Protobuf: known are"),
         (
             {"value_converter": JSON, "value_converter_schemas_enable": "true"},
-            "value.converter.schemas.enable: set it to false",
+            "value.converter.schemas.enable=true: set it to false",
         ),
-        ({"output_format": "xml"}, "output.format: Input should be"),
-        ({"columns": "("}, "columns: not a regular expression"),
-        ({"headers": "schema_id,nonsense"}, "headers: no header nonsense; there are schema_id, writetime, node"),
-        ({"key_compat": "java"}, "key.compat: Input should be"),
+        ({"output_format": "xml"}, "output.format=xml: Input should be"),
+        ({"columns": "("}, "columns=(: not a regular expression"),
+        (
+            {"headers": "schema_id,nonsense"},
+            "headers=schema_id,nonsense: no header nonsense; there are schema_id, writetime, expires, node",
+        ),
+        ({"key_compat": "java"}, "key.compat=java: Input should be"),
     ],
 )
 def test_what_cannot_be(given: dict[str, str], told: str) -> None:

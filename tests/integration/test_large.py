@@ -6,18 +6,21 @@ import json
 import random
 import re
 import subprocess
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cassandra.concurrent import execute_concurrent_with_args
-from integration.pipeline import script, write_properties
+from integration.pipeline import Pipeline, eventually, script, write_properties
 from integration.staged import Staged, headers, keys
 
+from helenus_connector.gate import Event
 from helenus_schemas.change import Scope, decode
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.records import Decoder, messages
+from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
@@ -31,7 +34,7 @@ Make = Callable[..., Staged]
 
 @pytest.fixture
 def staged(status: Status, session: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Make]:
-    """Makes the stage of a table of the test's own in keyspace `large`, with these columns."""
+    """Makes the stage of a table of the test's own in keyspace `large`, with these columns or as it is."""
     session.execute(
         "CREATE KEYSPACE IF NOT EXISTS large WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
@@ -39,7 +42,8 @@ def staged(status: Status, session: Any, tmp_path: Path, request: pytest.Fixture
     made: list[Staged] = []
 
     def make(columns: str = "k int PRIMARY KEY, a int, v text, w blob", **more: Any) -> Staged:
-        session.execute(f"CREATE TABLE IF NOT EXISTS large.{name} ({columns}) WITH cdc = true")
+        if columns:
+            session.execute(f"CREATE TABLE IF NOT EXISTS large.{name} ({columns}) WITH cdc = true")
         made.append(Staged(status, tmp_path / str(len(made)), f"large.{name}", **more))
         return made[-1]
 
@@ -233,3 +237,77 @@ def test_a_table_of_300_columns(staged: Make, session: Any, status: Status) -> N
             }
     finally:
         decoder.close()
+
+
+FIVE_MB = 5_000_000
+
+
+@pytest.fixture
+def roomy(stack: Stack) -> Iterator[None]:
+    """The node with segments that take a mutation of 6 MB: half a segment is the most that Cassandra logs."""
+    stack.stop("cassandra")
+    Stack(stack.directory, cassandra_yaml={"commitlog_segment_size": "12MiB"}).start("cassandra")
+    yield
+    stack.stop("cassandra")
+    stack.start("cassandra")
+
+
+def test_a_value_of_5_mb_where_the_broker_takes_1(
+    roomy: None, staged: Make, session: Any, status: Status, tmp_path: Path
+) -> None:
+    """From the commit log to the topic, by every policy, and whole when the limits are raised. Nothing stalls."""
+    value = random.Random(2).randbytes(FIVE_MB)
+    eventually(lambda: _answers(session), 60, "the driver is connected again")
+    stage = staged("k int PRIMARY KEY, a int, w blob")
+    table = f"large.{stage.settings.table}"
+    insert = session.prepare(f"INSERT INTO {table} (k, a, w) VALUES (?, ?, ?)")
+    pipeline = Pipeline(status, tmp_path / "agent")
+    try:
+        agent = {**pipeline.agent_properties(pipeline.agent.port), "table.include.list": re.escape(table)}
+        write_properties(tmp_path / "agent" / "agent.properties", agent)
+        pipeline.agent.start().ready()
+        for k in range(3):
+            session.execute(insert, (k, k, value if k == 1 else b"w"))
+        sent = eventually(lambda: _complete(status, stage.settings.events, 3), 60, "the agent's events")
+        assert pipeline.agent.stop() == 0
+    finally:
+        pipeline.stop()
+    events = [Event(m.topic(), 0, m.offset(), m.timestamp()[1], m.key(), m.value()) for m in sent]
+
+    with pytest.raises(HelenusError, match=r"a record of \d+ bytes, where 1000000 are allowed") as error:
+        stage.run(events)
+    assert error.value.kind is Kind.RECORD_TOO_LARGE
+    in_base64 = FIVE_MB * 4 // 3
+    assert in_base64 < int(re.search(r"of (\d+) bytes", error.value.what)[1]) < in_base64 + 500  # type: ignore[index]
+    stage.log.close()
+
+    letters = staged("", errors_large_record="dead-letter")
+    assert letters.run(events).dead_lettered == 1
+    (letter,) = letters.dead_letters()
+    assert (letter.key(), letter.value()) == (events[1].key, events[1].value)
+
+    reference = staged("", errors_large_record="reference")
+    assert reference.run(events).published == 3
+    shown = {json.loads(r.key())["k"]: r for r in reference.records()}
+    assert json.loads(shown[1].value()) == {"a": 1, "w": None}
+    assert json.loads(headers(shown[1])["left_out"]) == ["w"]
+
+    whole = staged("", producer={"message.max.bytes": "10000000"})
+    whole.topic_takes(10_000_000)
+    assert whole.run(events).published == 3
+    last = {json.loads(r.key())["k"]: r for r in whole.records()}
+    assert b64decode(json.loads(last[1].value())["w"]) == value
+    assert json.loads(last[2].value())["a"] == 2
+
+
+def _answers(session: Any) -> bool:
+    try:
+        session.execute("SELECT key FROM system.local")
+    except Exception:  # it is not up yet
+        return False
+    return True
+
+
+def _complete(status: Status, topic: str, count: int) -> list[Any]:
+    found = list(messages(status.bootstrap_servers, topic))
+    return found if len(found) == count else []

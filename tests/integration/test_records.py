@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from integration.pipeline import Pipeline, eventually, write_properties
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from integration.odd_tables import ODD
+from integration.pipeline import Pipeline, eventually, script, write_properties
 from schemas.java import Reader, plain
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
+from helenus_connector.shape import RowShape
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.table import read_tables
 from helenus_stack.records import Record, bare, messages, read
 from helenus_stack.status import Status
 
@@ -96,6 +103,11 @@ MORE = {
     "equal": {},
     "counters": {},
     "many": {},
+    "hollow": {},
+    "grown": {},
+    "told": {"decimal.handling.mode": "string", "varint.handling.mode": "long"},
+    "far": {},
+    **{f"odd_{name}": {} for name in ODD},
 }
 
 
@@ -133,6 +145,19 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
     )
     many = ", ".join(f"c{i} {'int' if i % 2 else 'decimal'}" for i in range(300))
     session.execute(f"CREATE TABLE many (k int PRIMARY KEY, {many}) WITH cdc = true")
+    session.execute("CREATE TYPE growing (x int)")
+    session.execute(
+        "CREATE TABLE hollow (p int, a int, b uuid, s int static, v int, l list<int>, PRIMARY KEY (p, a, b))"
+        " WITH cdc = true"
+    )
+    session.execute("CREATE TABLE grown (p int, c frozen<growing>, v int, PRIMARY KEY (p, c)) WITH cdc = true")
+    session.execute("CREATE TABLE told (k decimal PRIMARY KEY, d list<decimal>, v varint) WITH cdc = true")
+    session.execute("CREATE TABLE far (k timestamp PRIMARY KEY, v timestamp, m map<timestamp, date>) WITH cdc = true")
+    for name, odd in ODD.items():
+        for made in odd.types:
+            session.execute(f"CREATE TYPE {made}")
+        options = f"{odd.options} AND " if odd.options else ""
+        session.execute(f"CREATE TABLE odd_{name} ({odd.columns}) WITH {options}cdc = true")
     pipeline = Pipeline(status, directory)
     try:
         # One partition each: what is told here does not depend on their number.
@@ -238,6 +263,30 @@ def test_a_registry_that_is_only_asked(pipeline: Pipeline, tmp_path: Path) -> No
     registry.close()
 
 
+def test_a_registry_that_somebody_else_fills(pipeline: Pipeline, session: Any, tmp_path: Path) -> None:
+    """The command prints what to register; what is missing is named."""
+    off = {"data.topic": "filled", "value.converter.auto.register.schemas": "false"}
+    given = {**pipeline.connector_properties("rec.hollow"), **off}
+    files = [pipeline.directory / "worker.properties", write_properties(tmp_path / "filled.properties", given)]
+    printed = subprocess.run(
+        [script("helenus-connector"), "schemas", *map(str, files)], capture_output=True, text=True, timeout=120
+    )
+    assert printed.returncode == 0, printed.stderr
+    told = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert [one["subject"] for one in told] == ["filled-key", "filled-value", "filled-truncation"]
+    settings = ConnectorSettings.of({k: str(v) for k, v in given.items()}, "test")
+    (table,) = [t for t in read_tables(session, "rec").values() if t.name == "hollow"]
+    registry = Registry(settings, tmp_path / "ids")
+    client = SchemaRegistryClient({"url": pipeline.status.registry_url})
+    for one in told:
+        with pytest.raises(HelenusError, match=f"helenus-connector schemas.*subject {one['subject']}"):
+            RowShape(table, settings, registry).truncation(None)
+        client.register_schema(one["subject"], Schema(one["schema"], "AVRO"))
+    assert RowShape(table, settings, registry).truncation(None).key[:1] == b"\0"
+    client.close()
+    registry.close()
+
+
 def test_300_columns(pipeline: Pipeline, session: Any) -> None:
     names = ", ".join(f"c{i}" for i in range(300))
     session.execute(f"INSERT INTO rec.many (k, {names}) VALUES (1, {', '.join(map(str, range(300)))})")
@@ -257,10 +306,95 @@ def test_a_column_that_cannot_be_told_is_left_out(pipeline: Pipeline, session: A
     assert record.value == {"a": 2, "ab": 3}
 
 
+@pytest.mark.parametrize("name", ODD)
+def test_odd_tables(pipeline: Pipeline, session: Any, name: str) -> None:
+    for statement in ODD[name].statements:
+        session.execute(statement.replace("{t}", f"rec.odd_{name}"))
+    pipeline.converges(f"rec.odd_{name}")
+
+
+def test_values_of_no_bytes_where_none_are_a_value(pipeline: Pipeline, session: Any) -> None:
+    """In clustering columns they are null, alone or together; in a collection they leave their column out."""
+    no_int, no_uuid = "blob_as_int(0x)", "blob_as_uuid(0x)"
+    keys = [(no_int, UUID), ("1", no_uuid), (no_int, no_uuid), ("1", UUID)]
+    for v, (a, b) in enumerate(keys):
+        session.execute(f"INSERT INTO rec.hollow (p, a, b, v) VALUES (1, {a}, {b}, {v})")
+    session.execute(f"UPDATE rec.hollow SET l = [1, {no_int}] WHERE p = 1 AND a = 1 AND b = {UUID}")
+
+    def values() -> dict[Any, Any]:
+        told = last_of_each(pipeline, "rec.hollow")
+        return {key: v for key, record in told.items() if record.value and (v := record.value["v"]) is not None}
+
+    expected = {(1, None, UUID): 0, (1, 1, None): 1, (1, None, None): 2, (1, 1, UUID): 3}
+    eventually(lambda: values() == expected, 60, "the rows are told")
+    told = last_of_each(pipeline, "rec.hollow")
+    assert json.loads(told[1, None, UUID].headers["empty"]) == ["a"]
+    assert json.loads(told[1, None, None].headers["empty"]) == ["a", "b"]
+    full = eventually(lambda: _with(last_of_each(pipeline, "rec.hollow")[1, 1, UUID], "left_out"), 30, "the list")
+    assert (full.value["l"], full.headers["left_out"]) == (None, b'["l"]')
+    for a, b in keys[:3]:
+        session.execute(f"DELETE FROM rec.hollow WHERE p = 1 AND a = {a} AND b = {b}")
+    eventually(lambda: values() == {(1, 1, UUID): 3}, 60, "they are gone")
+    assert not pipeline.agent.total("helenus_agent_skipped_total", reason="malformed_key")
+
+
+def last_of_each(pipeline: Pipeline, table: str) -> dict[tuple[Any, ...], Record]:
+    """The last record of every key."""
+    records = pipeline.records(table)
+    return {tuple(str(v) if isinstance(v, uuid.UUID) else v for v in r.key.values()): r for r in records}
+
+
+def _with(record: Record, header: str) -> Record | None:
+    return record if header in record.headers else None
+
+
+def test_a_type_in_a_key_gets_a_field(pipeline: Pipeline, session: Any) -> None:
+    """While an event of before waits on the topic: it names the row that it named."""
+    session.execute("INSERT INTO rec.grown (p, c, v) VALUES (1, {x: 1}, 1)")
+    pipeline.converges("rec.grown")
+    (event,) = messages(pipeline.status.bootstrap_servers, "events-rec.grown")
+    session.execute("ALTER TYPE rec.growing ADD y text")
+    session.execute("INSERT INTO rec.grown (p, c, v) VALUES (1, {x: 2, y: 'a'}, 2)")
+    eventually(lambda: len(pipeline.records("rec.grown")) == 2, 60, "the record of the type as it is now")
+    session.execute("UPDATE rec.grown SET v = 3 WHERE p = 1 AND c = {x: 1}")
+    producer = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
+    value = event.value()
+    producer.produce(event.topic(), value[:2] + b"f" * 32 + value[34:], event.key(), event.partition())
+    producer.flush()
+    pipeline.converges("rec.grown")
+    last = {tuple(r.key["c"].items()): r.value for r in pipeline.records("rec.grown")}
+    assert last[("x", 1), ("y", None)] == {"v": 3}
+
+
+def test_decimals_and_varints_as_asked_for(pipeline: Pipeline, session: Any) -> None:
+    session.execute("INSERT INTO rec.told (k, d, v) VALUES (1.50, [-0.10, 1E+10], -9223372036854775808)")
+    record = eventually(lambda: pipeline.records("rec.told"), 60, "the record is there")[-1]
+    assert record.value == {"d": ["-0.10", "1E+10"], "v": -(2**63)}
+    assert record.key["k"] == {"bigint": b"\x00\x96", "scale": 2}
+
+
+def test_times_that_neither_java_nor_python_has(pipeline: Pipeline, session: Any) -> None:
+    least, most = "blob_as_timestamp(0x8000000000000000)", "blob_as_timestamp(0x7fffffffffffffff)"
+    session.execute(f"INSERT INTO rec.far (k, v, m) VALUES ({least}, {most}, {{{least}: blob_as_date(0xffffffff)}})")
+    record = eventually(lambda: pipeline.records("rec.far"), 60, "the record is there")[-1]
+    assert (record.key, record.value) == (
+        {"k": -(2**63)},
+        {"v": 2**63 - 1, "m": {"-292275055-05-16T16:47:04.192Z": 2**31 - 1}},
+    )
+
+
+def test_when_a_row_expires_is_told(pipeline: Pipeline, session: Any) -> None:
+    session.execute("INSERT INTO rec.hollow (p, a, b, v) VALUES (7, 7, uuid(), 1) USING TTL 10000")
+    now = time.time()
+    record = eventually(lambda: [r for r in pipeline.records("rec.hollow") if r.key["p"] == 7], 60, "the record")[-1]
+    assert abs(int(record.headers["expires"]) - now - 10_000) < 60
+    assert all("expires" not in r.headers for r in pipeline.records("rec.wide"))
+
+
 def test_java_reads_what_python_reads(pipeline: Pipeline, tmp_path: Path) -> None:
     registry = SchemaRegistryClient({"url": pipeline.status.registry_url})
     asked, expected = [], []
-    for table in ("wide", "keyed", "Odd", "many"):
+    for table in ("wide", "keyed", "Odd", "many", "hollow", "told", *(f"odd_{name}" for name in ODD)):
         for message in messages(pipeline.status.bootstrap_servers, f"data-rec.{table}"):
             for data in (message.key(), message.value()):
                 if data is not None:

@@ -1,0 +1,150 @@
+"""The read budget, with a clock of its own: time passes when somebody waits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helenus_connector.budget import Budget
+
+
+class Clock:
+    """Seconds; `waited` is what was slept."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.waited = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.waited += seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def budget(path: Path, most: int, clock: Clock) -> Budget:
+    return Budget(path / "budget", most, clock, clock.sleep)
+
+
+def rate(one: Budget, clock: Clock, seconds: float = 2.0) -> float:
+    """Rows a second that it lets through, in groups of ten."""
+    start, rows = clock.now, 0
+    while clock.now - start < seconds and rows < 100_000:
+        one.take(10)
+        rows += 10
+        clock.now += 0.001  # what a request takes
+    return rows / (clock.now - start)
+
+
+def test_no_more_than_its_rate(tmp_path: Path, clock: Clock) -> None:
+    one = budget(tmp_path, 200, clock)
+    rate(one, clock)  # a second's worth is there at once
+    assert rate(one, clock, 10) == pytest.approx(200, rel=0.05)
+    clock.now += 30
+    one.take(200)
+    waited = clock.waited
+    one.take(200)
+    assert clock.waited - waited == pytest.approx(1.0), "what was not used is kept for a second alone"
+
+
+def test_without_limit_nothing_waits(tmp_path: Path, clock: Clock) -> None:
+    one = budget(tmp_path, 0, clock)
+    one.take(10**6)
+    assert rate(one, clock) > 9_000
+    assert clock.waited == 0
+
+
+def test_the_tasks_of_a_host_share_it(tmp_path: Path, clock: Clock) -> None:
+    one, other = (budget(tmp_path, 100, clock) for _ in range(2))
+    one.take(100)
+    other.take(50)
+    assert clock.waited == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("most", [0, 1000])
+def test_a_timeout_halves_it_and_calm_brings_it_back(
+    tmp_path: Path, clock: Clock, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = budget(tmp_path, most, clock)
+    for _ in range(5_000):  # 1,000 a second
+        one.take(1)
+        clock.now += 0.001
+    one.timed_out()
+    one.timed_out()  # of a request beside it
+    assert rate(one, clock, 1.0) == pytest.approx(520, rel=0.1)
+    assert capsys.readouterr().out.count("query.slowed_down") == 1
+    clock.now += 1
+    one.timed_out()
+    assert rate(one, clock, 1.0) < 400
+    for _ in range(30):
+        slow = rate(one, clock, 1.0)
+    if most:
+        assert slow == pytest.approx(1000, rel=0.05), "and no further"
+    else:
+        assert slow > 2_000
+    clock.now += 61
+    waited = clock.waited
+    if not most:
+        rate(one, clock)
+        assert clock.waited == waited, "it is forgotten"
+
+
+def test_it_never_stops_altogether(tmp_path: Path, clock: Clock) -> None:
+    one = budget(tmp_path, 0, clock)
+    for _ in range(100):
+        one.timed_out()
+        clock.now += 1.1
+    one.take(10)
+    waited = clock.waited
+    one.take(10)
+    assert clock.waited - waited <= 1.0
+
+
+def test_a_file_of_before_the_machine_started(tmp_path: Path, clock: Clock) -> None:
+    one = budget(tmp_path, 10, clock)
+    one.take(10_000)
+    one.timed_out()
+    clock.now = 5.0
+    clock.waited = 0.0
+    one.take(10)
+    assert clock.waited == 0.0
+
+
+TAKE = """
+import sys
+from pathlib import Path
+from helenus_connector.budget import Budget
+
+one = Budget(Path(sys.argv[1]), 10**9, clock=lambda: 1.0)
+for _ in range(2_000):
+    one.take(1)
+"""
+
+
+def test_processes_do_not_lose_each_others_takings(tmp_path: Path) -> None:
+    path = tmp_path / "budget"
+    running = [subprocess.Popen([sys.executable, "-c", TAKE, str(path)]) for _ in range(3)]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    one = Budget(path, 10**9, clock=lambda: 1.0)
+    with one._state() as (state, _):
+        assert state.lately == 6_000
+    one.close()
+
+
+def test_a_timeout_that_is_heard_of_late_goes_by_what_was_read_then(tmp_path: Path, clock: Clock) -> None:
+    one = budget(tmp_path, 0, clock)
+    for _ in range(5_000):  # 1,000 a second
+        one.take(1)
+        clock.now += 0.001
+    clock.now += 12
+    one.timed_out()
+    assert 250 < rate(one, clock) < 1_000

@@ -1,0 +1,116 @@
+"""Reads that time out: asked for in parts, a bounded number of times, and left out where only a proof is wanted."""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout
+
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.reread import Reader
+from helenus_connector.rows import Page
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import Key
+from helenus_schemas.table import Column, Table
+
+TABLE = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0), Column("v", parse("int"))))
+SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+KEYS: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
+
+
+class Session:
+    """Has a row for every key; reads of keys that `fails` names an error for end with it. `asked`: sizes of reads."""
+
+    def __init__(self, fails: Callable[[Sequence[bytes]], Exception | None]) -> None:
+        host = SimpleNamespace(host_id=1)
+        self.cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: [host]))
+        self.fails = fails
+        self.asked: list[int] = []
+
+    def prepare(self, cql: str) -> Any:
+        nothing = dict.fromkeys(
+            (
+                "consistency_level",
+                "serial_consistency_level",
+                "fetch_size",
+                "custom_payload",
+                "keyspace",
+                "result_metadata",
+            )
+        )
+        return SimpleNamespace(
+            query_string=cql,
+            column_metadata=[],
+            routing_key_indexes=None,
+            is_idempotent=True,
+            retry_policy=None,
+            **nothing,
+        )
+
+    def execute_async(self, bound: Any, paging_state: bytes | None) -> Any:
+        (value,) = bound.values
+        keys = [value]
+        if " IN " in bound.prepared_statement.query_string:
+            keys = [value[at : at + 4] for at in range(8, len(value), 8)]
+        self.asked.append(len(keys))
+        error = self.fails(keys)
+
+        def result() -> Any:
+            if error:
+                raise error
+            return SimpleNamespace(current_rows=Page((k, k, None) for k in keys), paging_state=None)
+
+        return SimpleNamespace(result=result)
+
+
+def read(session: Session, until: float = math.inf) -> set[Key]:
+    reader = Reader(session, TABLE, SETTINGS)
+    reader.until = until
+    reader._row_bytes = 1.0  # groups are as large as is allowed
+    return {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if image}
+
+
+def slow(_: Sequence[bytes]) -> Exception:
+    return ReadTimeout("told by the server", consistency=5, required_responses=3, received_responses=2)
+
+
+def test_groups_are_split_until_they_are_read() -> None:
+    session = Session(lambda keys: slow(keys) if len(keys) > 3 else None)
+    assert read(session) == set(KEYS)
+    assert {size for size in session.asked if size <= 3} <= {1, 2, 3}
+    assert max(session.asked) > 3
+
+
+def test_a_key_that_is_never_read_is_an_error_soon() -> None:
+    session = Session(lambda keys: slow(keys) if KEYS[50][0] in keys else None)
+    with pytest.raises(HelenusError) as error:
+        read(session)
+    assert error.value.kind is Kind.CASSANDRA_READ
+    assert len(session.asked) < 30
+
+
+def test_a_key_that_is_never_proven_is_left_out() -> None:
+    session = Session(lambda keys: slow(keys) if KEYS[50][0] in keys else None)
+    assert read(session, until=time.monotonic() + 60) == {*KEYS} - {KEYS[50]}
+
+
+def test_what_times_out_too_late_for_a_proof_is_not_asked_again() -> None:
+    session = Session(slow)
+    with pytest.raises(HelenusError):
+        read(session, until=time.monotonic() - 1)
+    assert len(session.asked) == math.ceil(len(KEYS) / SETTINGS.query_group_size)
+
+
+def test_a_node_that_hangs_is_not_asked_for_each_key() -> None:
+    session = Session(lambda keys: OperationTimedOut())
+    with pytest.raises(HelenusError):
+        read(session)
+    assert len(session.asked) < 10
