@@ -1,11 +1,13 @@
-"""`python -m bench [agent|connector|path|records [its options]]`"""
+"""`python -m bench [agent|connector|path|records|tables [its options]]`"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-names, options = (sys.argv[1:2], sys.argv[2:]) if sys.argv[1:] else (["agent", "connector", "path", "records"], [])
+names, options = (
+    (sys.argv[1:2], sys.argv[2:]) if sys.argv[1:] else (["agent", "connector", "path", "records", "tables"], [])
+)
 for name in names:
     print(f"== {name}", flush=True)
     sys.argv = [f"bench.{name}", *options]

@@ -1,136 +1,132 @@
-"""The driver's side of a batch: run the stage, decide on errors, keep pending keys and count."""
+"""The driver's side of a batch: run the stage, keep positions, pending keys and errors apart by table, count."""
 
 from __future__ import annotations
 
 import pickle
-import threading
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
-import tenacity
 from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
 from helenus_connector.plan import Plan
+from helenus_connector.positions import Held
 from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
-from helenus_connector.tasks import OUTCOME, task
-from helenus_schemas.errors import Action, HelenusError, Kind, told_in
+from helenus_connector.states import Task
+from helenus_connector.tasks import DONE, Done, task
+from helenus_schemas.errors import HelenusError, told_in
 from helenus_schemas.failpoints import reach
 
-_log = structlog.get_logger()
-_MISSING_S = 30.0
+_log = structlog.get_logger(__name__)
 
 
 class Batches:
-    """Processes the micro-batches of one streaming query. `failure` holds the error that ended it, if one did.
+    """Processes the micro-batches of one streaming query, from one start of it to its end.
 
-    `prepare` runs before each attempt; what it raises is an error of the batch.
+    `planned` gives the plan as it is now and the tasks by events topic; it is called before and after each batch, so
+    that the planner never goes by a plan from before a batch's outcome. `failure` holds the error that ended the query.
     """
 
-    def __init__(self, plan: Plan, prepare: Callable[[], None]) -> None:
-        self.plan = plan
-        self._prepare = prepare
-        self.pending = PendingKeys(
-            {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
-            {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
-            plan.pending_file,
-        )
+    def __init__(self, planned: Callable[[], tuple[Plan, Mapping[str, Task]]], held: Held) -> None:
+        self._planned = planned
+        self._held = held
+        plan, _ = planned()
+        self.pending = PendingKeys({}, {}, plan.pending_file)
         self.pending.load(time.time())
         self.failure: BaseException | None = None
-        self.trouble: str | None = None
-        self._missing_since: float | None = None
         self.done = 0
-        self._stopping = threading.Event()
-
-    def stop(self) -> None:
-        """End the waiting between attempts."""
-        self._stopping.set()
 
     def process(self, frame: Any, batch_id: int) -> None:
-        """The function for `foreachBatch`. Repeats the batch while its errors are of a kind to retry."""
+        """The function for `foreachBatch`. A table's error is the table's: its part of the batch is held and done again
+        or its task fails, and the others go on. Raises when Spark could not run the batch at all.
+        """
         start = time.monotonic()
         try:
-            for attempt in tenacity.Retrying(
-                retry=tenacity.retry_if_exception(self._may_pass),
-                wait=tenacity.wait_random_exponential(0.5, max=10),
-                stop=tenacity.stop_when_event_set(self._stopping),
-                sleep=tenacity.sleep_using_event(self._stopping),
-                before_sleep=self._report,
-                reraise=True,
-            ):
-                with attempt:
-                    outcomes = self._attempt(frame, first=attempt.retry_state.attempt_number == 1)
+            plan, tasks = self._planned()
+            self.pending.use(
+                {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
+                {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
+            )
+            self._apply(tasks, self._run(frame, plan, tasks))
+            plan, _ = self._planned()
+            self._wake(plan)
         except BaseException as error:
             self.failure = error
             raise
-        self.trouble = self._missing_since = None
-        self._apply(outcomes)
         self.done += 1
         reach("connector.before-commit")
-        metrics.BATCH_SECONDS.observe(time.monotonic() - start)
-        _log.debug("batch.done", batch=batch_id, seconds=round(time.monotonic() - start, 3))
+        seconds = time.monotonic() - start
+        metrics.BATCH_SECONDS.observe(seconds)
+        _log.debug("batch.done", group=plan.group, batch=batch_id, seconds=round(seconds, 3))
 
-    def _attempt(self, frame: Any, first: bool) -> list[Outcome]:
-        self._prepare()
+    def _run(self, frame: Any, plan: Plan, tasks: Mapping[str, Task]) -> list[Done]:
         due: dict[str, list[Pending]] = {}
         for pending in self.pending.due(time.time()):
             due.setdefault(pending.topic, []).append(pending)
+        repeated = frozenset(topic for topic, of_topic in tasks.items() if of_topic.trouble is not None)
         try:
-            rows = frame.mapInArrow(task(self.plan, due, trust_images=first), OUTCOME).collect()
+            rows = frame.mapInArrow(task(plan, due, repeated), DONE).collect()
         except PySparkException as failure:
-            # The stage returns its errors; those of the source come as the text of a failed task.
             raise told_in(str(failure)) or failure from None
-        outcomes: list[Outcome] = [pickle.loads(row.outcome) for row in rows]
-        errors = [o.error for o in outcomes if o.error is not None]
-        if errors:
-            # An error that stops goes before one that may pass.
-            raise min(errors, key=lambda e: e.action is Action.RETRY)
-        return outcomes
+        return [pickle.loads(row.done) for row in rows]
 
-    def _may_pass(self, error: BaseException) -> bool:
-        """Whether to do the batch again. A table that was there may be dropped to be made anew, and has time for it."""
-        if not isinstance(error, HelenusError):
-            return False
-        if error.kind is Kind.TABLE_MISSING:
-            self._missing_since = self._missing_since or time.monotonic()
-            return time.monotonic() - self._missing_since < _MISSING_S
-        return error.action is Action.RETRY
-
-    def _report(self, state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if isinstance(error, HelenusError):
-            self.trouble = str(error)
-            metrics.ERRORS.labels(error.kind.value).inc()
-            _log.warning("batch.retry", kind=error.kind.value, error=str(error), attempt=state.attempt_number)
-
-    def _apply(self, outcomes: Iterable[Outcome]) -> None:
+    def _apply(self, tasks: Mapping[str, Task], all_done: list[Done]) -> None:
         now = time.time()
-        for outcome in outcomes:
-            self.pending.apply(outcome.resolved, outcome.found, now)
-            name = outcome.connector
-            metrics.EVENTS_READ.labels(name).inc(outcome.read)
-            for result in ("published", "unchanged", "settled", "outdated", "dead_lettered"):
-                metrics.EVENTS.labels(name, result).inc(getattr(outcome, result))
-            metrics.RECORDS.labels(name).inc(outcome.records)
-            metrics.RECORDS_TOO_LARGE.labels(name).inc(outcome.too_large)
-            metrics.EVENTS_LOST.labels(name).inc(outcome.lost)
-            if outcome.lost:
-                _log.warning("events.lost", connector=name, events=outcome.lost, advice="copy the table anew")
-            metrics.KEYS_READ.labels(name).inc(outcome.keys_read)
-            metrics.STATEMENTS.labels(name).inc(outcome.statements)
-            if outcome.newest_write_time is not None:
-                metrics.REPLICATION_SECONDS.labels(name).set(max(0.0, now - outcome.newest_write_time / 1e6))
+        failed = {done.topic: done.error for done in all_done if done.error is not None}
+        for done in all_done:
+            if done.epoch != self._held.epoch(done.topic):
+                continue  # an operator moved the topic meanwhile
+            of_topic = tasks.get(done.topic)
+            if done.outcome is None or of_topic is None:
+                self._held.hold(done.topic, done.starts)
+                continue
+            self.pending.apply(done.outcome.resolved, done.outcome.found, now)
+            self._held.release(done.topic, done.starts)
+            _count(of_topic, done.outcome, now)
+            if done.topic not in failed:
+                of_topic.succeeded()
+        for topic, error in failed.items():
+            if topic in tasks:
+                _failed(tasks[topic], error, now)
         self.pending.save(now)
-        for topic, connector in self.plan.connectors.items():
+        for topic, of_topic in tasks.items():
             keys, copies = self.pending.counts(topic)
-            metrics.KEYS_PENDING.labels(connector.name).set(keys)
-            metrics.EVENTS_PENDING.labels(connector.name).set(copies)
+            metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)
+            metrics.EVENTS_PENDING.labels(*of_topic.labels).set(copies)
+
+    def _wake(self, plan: Plan) -> None:
         due = self.pending.next_due()
-        path = Path(self.plan.due_file)
-        temporary = path.with_suffix(".new")
-        temporary.write_text("" if due is None else repr(due))
-        temporary.replace(path)
+        new = plan.due_file.with_suffix(".due.new")
+        new.write_text("" if due is None else repr(due))
+        new.replace(plan.due_file)
+
+
+def _failed(of_topic: Task, error: HelenusError, now: float) -> None:
+    metrics.ERRORS.labels(error.kind.value).inc()
+    metrics.TABLE_ERRORS.labels(*of_topic.labels, error.kind.value).inc()
+    of_topic.failed(error, now)
+    told = {"connector": of_topic.connector, "table": of_topic.table, "kind": error.kind.value, "error": str(error)}
+    if of_topic.error is not None:
+        _log.error("task.failed", **told)
+    else:
+        _log.warning("task.retry", **told, retry_in_s=round(of_topic.retry_at - now, 1))
+
+
+def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
+    labels = of_topic.labels
+    metrics.EVENTS_READ.labels(*labels).inc(outcome.read)
+    for result in metrics.OUTCOMES:
+        metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
+    metrics.RECORDS.labels(*labels).inc(outcome.records)
+    metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
+    metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
+    if outcome.lost:
+        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice="copy the table anew")
+    metrics.KEYS_READ.labels(*labels).inc(outcome.keys_read)
+    metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
+    metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)
+    if outcome.newest_write_time is not None:
+        metrics.REPLICATION_SECONDS.labels(*labels).set(max(0.0, now - outcome.newest_write_time / 1e6))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import structlog
 
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_schemas import __version__, logs
+from helenus_connector import config
+from helenus_schemas import __version__, logs, masking
+from helenus_schemas.config import read_properties
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -26,10 +28,11 @@ class _Commands(click.Group):
 
 
 _WORKER = click.argument("worker_properties", type=click.Path(path_type=Path))
+_ANY = click.argument("connector_properties", type=click.Path(path_type=Path), nargs=-1)
 _CONNECTORS = click.argument("connector_properties", type=click.Path(path_type=Path), nargs=-1, required=True)
 
 
-@click.group(cls=_Commands, subcommand_metavar="COMMAND | WORKER_PROPERTIES CONNECTOR_PROPERTIES ...")
+@click.group(cls=_Commands, subcommand_metavar="COMMAND | WORKER_PROPERTIES [CONNECTOR_PROPERTIES ...]")
 @click.version_option(__version__)
 def main() -> None:
     """Turn the events of Cassandra tables into clean topics: one properties file per table.
@@ -41,11 +44,28 @@ def main() -> None:
 
 @main.command("run")
 @_WORKER
-@_CONNECTORS
+@_ANY
 def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
-    """Run a worker until SIGTERM or Ctrl-C: what `helenus-connector WORKER_PROPERTIES ...` does."""
+    """Run a worker until SIGTERM or Ctrl-C: what `helenus-connector WORKER_PROPERTIES ...` does.
+
+    Connectors may be made over its REST API too, and are kept in `checkpoint.dir`.
+    """
     with _told():
         _work(worker_properties, connector_properties)
+
+
+@main.command("validate")
+@_WORKER
+@_ANY
+def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
+    """Check properties files: names all that is wrong with any of them at once.
+
+    It reaches no server: a worker does that at its start, before anything else.
+    """
+    with _told():
+        config.load(worker_properties, connector_properties)
+        for path in (worker_properties, *connector_properties):
+            click.echo(f"{path} is valid")
 
 
 @main.command("replay")
@@ -61,12 +81,59 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
     from helenus_connector.replay import replay
 
     with _told():
-        worker = WorkerSettings.load(worker_properties)
+        worker, connectors = config.load(worker_properties, connector_properties)
         logs.configure(worker.log_level, worker.log_format)
-        for path in connector_properties:
-            settings = ConnectorSettings.load(path)
+        for settings in connectors:
             count = replay(worker, settings)
             click.echo(f"{settings.name}: {count} events replayed from {settings.dead_letters} to {settings.events}")
+
+
+@main.command("schemas")
+@_WORKER
+@_CONNECTORS
+def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
+    """Print the Avro schemas of connectors' records, as JSON objects of subject and schema, one a line.
+
+    For value.converter.auto.register.schemas=false: register them before the connector starts, and again after a table
+    was altered. The subject ending in -truncation is of the keys of markers that a TRUNCATE leaves.
+    """
+    from helenus_connector.subjects import subjects
+
+    with _told():
+        for settings in config.load(worker_properties, connector_properties)[1]:
+            for line in subjects(settings):
+                click.echo(line)
+
+
+_PEM = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@main.command("top")
+@click.option("--url", default="http://127.0.0.1:8083", show_default=True, help="The worker's listener.")
+@click.option("--user", help="USER:PASSWORD; best as '${file:PATH:KEY}' or '${env:NAME}', which no process list shows.")
+@click.option("--cafile", type=_PEM, help="A PEM file of authorities, for an https listener.")
+@click.option("--certfile", type=_PEM, help="A PEM file of a certificate to show to it.")
+@click.option("--keyfile", type=_PEM, help="A PEM file of that certificate's key.")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds.")
+@click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
+def _top(
+    url: str, user: str | None, cafile: Path | None, certfile: Path | None, keyfile: Path | None, **how: Any
+) -> None:
+    """Show how the tables of a running worker fare: rates, lag, latency, errors.
+
+    events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
+    not read yet; pending: those that wait for a proven read. latency: from the newest write to its record; query: from
+    a read statement to its answer. errors (failed attempts), dead (letters) and lost are since the worker's start.
+    """
+    from helenus_connector.top import Worker, show
+
+    with _told():
+        try:
+            login = None if user is None else masking.resolve(user)
+        except ValueError as error:
+            raise HelenusError(Kind.CONFIG, f"--user: {error}") from None
+        with suppress(KeyboardInterrupt):
+            show(Worker(url, login, cafile, certfile, keyfile), **how)
 
 
 @contextmanager
@@ -76,23 +143,34 @@ def _told() -> Iterator[None]:
         yield
     except HelenusError as error:
         click.echo(f"helenus-connector: {error}", err=True)
-        sys.exit(2 if error.kind is Kind.CONFIG else 1)
+        sys.exit(_code(error))
+
+
+def _code(error: HelenusError) -> int:
+    return 2 if error.kind is Kind.CONFIG else 1
 
 
 def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
-    worker = WorkerSettings.load(worker_properties)
+    worker, connectors = config.load(worker_properties, connector_properties)
     logs.configure(worker.log_level, worker.log_format)
-    connectors = [ConnectorSettings.load(path) for path in connector_properties]
-    for unique in ("name", "events"):
-        values = [getattr(c, unique) for c in connectors]
-        twice = next((v for v in values if values.count(v) > 1), None)
-        if twice is not None:
-            raise HelenusError(Kind.CONFIG, f"two connectors have the same {unique}: {twice}")
+    files = {c.name: read_properties(path) for c, path in zip(connectors, connector_properties, strict=True)}
+    try:
+        _run_worker(worker, files)
+    except HelenusError as error:
+        if worker.log_format != "json":
+            raise
+        structlog.get_logger(__name__).error("worker.failed", kind=error.kind.value, error=str(error))
+        sys.exit(_code(error))
+
+
+def _run_worker(worker: config.WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
+    from helenus_connector.topics import reach
     from helenus_connector.worker import Worker
 
-    running = Worker(worker, connectors)
+    reach(worker)
+    running = Worker(worker, files)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: running.stop())
-    structlog.get_logger().info("worker.starting", connectors=[c.name for c in connectors], listeners=worker.listeners)
+    structlog.get_logger(__name__).info("worker.starting", connectors=list(files), listeners=worker.listeners)
     running.run()
-    structlog.get_logger().info("worker.stopped")
+    structlog.get_logger(__name__).info("worker.stopped")

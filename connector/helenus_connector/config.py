@@ -3,54 +3,133 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from helenus_schemas import names
-from helenus_schemas.config import Alias, CassandraSettings, CommaList, LogSettings, Milliseconds, PassThrough
+from helenus_schemas.config import (
+    About,
+    Alias,
+    CassandraSettings,
+    CommaList,
+    ConfigError,
+    LogSettings,
+    Milliseconds,
+    PassThrough,
+    Problem,
+    together,
+)
 from helenus_schemas.key import Compat
 
 Format = Literal["key-value-avro", "key-value-json", "json"]
-Header = Literal["schema_id", "writetime", "node", "segpos", "digest"]
+Header = Literal["schema_id", "writetime", "expires", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 Name = Annotated[str, Field(min_length=1)]
+CLASS = "helenus.CassandraSource"
+_CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
+
+
+def is_class(name: str) -> bool:
+    """Whether a `connector.class` is this connector."""
+    return _CLASSES.fullmatch(name) is not None
+
+
+def _address(listener: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of a listener; None if it is none."""
+    try:
+        parts = urlsplit(listener)
+        port = parts.port
+    except ValueError:
+        return None
+    plain = parts.path in ("", "/") and not (parts.query or parts.fragment or parts.username)
+    return (parts.scheme, parts.hostname, port) if plain and parts.hostname and port is not None else None
 
 
 class WorkerSettings(LogSettings):
     """What all connectors of a worker share."""
 
-    bootstrap_servers: Name
-    kafka: PassThrough = {}
-    producer: PassThrough = {}
-    consumer: PassThrough = {}
-    listeners: str = "http://127.0.0.1:8083"
-    checkpoint_dir: Path
-    batch_interval_ms: Milliseconds = 0
-    startup_timeout_ms: Milliseconds = 0
-    spark: PassThrough = {}
+    bootstrap_servers: Annotated[Name, About("Kafka", "HIGH")]
+    """The brokers of events and records, as host:port with commas."""
+    kafka: Annotated[PassThrough, About("Kafka")] = {}
+    """Settings of librdkafka for every client: `kafka.security.protocol` and its like."""
+    producer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
+    """Settings of librdkafka for producers; they go before `kafka.*`."""
+    consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
+    """Settings of librdkafka for consumers; they go before `kafka.*`."""
+    listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
+    """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
+    listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None
+    """A PEM file with the certificate of an https listener, and those that lead to its authority."""
+    listeners_https_ssl_keyfile: Annotated[Path | None, About("REST")] = None
+    """A PEM file of that certificate's key."""
+    listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, About("REST", "LOW")] = None
+    """What opens the key, where it is encrypted."""
+    listeners_https_ssl_cafile: Annotated[Path | None, About("REST")] = None
+    """A PEM file of authorities: clients then need a certificate that one of them signed."""
+    rest_basic_auth_user_info: Annotated[SecretStr | None, About("REST")] = None
+    """`user:password` that every request must give, except for `/health/live`."""
+    rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
+    """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name."""
+    checkpoint_dir: Annotated[Path, About("Worker", "HIGH")]
+    """Where it is noted which events are done: on a disk that stays, and that all of Spark's machines share."""
+    batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
+    """The least time between the starts of two batches; 0 starts the next one at once."""
+    startup_timeout_ms: Annotated[Milliseconds, About("Worker")] = 0
+    """How long to wait at the start for servers and tables that are not there yet."""
+    spark: Annotated[PassThrough, About("Worker")] = {}
+    """Settings of Spark: `spark.master` and its like."""
 
     @field_validator("listeners")
     @classmethod
-    def _http(cls, value: str) -> str:
-        host, _, port = value.removeprefix("http://").rpartition(":")
-        if not value.startswith("http://") or not host or not port.isdigit():
-            raise ValueError("give one listener as http://host:port")
+    def _one(cls, value: str) -> str:
+        found = _address(value)
+        if found is None or found[0] not in ("http", "https"):
+            raise ValueError("give one listener as http://host:port or https://host:port")
         return value
+
+    @field_validator("rest_basic_auth_user_info")
+    @classmethod
+    def _user(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and not re.fullmatch("[^:]+:.+", value.get_secret_value()):
+            raise ValueError("give it as user:password")
+        return value
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        if given.get("listeners", "").startswith("https:"):
+            for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
+                if key not in given:
+                    yield key, "set it: an https listener has a certificate"
 
     @property
     def listener(self) -> tuple[str, int]:
         """Host and port to listen on."""
-        host, _, port = self.listeners.removeprefix("http://").rpartition(":")
-        return host, int(port)
+        _, host, port = _address(self.listeners) or ("", "", 0)
+        return host, port
+
+    @property
+    def secure(self) -> bool:
+        """Whether the listener speaks TLS."""
+        return self.listeners.startswith("https:")
+
+    @property
+    def worker_id(self) -> str:
+        """`host:port` of this worker, as Kafka Connect's status tells it."""
+        host, port = self.listener
+        everywhere = host in ("0.0.0.0", "::")
+        return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"
 
     @property
     def producer_config(self) -> dict[str, str]:
-        """librdkafka's settings of every producer."""
-        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka, **self.producer}
+        """librdkafka's settings of every producer. A flush does not wait for `linger.ms`, and ends every batch."""
+        return {"bootstrap.servers": self.bootstrap_servers, "linger.ms": "100", **self.kafka, **self.producer}
 
     @property
     def consumer_config(self) -> dict[str, str]:
@@ -84,55 +163,142 @@ class ConnectorSettings(CassandraSettings):
         },
     }
 
-    name: Name
-    connector_class: str = "helenus.CassandraSource"
-    tasks_max: int = Field(default=1, ge=1)
-    keyspace: Name
-    table: Name
-    events_topic: str = ""
-    data_topic: str = ""
-    query_consistency: Consistency = "LOCAL_QUORUM"
-    query_concurrency: int = Field(default=32, ge=1, le=1024)
-    query_group_size: int = Field(default=32, ge=1, le=100)
-    settle_timeout_ms: Milliseconds = 2_000
-    settle_min_age_ms: Milliseconds = 1_000
-    settle_replay_ms: Milliseconds = 30_000
-    key_converter: str = ""
-    value_converter: str = ""
-    key_converter_schemas_enable: bool = True
-    value_converter_schemas_enable: bool = True
-    output_format: Format = "key-value-avro"
-    key_compat: Compat = "exact"
-    schema_on_incompatible: Literal["stop", "new-topic"] = "stop"
-    columns: str = ".*"
-    headers: CommaList = ("schema_id", "writetime")
-    key_converter_schema_registry_url: str = ""
-    value_converter_schema_registry_url: str = Field(default="", validate_default=True)
-    value_converter_schema_registry_basic_auth_user_info: SecretStr | None = None
-    value_converter_auto_register_schemas: bool = True
-    max_batch_size: int = Field(default=20_000, ge=1)
-    cache_max_capacity: int = Field(default=131_072, ge=8)
-    cache_expire_after_ms: Milliseconds = 600_000
-    errors_tolerance: Literal["none", "all"] = "none"
-    errors_deadletterqueue_topic_name: str = ""
-    errors_data_loss: Literal["fail", "continue"] = "fail"
-    errors_large_record: Literal["fail", "dead-letter", "reference"] = "fail"
+    name: Annotated[Name, About("Common", "HIGH")]
+    """The connector's name: in the REST API, in metrics and in the log."""
+    connector_class: Annotated[str, About("Common", "HIGH")] = CLASS
+    """The class's name, also without `helenus.` and with `Connector` behind it; those of DataStax are taken for it."""
+    tasks_max: Annotated[int, Field(ge=1), About("Common", "HIGH")] = 1
+    """How many partitions of the events topic are worked on at once, each by a Python worker of Spark's."""
+    keyspace: Annotated[Name, About("Table", "HIGH")]
+    """The table's keyspace."""
+    table: Annotated[Name, About("Table", "HIGH")]
+    """The table, which needs `cdc = true`; or several, as names and regular expressions with commas between them."""
+    table_refresh_interval_ms: Annotated[Milliseconds, About("Table", "LOW")] = 10_000
+    """How often to look for new tables that match `table`."""
+    query_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$"), About("Common", "LOW")] = "default"
+    """Connectors of one group share a streaming query of Spark; another group's slow tables hold none of them up."""
+    events_topic: Annotated[str, About("Topics", "HIGH")] = ""
+    """The topic that is read; by default `events-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
+    data_topic: Annotated[str, About("Topics", "HIGH")] = ""
+    """The topic that is written; by default `data-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
+    query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
+    """The level at which rows are read again."""
+    query_concurrency: Annotated[int, Field(ge=1, le=1024), About("Reading")] = 32
+    """How many read statements a task has under way at once."""
+    query_group_size: Annotated[int, Field(ge=1, le=100), About("Reading", "LOW")] = 64
+    """How many keys one statement reads, where the partition key is one column."""
+    query_max_rate: Annotated[int, Field(ge=0), About("Reading")] = 0
+    """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""
+    settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
+    """When a key whose image is not proven yet is read again."""
+    settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 1_000
+    """How old a change must be when it is read, to be proven where the row does not show its time."""
+    settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
+    """How far a start steps back in the events topic, so that nothing unproven is forgotten."""
+    key_converter: Annotated[str, About("Records", "LOW")] = ""
+    """A converter class of Kafka Connect's; says what `output.format` says."""
+    value_converter: Annotated[str, About("Records", "LOW")] = ""
+    """A converter class of Kafka Connect's; says what `output.format` says."""
+    key_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
+    """false with a JSON converter: JSON records carry no schema."""
+    value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
+    """false with a JSON converter: JSON records carry no schema."""
+    output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
+    """The form of key and value."""
+    key_compat: Annotated[Compat, About("Records", "LOW")] = "exact"
+    """`datastax` gives keys in the form of DataStax's connector."""
+    decimal_handling_mode: Annotated[Literal["precise", "string", "double"], About("Records", "LOW")] = "precise"
+    """How records show decimals: exactly, as text, or as the nearest double."""
+    varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
+    """How records show varints: exactly, as text, or as a long where it fits."""
+    schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
+    """What happens when the registry refuses a table's new schema: stop, or go on in a new topic."""
+    columns: Annotated[str, About("Table")] = ".*"
+    """A regular expression for the names of the columns to tell; those of the key are always there."""
+    headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires")
+    """Which headers records have: of schema_id, writetime, expires, node, segpos and digest."""
+    key_converter_schema_registry_url: Annotated[str, About("Schema Registry", "HIGH")] = ""
+    """As `value.converter.schema.registry.url`; keys and values have one registry."""
+    value_converter_schema_registry_url: Annotated[
+        str, Field(validate_default=True), About("Schema Registry", "HIGH")
+    ] = ""
+    """The registry of the records' schemas; Avro records need one."""
+    value_converter_schema_registry_basic_auth_user_info: Annotated[SecretStr | None, About("Schema Registry")] = None
+    """`user:password` for the registry."""
+    value_converter_schema_registry_ssl_cafile: Annotated[Path | None, About("Schema Registry")] = None
+    """A PEM file of the authorities that signed its certificate; by default the system's count."""
+    value_converter_schema_registry_ssl_certfile: Annotated[Path | None, About("Schema Registry", "LOW")] = None
+    """A PEM file of a certificate to show to it, if it asks for one."""
+    value_converter_schema_registry_ssl_keyfile: Annotated[Path | None, About("Schema Registry", "LOW")] = None
+    """A PEM file of that certificate's key."""
+    value_converter_auto_register_schemas: Annotated[bool, About("Schema Registry")] = True
+    """Whether schemas are registered; false takes those that are there."""
+    max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 20_000
+    """How many events a batch takes at most, of all the tables that share it: the highest number counts."""
+    cache_max_capacity: Annotated[int, Field(ge=8), About("Reading", "LOW")] = 131_072
+    """How many changes per partition of the topic are remembered, to tell copies of them."""
+    cache_expire_after_ms: Annotated[Milliseconds, About("Reading", "LOW")] = 600_000
+    """How long a change is remembered."""
+    errors_tolerance: Annotated[Literal["none", "all"], About("Error Handling")] = "none"
+    """`all` puts events that cannot be told into the topic of dead letters; `none` stops."""
+    errors_deadletterqueue_topic_name: Annotated[str, About("Error Handling")] = ""
+    """The topic of dead letters; by default `dlq-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
+    errors_retry_timeout: Annotated[int, Field(ge=-1), About("Error Handling")] = -1
+    """For how long, in ms, a table's work is tried again on errors that may pass; -1 is for ever."""
+    errors_retry_delay_max_ms: Annotated[int, Field(ge=100), About("Error Handling")] = 10_000
+    """The longest pause between two such attempts; the first is half a second."""
+    errors_data_loss: Annotated[Literal["fail", "continue"], About("Error Handling")] = "fail"
+    """What happens when events are gone before they were read: stop, or go on and count them."""
+    errors_large_record: Annotated[Literal["fail", "dead-letter", "reference"], About("Error Handling")] = "fail"
+    """What happens with a record too large for its topic: stop, dead-letter it, or leave out its largest columns."""
 
     @model_validator(mode="before")
     @classmethod
     def _format(cls, values: Any) -> Any:
-        """Converters of Kafka Connect say what `output.format` says, and have to agree with it."""
+        """Converters of Kafka Connect say what `output.format` says."""
         formats = _formats(values.get("key.converter", ""), values.get("value.converter", ""))
-        told = values.get("output.format", formats[0])
-        if told in get_args(Format) and told not in formats:
-            raise ValueError(
-                f"output.format={told}: key.converter and value.converter say {formats[0]}; leave them out"
-            )
+        return {"output.format": formats[0], **values} if formats else values
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        key, value = given.get("key.converter", ""), given.get("value.converter", "")
+        formats = _formats(key, value)
+        told = given.get("output.format")
+        if not formats:
+            known = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
+            beside = f"with key.converter={key}: " if key and value else ""
+            yield "value.converter" if value else "key.converter", f"{beside}known are {known}"
+        elif told in get_args(Format) and told not in formats:
+            yield "output.format", f"key.converter and value.converter say {formats[0]}; leave them out"
+        if any(_is_pattern(part) for part in given.get("table", "").split(",")) or "," in given.get("table", ""):
+            for key in ("events.topic", "data.topic", "errors.deadletterqueue.topic.name"):
+                if given.get(key) and "${table}" not in given[key]:
+                    yield key, "with several tables, put ${table} where the table's name is to be"
         for side in ("key.converter", "value.converter"):
-            enabled = str(values.get(f"{side}.schemas.enable", "true")).lower() != "false"
-            if values.get(side) == _CONNECT_JSON and enabled:
-                raise ValueError(f"{side}.schemas.enable: set it to false; JSON records carry no schema")
-        return {**values, "output.format": told}
+            enabled = given.get(f"{side}.schemas.enable", "true").lower() != "false"
+            if given.get(side) == _CONNECT_JSON and enabled:
+                yield f"{side}.schemas.enable", "set it to false; JSON records carry no schema"
+
+    @field_validator("name")
+    @classmethod
+    def _printable(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("a name has no control characters")
+        return value
+
+    @field_validator("connector_class")
+    @classmethod
+    def _class(cls, value: str) -> str:
+        if not is_class(value):
+            raise ValueError(f"there is no such class, only {CLASS}")
+        return value
+
+    @field_validator("table")
+    @classmethod
+    def _tables(cls, value: str) -> str:
+        for part in value.split(","):
+            cls._regex(part)
+        return value
 
     @field_validator("columns")
     @classmethod
@@ -161,24 +327,79 @@ class ConnectorSettings(CassandraSettings):
         return value or of_keys
 
     @property
+    def forms(self) -> dict[str, str]:
+        """How records show decimals and varints, by type name, where that is not their exact form."""
+        modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
+        return {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that are named: all of them, unless there are patterns too."""
+        return [part for part in self._table_parts if not _is_pattern(part)]
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether tables may join while the connector runs."""
+        return len(self.tables) < len(self._table_parts)
+
+    def matches(self, table: str) -> bool:
+        """Whether a table's name matches one of the patterns."""
+        return any(_is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
+
+    def of_table(self, table: str) -> ConnectorSettings:
+        """What the connector is for one of its tables: `events`, `data` and `dead_letters` are of one table."""
+        return self.model_copy(update={"table": table})
+
+    @property
+    def _table_parts(self) -> list[str]:
+        return list(dict.fromkeys(part.strip() for part in self.table.split(",") if part.strip()))
+
+    @property
     def events(self) -> str:
         """The topic that is read."""
-        return self.events_topic or names.topic("events-", self.keyspace, self.table)
+        return self._topic(self.events_topic, "events-")
 
     @property
     def data(self) -> str:
         """The topic that is written."""
-        return self.data_topic or names.topic("data-", self.keyspace, self.table)
+        return self._topic(self.data_topic, "data-")
 
     @property
     def dead_letters(self) -> str:
         """The topic for events that cannot be told."""
-        return self.errors_deadletterqueue_topic_name or names.topic("dlq-", self.keyspace, self.table)
+        return self._topic(self.errors_deadletterqueue_topic_name, "dlq-")
+
+    def _topic(self, told: str, prefix: str) -> str:
+        named = told.replace("${keyspace}", self.keyspace).replace("${table}", self.table)
+        return named or names.topic(prefix, self.keyspace, self.table)
 
     @property
     def has_dead_letters(self) -> bool:
         """Whether events may go to the topic of dead letters."""
         return self.errors_tolerance == "all" or self.errors_large_record == "dead-letter"
+
+
+def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
+    """What a worker's file and its connectors' files say. Raises one ConfigError with all that is wrong in any."""
+    steps: list[Callable[[], WorkerSettings | ConnectorSettings]] = [partial(WorkerSettings.load, worker)]
+    steps += [partial(ConnectorSettings.load, path) for path in connectors]
+    found = together(*steps)
+    loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]
+    by_name: dict[str, Path] = {}
+    problems = []
+    for path, settings in zip(connectors, loaded, strict=True):
+        if settings.name in by_name:
+            problems.append(Problem(str(path), "name", settings.name, f"{by_name[settings.name]} has the same"))
+        by_name.setdefault(settings.name, path)
+    if problems:
+        raise ConfigError(problems)
+    assert isinstance(found[0], WorkerSettings)
+    return found[0], loaded
+
+
+def _is_pattern(part: str) -> bool:
+    """Cassandra's tables have names of letters, digits and underscores: all else is a regular expression."""
+    return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None
 
 
 _CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -191,13 +412,9 @@ _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
 
 
 def _formats(key: str, value: str) -> tuple[Format, ...]:
-    """The formats that converters of these classes stand for, the likelier first. Raises ValueError for others."""
+    """The formats that converters of these classes stand for, the likelier first; none if they stand for none."""
     kinds = [_kind(name) for name in (key, value)]
-    pair = (kinds[0] or kinds[1], kinds[1] or kinds[0])
-    if pair not in _FORMATS:
-        known = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
-        raise ValueError(f"key.converter={key} with value.converter={value}: known are {known}")
-    return _FORMATS[pair]
+    return _FORMATS.get((kinds[0] or kinds[1], kinds[1] or kinds[0]), ())
 
 
 def _kind(converter: str) -> str:

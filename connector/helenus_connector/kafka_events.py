@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+import structlog
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from helenus_connector.positions import Offsets
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import broker_error
-
-Offsets = dict[str, dict[str, int]]
-"""Next offset by topic and partition; partitions are text, because this is kept as JSON."""
 
 _CHUNK = 10_000
 _TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 60.0
+_UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+_AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +32,24 @@ class Range:
     start: int
     end: int
 
+    def __str__(self) -> str:
+        return f"topic {self.topic}, partition {self.partition}, offsets {self.start} to {self.end}"
+
 
 class Planner:
     """What the planner asks of the brokers. Every call takes a few seconds at most, then raises KafkaException."""
 
-    def __init__(self, config: Mapping[str, str], group: str) -> None:
+    def __init__(self, config: Mapping[str, str]) -> None:
         self._admin = AdminClient({"log_level": "0", **config})
-        self._consumer = Consumer({"log_level": "0", "enable.auto.commit": "false", **config, "group.id": group})
+        self._commits: dict[str, Future[Any]] = {}
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
         """How many partitions each topic has; 0 if it does not exist."""
-        known = self._consumer.list_topics(timeout=_TIMEOUT_S).topics
+        known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         return {t: len(known[t].partitions) if t in known else 0 for t in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The end of every partition."""
+        """The end of every partition. A topic that is there no more is left out, here and below."""
         return self._offsets(partitions, OffsetSpec.latest())
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
@@ -55,34 +60,117 @@ class Planner:
         """The first offset of every partition with at least this timestamp; -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
 
-    def commit(self, offsets: Offsets) -> None:
-        """Move the consumer group, which dashboards read as lag; the checkpoint is what counts."""
-        group = [TopicPartition(t, int(p), o) for t, ps in offsets.items() for p, o in ps.items()]
-        self._consumer.commit(offsets=group, asynchronous=True)
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Move a consumer group, which dashboards read as lag; the checkpoint is what counts.
 
-    def close(self) -> None:
-        self._consumer.close()
+        Whether the broker took it is told by the log at the next call.
+        """
+        before = self._commits.get(group)
+        if before is not None:
+            if not before.done():
+                return
+            if (error := before.exception()) is not None:
+                structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
+        places = [TopicPartition(t, int(p), o) for t, ps in offsets.items() for p, o in ps.items()]
+        asked = [ConsumerGroupTopicPartitions(group, places)]
+        self._commits[group] = self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
 
     def _offsets(self, partitions: Mapping[str, int], spec: Any) -> Offsets:
         wanted = {TopicPartition(t, p): spec for t, n in partitions.items() for p in range(n)}
         found: Offsets = {}
+        gone: set[str] = set()
         if wanted:
             for place, future in self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S).items():
-                found.setdefault(place.topic, {})[str(place.partition)] = future.result().offset
-        return found
+                try:
+                    found.setdefault(place.topic, {})[str(place.partition)] = future.result().offset
+                except KafkaException as error:
+                    if error.args[0].code() not in _UNKNOWN:
+                        raise
+                    gone.add(place.topic)
+        return {topic: offsets for topic, offsets in found.items() if topic not in gone}
 
 
 _consumers: dict[tuple[str, str], Consumer] = {}
 
 
-def read(config: Mapping[str, str], place: Range, data_loss: str, lost: Callable[[int], None]) -> Iterator[list[Any]]:
-    """The records of a range, in chunks of confluent-kafka Messages. The process keeps its consumers between calls.
+def read(
+    config: Mapping[str, str],
+    places: Sequence[Range],
+    data_loss: str,
+    lost: Callable[[Range, int], None],
+    failed: Callable[[Range, HelenusError], None],
+) -> Iterator[list[Any]]:
+    """The records of several ranges at once, in chunks of confluent-kafka Messages; in order within a range.
 
-    Where the topic no longer has the range's start: `lost` hears how many offsets that are if `data_loss` is
-    `continue`, HelenusError OFFSETS_LOST if it is `fail`. Raises BROKER_UNREACHABLE if nothing comes for a minute.
+    The process keeps its consumers between calls. Where a topic no longer has a range's start, `lost` hears how many
+    offsets that are if `data_loss` is `continue`; `failed` hears OFFSETS_LOST if it is `fail`, what the broker refuses,
+    and BROKER_UNREACHABLE if nothing comes for a minute. A range that failed goes no further, the others do.
     """
-    consumer = _consumers.get((config["bootstrap.servers"], data_loss))
-    if consumer is None:
+    open_ranges = {(r.topic, r.partition): r for r in places if r.start < r.end}
+    if not open_ranges:
+        return
+    consumer = _consumer(config, data_loss)
+    at = {place: r.start for place, r in open_ranges.items()}
+    deadline = time.monotonic() + _READ_TIMEOUT_S
+
+    closed: list[TopicPartition] = []
+
+    def close(place: tuple[str, int]) -> None:
+        del open_ranges[place]
+        closed.append(TopicPartition(*place))
+        consumer.pause(closed[-1:])
+
+    try:
+        consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in open_ranges.items()])
+        while open_ranges:
+            chunk = []
+            missing = sum(r.end - at[place] for place, r in open_ranges.items())
+            for message in consumer.consume(min(_CHUNK, missing), timeout=0.5):
+                place = (message.topic(), message.partition())
+                error = message.error()
+                held = open_ranges.get(place)
+                if error is not None and place[0] is None:
+                    # Of no topic: the cluster's. What may pass is waited for.
+                    if not error.retriable() and error.code() not in _AWAY:
+                        raise KafkaException(error)
+                elif held is None:
+                    continue
+                elif error is None or error.code() == KafkaError._PARTITION_EOF:
+                    # Compaction and transaction markers leave holes, at the end of a range too.
+                    if at[place] == held.start and message.offset() > held.start:
+                        lost(held, _gone(consumer, held))
+                    if error is None and message.offset() < held.end:
+                        chunk.append(message)
+                    at[place] = max(at[place], message.offset() + (error is None))
+                    if at[place] >= held.end:
+                        close(place)
+                elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                    what = "the topic no longer has events that were not read"
+                    failed(held, HelenusError(Kind.OFFSETS_LOST, what, str(held)))
+                    close(place)
+                elif not error.retriable() and error.code() not in _AWAY:
+                    failed(held, broker_error(error, str(held)))
+                    close(place)
+            if chunk:
+                deadline = time.monotonic() + _READ_TIMEOUT_S
+                yield chunk
+            elif time.monotonic() > deadline:
+                what = "no events come, though the topic has more"
+                for held in open_ranges.values():
+                    failed(held, HelenusError(Kind.BROKER_UNREACHABLE, what, str(held)))
+                return
+    except KafkaException as failure:
+        for held in open_ranges.values():
+            failed(held, broker_error(failure.args[0], str(held)))
+    finally:
+        # A partition stays paused through the assignments to come.
+        consumer.resume(closed)
+        consumer.unassign()
+
+
+def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:
+    name = (config["bootstrap.servers"], data_loss)
+    if name not in _consumers:
         settings = {
             "log_level": "0",
             "fetch.wait.max.ms": "20",
@@ -92,43 +180,8 @@ def read(config: Mapping[str, str], place: Range, data_loss: str, lost: Callable
             "auto.offset.reset": "error" if data_loss == "fail" else "earliest",
             "enable.partition.eof": "true",
         }
-        consumer = _consumers[config["bootstrap.servers"], data_loss] = Consumer(settings)
-    where = f"topic {place.topic}, partition {place.partition}, offsets {place.start} to {place.end}"
-    consumer.assign([TopicPartition(place.topic, place.partition, place.start)])
-    at = place.start
-    deadline = time.monotonic() + _READ_TIMEOUT_S
-    try:
-        while at < place.end:
-            chunk = []
-            for message in consumer.consume(min(_CHUNK, place.end - at), timeout=0.5):
-                error = message.error()
-                if error is None:
-                    if at == place.start and message.offset() > at:
-                        lost(_gone(consumer, place))
-                    if message.offset() < place.end:
-                        chunk.append(message)
-                    at = max(at, message.offset() + 1)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    # Transaction markers and compaction leave holes at the end of a range.
-                    if at == place.start and message.offset() > at:
-                        lost(_gone(consumer, place))
-                    at = max(at, message.offset())
-                elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                    raise HelenusError(Kind.OFFSETS_LOST, "the topic no longer has events that were not read", where)
-                elif not error.retriable() and error.code() not in (
-                    KafkaError._ALL_BROKERS_DOWN,
-                    KafkaError._TRANSPORT,
-                ):
-                    raise broker_error(error, where)
-            if chunk:
-                deadline = time.monotonic() + _READ_TIMEOUT_S
-                yield chunk
-            elif time.monotonic() > deadline:
-                raise HelenusError(Kind.BROKER_UNREACHABLE, "no events come, though the topic has more", where)
-    except KafkaException as failure:
-        raise broker_error(failure.args[0], where) from None
-    finally:
-        consumer.unassign()
+        _consumers[name] = Consumer(settings)
+    return _consumers[name]
 
 
 def _gone(consumer: Consumer, place: Range) -> int:

@@ -1,38 +1,191 @@
-"""The connector's metrics: names and units, all in one place."""
+"""What the connector tells Prometheus: its metrics, and the same values under the names that others gave them.
+
+Connect's and Debezium's are as the usual rules of the JMX exporter write their beans, DataStax's as Pulsar writes those
+of its source. A table's series begin at 0 when its connector starts (`begin`), so that they can be alerted on, and end
+when it is deleted (`forget`).
+"""
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections.abc import Iterable, Iterator, Sequence
 
-_LABELS = ("connector",)
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, Metric
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.registry import Collector
 
-EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from the events topic", _LABELS)
+_LABELS = ("connector", "keyspace", "table")
+OUTCOMES = ("published", "unchanged", "settled", "outdated", "dead_lettered")
+"""What becomes of events that do not wait."""
+STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
+"""Of a table's task, as Kafka Connect names them."""
+
+EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from the events topic.", _LABELS)
 EVENTS = Counter(
     "helenus_connector_events_total",
-    "Events by what became of them: published, unchanged, settled, outdated or dead_lettered; the others are pending",
+    "Events by what became of them: published, unchanged, settled, outdated or dead_lettered; the others are pending.",
     (*_LABELS, "outcome"),
 )
 EVENTS_LOST = Counter(
     "helenus_connector_events_lost_total",
-    "Events that the topic no longer had when they were to be read (errors.data.loss=continue)",
+    "Events that the topic no longer had when they were to be read (errors.data.loss=continue).",
     _LABELS,
 )
-EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events whose outcome is open", _LABELS)
-KEYS_PENDING = Gauge("helenus_connector_keys_pending", "Keys that will be read again", _LABELS)
-RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic", _LABELS)
+LAG = Gauge("helenus_connector_lag_events", "Events in the topic that are not done with yet.", _LABELS)
+EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events whose outcome is open.", _LABELS)
+KEYS_PENDING = Gauge("helenus_connector_keys_pending", "Keys that will be read again.", _LABELS)
+RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)
 RECORDS_TOO_LARGE = Counter(
     "helenus_connector_records_too_large_total",
-    "Records too large for their topic: dead-lettered, or written without their largest columns",
+    "Records too large for their topic: dead-lettered, or written without their largest columns.",
     _LABELS,
 )
-KEYS_READ = Counter("helenus_connector_keys_read_total", "Keys read from Cassandra", _LABELS)
-STATEMENTS = Counter("helenus_connector_statements_total", "Read statements sent to Cassandra", _LABELS)
-REPLICATION_SECONDS = Gauge(
-    "helenus_connector_replication_latency_seconds", "Time from the newest write to its record's batch", _LABELS
+KEYS_READ = Counter("helenus_connector_keys_read_total", "Keys read from Cassandra.", _LABELS)
+STATEMENTS = Counter("helenus_connector_statements_total", "Read statements sent to Cassandra.", _LABELS)
+QUERY_SECONDS = Counter(
+    "helenus_connector_query_seconds_total", "Time from each read statement to its answer, summed up.", _LABELS
 )
-ERRORS = Counter("helenus_connector_errors_total", "Failed attempts by kind of error", ("kind",))
+REPLICATION_SECONDS = Gauge(
+    "helenus_connector_replication_latency_seconds", "Time from the newest write to its record's batch.", _LABELS
+)
+TABLE_ERRORS = Counter(
+    "helenus_connector_table_errors_total", "Failed attempts at a table's events, by kind of error.", (*_LABELS, "kind")
+)
+STATE = Gauge("helenus_connector_task_state", "1 for the state that a table's task is in.", (*_LABELS, "state"))
+ERRORS = Counter("helenus_connector_errors_total", "Failed attempts by kind of error.", ("kind",))
 BATCH_SECONDS = Histogram(
     "helenus_connector_batch_seconds",
-    "Time of a batch in foreachBatch",
+    "Time of a batch in foreachBatch.",
     buckets=(0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60),
 )
+
+_OF_TABLE: tuple[MetricWrapperBase, ...] = (
+    *(EVENTS_READ, EVENTS_LOST, LAG, EVENTS_PENDING, KEYS_PENDING, RECORDS, RECORDS_TOO_LARGE, KEYS_READ, STATEMENTS),
+    *(QUERY_SECONDS, REPLICATION_SECONDS),
+)
+Labels = tuple[str, str, str]
+"""Connector, keyspace and table."""
+_tasks: dict[Labels, int] = {}
+
+
+def begin(labels: Labels, task: int) -> None:
+    """A table's series from now on, at 0 where nothing happened; `task` is its number in the connector's status."""
+    _tasks[labels] = task
+    for metric in _OF_TABLE:
+        metric.labels(*labels)
+    for outcome in OUTCOMES:
+        EVENTS.labels(*labels, outcome)
+
+
+def forget(labels: Labels) -> None:
+    """Ends a table's series."""
+    _tasks.pop(labels, None)
+    for metric in (*_OF_TABLE, EVENTS, TABLE_ERRORS, STATE):
+        metric.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
+
+
+def state(labels: Labels, now: str) -> None:
+    """Tells which of STATES a table's task is in."""
+    for name in STATES:
+        STATE.labels(*labels, name).set(name == now)
+
+
+class Twins(Collector):
+    """The metrics that others have too, made of ours when they are asked for."""
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # to be registered, it need not be asked for its values
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._connects()
+        yield from self._datastax()
+        yield from self._debeziums()
+
+    def _connects(self) -> Iterator[Metric]:
+        """A table is a task here."""
+        read, records, errors = _by_table(EVENTS_READ), _by_table(RECORDS), _by_table(TABLE_ERRORS)
+        dead = _by_table(EVENTS, outcome="dead_lettered")
+        for prefix, name, what, values in (
+            ("source_task", "source_record_poll_total", "Events read from the events topic.", read),
+            ("source_task", "source_record_write_total", "Records written to the data topic.", records),
+            ("source_task", "source_record_active_count", "Events whose outcome is open.", _by_table(EVENTS_PENDING)),
+            ("task_error", "total_record_errors", "Failed attempts at a table's events.", errors),
+            ("task_error", "total_retries", "The same: each is tried again, or the task failed.", errors),
+            ("task_error", "total_records_skipped", "Events that went to the topic of dead letters.", dead),
+            ("task_error", "deadletterqueue_produce_requests", "The same.", dead),
+        ):
+            metric = Metric(f"kafka_connect_{prefix}_metrics_{name}", what, "unknown")
+            for labels in read:
+                if labels in _tasks:
+                    told = {"connector": labels[0], "task": str(_tasks[labels])}
+                    metric.add_sample(metric.name, told, values.get(labels, 0.0))
+            yield metric
+        yield from self._workers(list(read))
+
+    def _workers(self, tables: Sequence[Labels]) -> Iterator[Metric]:
+        worker = "kafka_connect_connect_worker_metrics"
+        names = dict.fromkeys(labels[0] for labels in tables)
+        for count, what, value in (
+            ("connector_count", "Connectors of the worker.", len(names)),
+            ("task_count", "Tables of the worker.", len(tables)),
+        ):
+            metric = Metric(f"{worker}_{count}", what, "unknown")
+            metric.add_sample(metric.name, {}, value)
+            yield metric
+        for name in ("RUNNING", "PAUSED", "FAILED"):
+            metric = Metric(f"{worker}_connector_{name.lower()}_task_count", f"Tables that are {name}.", "unknown")
+            now = _by_table(STATE, state=name)
+            for connector in names:
+                number = sum(value for labels, value in now.items() if labels[0] == connector)
+                metric.add_sample(metric.name, {"connector": connector}, number)
+            yield metric
+
+    def _datastax(self) -> Iterator[Metric]:
+        """Theirs are summaries: each quantile is the one value that there is here. Times are in ms."""
+        read, settled = _by_table(EVENTS_READ), _by_table(EVENTS, outcome="settled")
+        statements, seconds = _by_table(STATEMENTS), _by_table(QUERY_SECONDS)
+        latency = _by_table(REPLICATION_SECONDS)
+        metric = Metric("pulsar_source_user_metric_", "Those of DataStax's source, by name.", "unknown")
+        for table, total in read.items():
+            asked = statements.get(table, 0.0)
+            query = 1e3 * seconds.get(table, 0.0) / asked if asked else 0.0
+            for name, value in (
+                ("cache_hits", settled.get(table, 0.0)),
+                ("cache_misses", total - settled.get(table, 0.0)),
+                ("query_latency", query),
+                ("replication_latency", 1e3 * latency.get(table, 0.0)),
+            ):
+                told = {"name": table[0], "table": ".".join(table[1:]), "metric": name, "quantile": "0.5"}
+                metric.add_sample(metric.name, told, value)
+        yield metric
+
+    def _debeziums(self) -> Iterator[Metric]:
+        latency = {table: 1e3 * value for table, value in _by_table(REPLICATION_SECONDS).items()}
+        for name, what, values, together in (
+            ("MilliSecondsBehindSource", "Time from the newest write to its record's batch.", latency, max),
+            ("TotalNumberOfEventsSeen", "Events read from the events topic.", _by_table(EVENTS_READ), sum),
+            ("NumberOfEventsFiltered", "Copies of events.", _by_table(EVENTS, outcome="settled"), sum),
+            ("NumberOfErroneousEvents", "Dead letters.", _by_table(EVENTS, outcome="dead_lettered"), sum),
+        ):
+            metric = Metric(f"debezium_metrics_{name}", what, "unknown")
+            by_connector: dict[str, list[float]] = {}
+            for labels, value in values.items():
+                by_connector.setdefault(labels[0], []).append(value)
+            for connector, members in by_connector.items():
+                told = {"plugin": "cassandra", "name": connector, "context": "streaming"}
+                metric.add_sample(metric.name, told, float(together(members)))
+            yield metric
+
+
+def _by_table(metric: Collector, **only: str) -> dict[Labels, float]:
+    """The values of a metric, summed up over its other labels; those alone that have the labels `only`."""
+    found: dict[Labels, float] = {}
+    for family in metric.collect():
+        for sample in family.samples:
+            if sample.name.endswith("_created") or any(sample.labels[name] != value for name, value in only.items()):
+                continue
+            labels = sample.labels["connector"], sample.labels["keyspace"], sample.labels["table"]
+            found[labels] = found.get(labels, 0.0) + sample.value
+    return found
+
+
+REGISTRY.register(Twins())

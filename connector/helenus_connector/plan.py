@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.positions import Offsets
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One streaming query: connectors by events topic. `directory` is the run's own, made on each host."""
+    """One streaming query as it is now: the tables it reads, each as settings of its own, by events topic.
+
+    `held` is where to read on in these topics where that is not what the checkpoint says, `epochs` counts how often an
+    operator moved them. `slots` is how many tasks Spark runs at once. `directory` is the run's own, made on each host.
+    """
 
     worker: WorkerSettings
     connectors: dict[str, ConnectorSettings]
     directory: str
+    group: str = "default"
+    held: Offsets = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    slots: int = 1
 
     @property
     def consumer(self) -> dict[str, str]:
@@ -24,34 +33,36 @@ class Plan:
         return self.worker.consumer_config
 
     @property
-    def group(self) -> str:
-        """The consumer group that shows the lag."""
-        return "helenus-" + "+".join(sorted(c.name for c in self.connectors.values()))
-
-    @property
     def max_batch_size(self) -> int:
-        """Events in a batch, of all connectors."""
-        return sum(c.max_batch_size for c in self.connectors.values())
+        """Events in a batch, of all tables together."""
+        return max((c.max_batch_size for c in self.connectors.values()), default=1)
 
     @property
-    def due_file(self) -> str:
+    def due_file(self) -> Path:
         """Holds when the next key is to be read again, s since the epoch: from the driver, for the planner."""
-        return f"{self.directory}/due"
+        return Path(self.directory) / f"{self.group}.due"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps the query's offsets, and we what belongs to them."""
+        return self.worker.checkpoint_dir.absolute() / self.group
 
     @property
     def pending_file(self) -> Path:
-        """Holds the keys that wait for long, and when the last batch ended: it lasts as the checkpoint does."""
-        return self.worker.checkpoint_dir / "pending"
+        """Holds the keys that wait for long, and when the last batch ended."""
+        return self.checkpoint / "pending"
 
     @property
     def file(self) -> Path:
         """Where the driver leaves the plan for its planner: the source's options are no place for secrets."""
-        return Path(self.directory) / "plan"
+        return Path(self.directory) / f"{self.group}.plan"
 
     def save(self) -> None:
         """Write the plan to `file`, for this user alone."""
-        with open(os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        new = self.file.with_suffix(".new")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
             pickle.dump(self, out)
+        new.replace(self.file)
 
     @staticmethod
     def load(path: str) -> Plan:

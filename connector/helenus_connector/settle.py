@@ -13,6 +13,7 @@ import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from cassandra import ConsistencyLevel
 
@@ -33,8 +34,7 @@ def level(consistency: int, nodes: int, rf: int) -> int:
     return consistency if nodes + block_for(consistency, rf) > rf else ConsistencyLevel.ALL
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What a read must show for a Change: nodes that reported it, write time in µs, when it was first seen, s."""
 
     nodes: int
@@ -51,8 +51,7 @@ def proven(report: Report, consistency: int, rf: int, read_at: float, shown: int
     return read_at - report.seen >= min_age_s
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(NamedTuple):
     """A Change whose read is not proven: its id in the cache, write time in µs, when it was first seen, s."""
 
     change: bytes
@@ -101,8 +100,12 @@ class PendingKeys:
         self._replay = replay_s
         self._file = file
         self._keys: dict[Name, Pending] = {}
-        self._queue: list[tuple[float, int, Name]] = []
+        self._queues: dict[str, list[tuple[float, int, Name]]] = {}
         self._pushed = 0
+
+    def use(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float]) -> None:
+        """Go by other times. The keys of a topic that has none wait until it has again."""
+        self._timeout, self._replay = timeout_s, replay_s
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -114,17 +117,21 @@ class PendingKeys:
 
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
-        while self._queue:
-            due, _, name = self._queue[0]
+        return min((due for topic in self._timeout if (due := self._next_of(topic)) is not None), default=None)
+
+    def _next_of(self, topic: str) -> float | None:
+        queue = self._queues.get(topic, [])
+        while queue:
+            due, _, name = queue[0]
             held = self._keys.get(name)
             if held is not None and held.due == due:
                 return due
-            heapq.heappop(self._queue)
+            heapq.heappop(queue)
         return None
 
     def due(self, now: float) -> list[Pending]:
         """The keys to read again by now. They stay until `apply` hears of them."""
-        return [p for p in self._keys.values() if p.due <= now]
+        return [p for p in self._keys.values() if p.due <= now and p.topic in self._timeout]
 
     def apply(self, resolved: Iterable[Pending], found: Iterable[Pending], now: float) -> None:
         """Take over what a batch says: due keys that are resolved, and keys that wait, anew or again."""
@@ -140,15 +147,16 @@ class PendingKeys:
                 held.since = min(held.since, pending.since)
                 held.scope = max(held.scope, pending.scope)
                 continue
-            wait = self._timeout[pending.topic] * 2**pending.attempts
+            wait = self._timeout.get(pending.topic, 0.0) * 2**pending.attempts
             pending.due = now + min(wait, MAX_BACKOFF_S)
             self._keys[pending.name] = pending
             self._pushed += 1  # names have no order
-            heapq.heappush(self._queue, (pending.due, self._pushed, pending.name))
+            heapq.heappush(self._queues.setdefault(pending.topic, []), (pending.due, self._pushed, pending.name))
 
     def save(self, now: float) -> None:
         """Keep what a restart would not step back to. There is none as a rule: a read is proven within seconds."""
-        old = [(p.name, int(p.scope)) for p in self._keys.values() if p.since < now - self._replay[p.topic] / 2]
+        kept = [p for p in self._keys.values() if p.since < now - self._replay.get(p.topic, 0.0) / 2]
+        old = [(p.name, int(p.scope)) for p in kept]
         new = self._file.with_suffix(".new")
         new.write_bytes(pickle.dumps((now, old)))
         new.replace(self._file)
@@ -157,9 +165,8 @@ class PendingKeys:
         """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published."""
         found = []
         for (topic, partition, key, bounds), scope in _saved(self._file)[1]:
-            if topic in self._timeout:
-                unknown = Awaited(bytes(16), None, now)
-                found.append(Pending(topic, partition, key, scope, {unknown.change: unknown}, bounds=bounds))
+            unknown = Awaited(bytes(16), None, now)
+            found.append(Pending(topic, partition, key, scope, {unknown.change: unknown}, bounds=bounds))
         self.apply([], found, now)
 
 

@@ -1,13 +1,16 @@
 """The streaming source: events topics as a Spark Python Data Source.
 
-An offset is `{"tick": n, "topics": {topic: {partition: next offset}}}`. The tick moves when keys are due to be read
-again although no event came, and once in a while on a quiet topic, because Spark ends workers that idle for a minute.
+An offset is `{"tick": n, "topics": {topic: {partition: next offset}}}`. The tick moves when there is something to do
+although no event came: keys are due to be read again, a topic goes on from a held position, something is wrong with
+one; and once in a while on quiet topics, because Spark ends workers that idle for a minute.
 """
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +20,14 @@ from confluent_kafka import KafkaException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from helenus_connector.kafka_events import Offsets, Planner, Range, read
+from helenus_connector.kafka_events import Planner, Range, read
 from helenus_connector.plan import Plan
+from helenus_connector.positions import Offsets, overlaid
 from helenus_connector.settle import saved_at
 from helenus_schemas.errors import HelenusError, Kind
 
 COLUMNS = "topic string, partition int, offset long, timestamp long, key binary, value binary"
-"""A record of an events topic.
-
-Offset -1: no record; it tells the task that the partition is its own in this batch, and as timestamp how many events of
-the batch the topic no longer has.
-"""
+"""A record of an events topic, or, with a negative offset, a `Note` on one."""
 _SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -38,9 +38,26 @@ _SCHEMA = pa.schema(
         ("value", pa.binary()),
     ]
 )
+NOTE = -1
 _POLL_S = 0.02
-_WAIT_S = 0.4
+_LONGEST_POLL_S = 0.2
+_WAIT_S = 0.8
 _KEEP_WARM_S = 25.0
+_BEHIND_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a task must know of a partition beside its records; pickled as the value of a row with offset `NOTE`.
+
+    It is the task's own in this batch, read from `start` on, as planned in `epoch` of its topic. `lost` counts events
+    that the topic no longer has, `error` is why it cannot be read.
+    """
+
+    start: int
+    epoch: int
+    lost: int = 0
+    error: HelenusError | None = None
 
 
 class EventsSource(DataSource):
@@ -54,26 +71,47 @@ class EventsSource(DataSource):
         return COLUMNS
 
     def streamReader(self, schema: object) -> EventsReader:  # noqa: ARG002, N802
-        return EventsReader(Plan.load(self.options["plan"]))
+        return EventsReader(self.options["plan"])
 
 
-class _Ranges(InputPartition):
-    """The work of one task: ranges of one connector's partitions."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read."""
 
-    def __init__(self, ranges: Sequence[Range]) -> None:
-        self.ranges = tuple(ranges)
+    ranges: tuple[Range, ...]
+    data_loss: str
+    epoch: int
+    error: HelenusError | None = None
+
+    @property
+    def events(self) -> int:
+        return sum(r.end - r.start for r in self.ranges)
+
+
+class Parts(InputPartition):
+    """The work of one task."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
 
 
 class EventsReader(DataSourceStreamReader):
     """Plans batches in the driver's planner process, reads ranges in the workers."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan_file: str) -> None:
+        self.plan = Plan.load(plan_file)
+        self._seen: object = None
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
-        self._first: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._begun: set[str] = set()
+        self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._fresh: set[str] = set()
+        self._wrong: dict[str, HelenusError] = {}
+        self._behind: dict[str, float] = {}
         self._away: str | None = None
-        self._last_batch = time.time()
+        self._last_batch = self._last_event = time.time()
+        # Topics may join long after the start, and what was pending in them is of the run before all the same.
+        self._ended = saved_at(self.plan.pending_file) or time.time()
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the process that made them.
@@ -89,9 +127,11 @@ class EventsReader(DataSourceStreamReader):
         """What a batch from `start` may read. Waits a little for events, so that an idle query hardly spins."""
         until = time.monotonic() + _WAIT_S
         while True:
+            self._refresh()
             now = time.time()
             try:
                 latest = self._broker().latest(self._known())
+                begin = self._begin(start["topics"], latest)
             except KafkaException as error:
                 # A broker that is away makes no batch. A client that has met one is let go: it may go by the leaders
                 # of before the broker's restart for ever.
@@ -100,86 +140,128 @@ class EventsReader(DataSourceStreamReader):
                 time.sleep(1)
                 return start
             self._broker_is(None)
-            refuse_other_partitions(start["topics"], latest)
-            tick = start["tick"] + (now >= self._due())
-            end = {"tick": tick, "topics": limited(start["topics"], latest, limit)}
+            readable = {t: ends for t, ends in latest.items() if t not in self._wrong}
+            wake = bool(self._wrong or self.plan.held) or now >= self._due()
+            if not isinstance(limit, ReadAllAvailable):
+                limit = ReadMaxRows(self.plan.max_batch_size)
+            end = {"tick": start["tick"] + wake, "topics": limited(begin, readable, limit)}
             if end != start:
                 self._last_batch = now
+                if end["topics"] != start["topics"]:
+                    self._last_event = now
                 return end
             if isinstance(limit, ReadAllAvailable) or time.monotonic() > until:
                 return start
-            time.sleep(_POLL_S)
+            # The longer nothing comes, the less often it is asked: the first event of a while waits a little longer.
+            time.sleep(min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin = start["topics"]
-        everything = start["tick"] != end["tick"]
-        # The first batch may be planned again, when an attempt at it failed.
-        if self._first in (None, (start, end)):
-            self._first = (start, end)
-            begin = self._step_back(begin)
-            everything = True
-        tasks: list[InputPartition] = []
+        if self._planned != (start, end):  # a batch may be planned again, when an attempt at it failed
+            self._planned = (start, end)
+            self._fresh = self.plan.connectors.keys() - self._begun
+            self._begun |= self._fresh
+        begin = self._step_back(overlaid(start["topics"], self.plan.held))
+        parts: list[Part] = []
         for topic, connector in self.plan.connectors.items():
             ends = end["topics"].get(topic, {})
+            starts = begin.get(topic, {})
             ranges = [
-                Range(topic, int(p), begin.get(topic, {}).get(p, 0), last)
+                Range(topic, int(p), starts.get(p, 0), last)
                 for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
             ]
-            ranges = [r for r in ranges if everything or r.start < r.end]
+            error = self._wrong.get(topic)
+            everything = start["tick"] != end["tick"] or topic in self._fresh or error is not None
+            # A range may lie before what is held, if that was moved since the batch was planned.
+            ranges = [r for r in ranges if r.start < r.end or (everything and r.start == r.end)]
             shares = min(connector.tasks_max, len(ranges))
-            tasks.extend(_Ranges(ranges[i::shares]) for i in range(shares))
-        return tasks
+            loss, epoch = connector.errors_data_loss, self.plan.epochs.get(topic, 0)
+            parts.extend(Part(tuple(ranges[i::shares]), loss, epoch, error) for i in range(shares))
+        most = max((c.tasks_max for c in self.plan.connectors.values()), default=1)
+        return [Parts(task) for task in shared_out(parts, max(most, self.plan.slots))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Ranges)
-        owned = partition.ranges
-        header: list[list[object]] = [
-            [r.topic for r in owned],
-            [r.partition for r in owned],
-            [-1] * len(owned),
-            [0] * len(owned),
-        ]
-        yield _batch([*header, [None] * len(owned), [None] * len(owned)])
-        for place in owned:
-            lost: list[int] = []
-            for chunk in read(
-                self.plan.consumer, place, self.plan.connectors[place.topic].errors_data_loss, lost.append
-            ):
+        assert isinstance(partition, Parts)
+        notes = [(r, Note(r.start, p.epoch, error=p.error)) for p in partition.parts for r in p.ranges]
+        epochs = {(r.topic, r.partition): note.epoch for r, note in notes}
+        yield _notes(notes)
+        found: list[tuple[Range, Note]] = []
+
+        def lost(place: Range, events: int) -> None:
+            if events:
+                found.append((place, Note(place.start, epochs[place.topic, place.partition], lost=events)))
+
+        def failed(place: Range, error: HelenusError) -> None:
+            found.append((place, Note(place.start, epochs[place.topic, place.partition], error=error)))
+
+        for data_loss in ("fail", "continue"):
+            parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
+            places = [r for p in parts for r in p.ranges]
+            for chunk in read(self.plan.consumer, places, data_loss, lost, failed):
                 yield _batch(
                     [
-                        [place.topic] * len(chunk),
-                        [place.partition] * len(chunk),
+                        [m.topic() for m in chunk],
+                        [m.partition() for m in chunk],
                         [m.offset() for m in chunk],
                         [m.timestamp()[1] for m in chunk],
                         [m.key() for m in chunk],
                         [m.value() for m in chunk],
                     ]
                 )
-            if sum(lost):
-                yield _batch([[place.topic], [place.partition], [-1], [sum(lost)], [None], [None]])
+        if found:
+            yield _notes(found)
 
     def commit(self, end: dict[str, Any]) -> None:
+        by_connector: dict[str, Offsets] = {}
+        for topic, connector in self.plan.connectors.items():
+            if topic in end["topics"]:
+                by_connector.setdefault(connector.name, {})[topic] = end["topics"][topic]
         try:
-            self._broker().commit(end["topics"])
+            for name, offsets in by_connector.items():
+                self._broker().commit(f"helenus-{name}", offsets)
         except KafkaException as error:
-            structlog.get_logger().warning("source.commit_failed", error=str(error.args[0].str()))
+            structlog.get_logger(__name__).warning("source.commit_failed", error=str(error.args[0].str()))
 
     def stop(self) -> None:
-        if self._planner is not None:
-            self._planner.close()
-            self._planner = None
+        self._planner = None
+
+    def _refresh(self) -> None:
+        """Take over what the driver changed in the plan: a topic that left may come again with other partitions."""
+        told = self.plan.file.stat()
+        if (told.st_mtime_ns, told.st_ino) != self._seen:
+            self.plan = Plan.load(str(self.plan.file))
+            self._seen = (told.st_mtime_ns, told.st_ino)
+            self._partitions = {t: n for t, n in self._partitions.items() if t in self.plan.connectors}
+
+    def _begin(self, start: Offsets, latest: Offsets) -> Offsets:
+        """Where topics are to be read from, given where the last batch ended; finds what is wrong with any."""
+        begin = overlaid(start, self.plan.held)
+        now = time.monotonic()
+        self._wrong = {}
+        for topic in list(self._partitions):
+            if topic not in latest:  # deleted, or not made yet
+                del self._partitions[topic]
+            elif error := other_partitions(topic, begin, latest):
+                self._wrong[topic] = error
+            elif any(begin.get(topic, {}).get(p, 0) > last for p, last in latest[topic].items()):
+                # A broker that has just become the leader may not know its end for a moment.
+                if now - self._behind.setdefault(topic, now) > _BEHIND_S:
+                    what = f"{topic} ends before the position of its connector: was it made anew?"
+                    self._wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what)
+            else:
+                self._behind.pop(topic, None)
+        return begin
 
     def _broker_is(self, away: str | None) -> None:
         """Tell, once each time, that the broker is away or back."""
         if away is not None and self._away is None:
-            structlog.get_logger().warning("source.broker_away", error=away)
+            structlog.get_logger(__name__).warning("source.broker_away", error=away)
         elif away is None and self._away is not None:
-            structlog.get_logger().info("source.broker_back")
+            structlog.get_logger(__name__).info("source.broker_back")
         self._away = away
 
     def _broker(self) -> Planner:
         if self._planner is None:
-            self._planner = Planner(self.plan.consumer, self.plan.group)
+            self._planner = Planner(self.plan.consumer)
         return self._planner
 
     def _known(self) -> dict[str, int]:
@@ -197,41 +279,67 @@ class EventsReader(DataSourceStreamReader):
             return warm
 
     def _step_back(self, begin: Offsets) -> Offsets:
-        """The first batch of a process reads again what may have been pending when the last one ended."""
-        ended = int((saved_at(self.plan.pending_file) or time.time()) * 1000)
-        earlier: Offsets = {topic: dict(offsets) for topic, offsets in begin.items()}
-        for topic, connector in self.plan.connectors.items():
-            since = ended - connector.settle_replay_ms
+        """A topic's first batch in a process reads again what may have been pending when the last one ended."""
+        for topic in self._fresh & self.plan.connectors.keys():
+            since = int(self._ended * 1000) - self.plan.connectors[topic].settle_replay_ms
             found = self._broker().since({topic: self._known().get(topic, 0)}, since).get(topic, {})
             for partition, offset in found.items():
-                held = earlier.get(topic, {}).get(partition)
-                if held is not None and 0 <= offset < held:
-                    earlier[topic][partition] = offset
-        return earlier
+                there = begin.get(topic, {}).get(partition)
+                if there is not None and 0 <= offset < there:
+                    begin[topic][partition] = offset
+        return begin
 
 
-def refuse_other_partitions(start: Offsets, latest: Offsets) -> None:
-    """Raise HelenusError PARTITIONS_CHANGED if a topic has not the partitions it had: order per key would be lost."""
-    for topic, offsets in start.items():
-        if topic in latest and offsets.keys() != latest[topic].keys():
-            what = f"{topic} has {len(latest[topic])} partitions, and had {len(offsets)}"
-            raise HelenusError(Kind.PARTITIONS_CHANGED, what)
+def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusError | None:
+    """PARTITIONS_CHANGED if a topic has not the partitions it had: order per key would be lost."""
+    before, now = start.get(topic), latest[topic]
+    if not before or before.keys() == now.keys():
+        return None
+    return HelenusError(Kind.PARTITIONS_CHANGED, f"{topic} has {len(now)} partitions, and had {len(before)}")
 
 
 def limited(start: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
     """Where a batch from `start` ends: at `latest`, or before it so that no more than the limit's rows are read.
 
-    Each partition gets a share of the limit by its backlog, at least one row. No offset ever moves back.
+    Partitions get equal shares of the limit, and what some do not need goes to the others: a long backlog of one table
+    does not hold up the next. Each gets at least one row. No offset ever moves back.
     """
     backlog = {(t, p): last - start.get(t, {}).get(p, 0) for t, ps in latest.items() for p, last in ps.items()}
-    total = sum(n for n in backlog.values() if n > 0)
-    share = 1.0 if not isinstance(limit, ReadMaxRows) or total <= limit.max_rows else limit.max_rows / total
     end: Offsets = {topic: dict(offsets) for topic, offsets in start.items()}
-    for (topic, partition), rows in backlog.items():
-        take = rows if share == 1.0 else max(1, int(rows * share))
+    left = limit.max_rows if isinstance(limit, ReadMaxRows) else max(1, sum(backlog.values()))
+    waiting = len(backlog)
+    for (topic, partition), rows in sorted(backlog.items(), key=lambda item: item[1]):
+        take = max(0, rows if isinstance(limit, ReadAllAvailable) else min(rows, max(1, left // waiting)))
+        waiting -= 1
+        left = max(0, left - take)
         # A topic that is new is taken in with all its partitions, also those without events.
-        end.setdefault(topic, {})[partition] = start.get(topic, {}).get(partition, 0) + (take if rows > 0 else 0)
+        end.setdefault(topic, {})[partition] = start.get(topic, {}).get(partition, 0) + take
     return end
+
+
+def shared_out(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
+    """Parts for at most so many tasks, the large ones first to whoever has the least."""
+    if len(parts) <= tasks:
+        return [[part] for part in parts]
+    loads: list[tuple[int, int, list[Part]]] = [(0, i, []) for i in range(tasks)]
+    for part in sorted(parts, key=lambda p: -p.events):
+        events, i, held = min(loads, key=lambda load: load[:2])
+        held.append(part)
+        loads[i] = (events + part.events + 1, i, held)
+    return [held for _, _, held in loads]
+
+
+def _notes(notes: Sequence[tuple[Range, Note]]) -> pa.RecordBatch:
+    return _batch(
+        [
+            [r.topic for r, _ in notes],
+            [r.partition for r, _ in notes],
+            [NOTE] * len(notes),
+            [0] * len(notes),
+            [None] * len(notes),
+            [pickle.dumps(note) for _, note in notes],
+        ]
+    )
 
 
 def _batch(columns: Sequence[Sequence[object]]) -> pa.RecordBatch:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import javaproperties
 
 from helenus_connector.config import WorkerSettings
 from helenus_schemas.errors import HelenusError, Kind
@@ -16,11 +20,11 @@ _DEFAULTS = {
     # Four attempts a task: a Python worker that dies takes one task with it, not the batch.
     "spark.master": "local[*,4]",
     "spark.driver.memory": "512m",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
+    # Queries take turns: a long batch of one holds up no other.
+    "spark.scheduler.mode": "FAIR",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.minBatchesToRetain": "20",
     # Saves about 60 ms a batch against the default, on a local disk and on anything with atomic rename.
@@ -30,6 +34,8 @@ _DEFAULTS = {
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.adaptive.enabled": "false",
 }
+# With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
+_ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _LOGGING = """
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -48,29 +54,34 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     """Start Spark with the worker's `spark.*` over our defaults. Raises HelenusError if there is no Java 17."""
     _check_java()
     # Otherwise the workers take whatever `python3` is first in PATH.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    logging = directory / "log4j2.properties"
-    logging.write_text(_LOGGING)
-    settings = {**_DEFAULTS, **{f"spark.{key}": value for key, value in worker.spark.items()}}
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
+    # Its traces are of batches that failed or were interrupted: the first are told by the worker, the others are meant.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    log4j = directory / "log4j2.properties"
+    log4j.write_text(_LOGGING)
+    settings = _settings(worker)
     java = settings.get("spark.driver.extraJavaOptions", "")
     # When a query is stopped within foreachBatch, Spark matches the long Python error with a regular expression that
     # needs more than the default stack.
-    settings["spark.driver.extraJavaOptions"] = f"-Xss8m -Dlog4j.configurationFile={logging} {java}".strip()
+    settings["spark.driver.extraJavaOptions"] = f"-Xss8m -Dlog4j.configurationFile={log4j} {java}".strip()
     from pyspark.sql import SparkSession
 
-    # The driver's memory and Java options count only if they are there before the JVM is.
-    arguments = " ".join(f"--conf {_quoted(f'{key}={value}')}" for key, value in settings.items())
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} pyspark-shell"
-    builder = SparkSession.builder.appName("helenus")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    # The driver's memory and Java options count only if they are there before the JVM is. In a file, because everybody
+    # on the machine may read a command line.
+    file = directory / "spark.properties"
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+        javaproperties.dump(settings, out, timestamp=None)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
+    spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _settings(worker: WorkerSettings) -> dict[str, str]:
+    given = {f"spark.{key}": value for key, value in worker.spark.items()}
+    local = given.get("spark.master", _DEFAULTS["spark.master"]).startswith("local")
+    return {**_DEFAULTS, **(_ALONE if local else {}), **given}
 
 
 def _check_java() -> None:

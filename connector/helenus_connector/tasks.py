@@ -1,80 +1,145 @@
-"""The one `mapInArrow` stage: hands a task's events to each connector's `Stage`, returns what became of them."""
+"""The one `mapInArrow` stage: hands a task's events to each table's `Stage`, returns what became of them."""
 
 from __future__ import annotations
 
+import ctypes
 import pickle
-from collections import Counter
+import signal
+import sys
+import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.directory import use
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
 from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.settle import Pending
+from helenus_connector.source import NOTE, Note
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.cassandra import connect
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.config import CassandraSettings
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.log import Log
 
-OUTCOME = "outcome binary"
-"""One row a connector and task: a pickled `Outcome`."""
+DONE = "done binary"
+"""One row a topic and task: a pickled `Done`."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What became of some partitions of one topic: either its `outcome` or the `error` that stopped it.
+
+    `starts` is where they were read from, by partition as text, and `epoch` when that was planned. Without either, the
+    topic had left the plan, and nothing was done.
+    """
+
+    topic: str
+    epoch: int = 0
+    starts: dict[str, int] = field(default_factory=dict)
+    outcome: Outcome | None = None
+    error: HelenusError | None = None
+
 
 _stages: dict[tuple[str, str], Stage] = {}
+_sessions: dict[tuple[object, ...], Any] = {}
+_logs: dict[str, Log] = {}
 
 
 def task(
-    plan: Plan, due: dict[str, list[Pending]], trust_images: bool
+    plan: Plan, due: dict[str, list[Pending]], repeated: frozenset[str]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. `due` are pending keys by events topic; see `Stage.run` for `trust_images`."""
+    """The function for `mapInArrow`. `due` are pending keys by events topic; `repeated` are topics whose last batch
+    failed, see `trust_images` of `Stage.run`.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _end_with_parent()
         context = TaskContext.get()
         first = context is None or context.attemptNumber() == 0
-        owned: set[tuple[str, int]] = set()
+        done: dict[str, Done] = {}
+        lost: dict[str, int] = {}
         events: dict[str, list[Event]] = {}
-        lost: Counter[str] = Counter()
         for batch in batches:
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 event = Event(*row)
-                members = events.setdefault(event.topic, [])
-                if event.offset < 0:
-                    owned.add((event.topic, event.partition))
-                    lost[event.topic] += event.timestamp
-                else:
-                    members.append(event)
-        outcomes = []
-        for topic, members in events.items():
-            again = [p for p in due.get(topic, ()) if (topic, p.partition) in owned]
-            if members or again or lost[topic]:
-                outcome = _run(plan, topic, members, again, trust_images and first)
-                outcome.lost = lost[topic]
-                outcomes.append(pickle.dumps(outcome))
-        yield pa.RecordBatch.from_arrays([pa.array(outcomes, pa.binary())], names=["outcome"])
+                if event.offset != NOTE:
+                    events[event.topic].append(event)
+                    continue
+                note: Note = pickle.loads(event.value or b"")
+                about = done.setdefault(event.topic, Done(event.topic))
+                events.setdefault(event.topic, [])
+                about.starts[str(event.partition)] = note.start
+                about.epoch = note.epoch
+                about.error = about.error or note.error
+                lost[event.topic] = lost.get(event.topic, 0) + note.lost
+        for topic, about in done.items():
+            settings = plan.connectors.get(topic)
+            if settings is not None and about.error is None:
+                again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
+                _run(plan, settings, events[topic], again, first and topic not in repeated, about)
+                if about.outcome is not None:
+                    about.outcome.lost = lost[topic]
+        rows = [pickle.dumps(about) for about in done.values()]
+        yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
 
     return run
 
 
-def _run(plan: Plan, topic: str, events: list[Event], due: list[Pending], trust_images: bool) -> Outcome:
-    """Run a connector's stage. Its own errors are handed to the driver, which knows what to do with each kind."""
-    settings = plan.connectors[topic]
-    name = (plan.directory, settings.name)
-    stage = _stages.get(name)
+def _end_with_parent() -> None:
+    """Let this process die with the one that Spark runs it by: what it would still write may be old by then."""
+    pr_set_pdeathsig = 1
+    if sys.platform == "linux" and TaskContext.get() is not None:
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _run(
+    plan: Plan, settings: ConnectorSettings, events: list[Event], due: list[Pending], trust_images: bool, about: Done
+) -> None:
+    """Run a table's stage. Its errors are handed to the driver, which knows what to do with each kind."""
+    if not events and not due:
+        about.outcome = Outcome(settings.name)
+        return
+    log = _logs.get(plan.directory)
+    if log is None:
+        log = _logs[plan.directory] = KafkaLog(plan.worker.producer_config)
     try:
-        if stage is None:
-            directory = Path(plan.directory)
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
-            stage = _stages[name] = Stage(settings, session, KafkaLog(plan.worker.producer_config), directory)
-        return stage.run(events, due, trust_images)
+        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images)
     except HelenusError as error:
-        if stage is not None:
-            stage.log.close()
-        return Outcome(settings.name, error=error)
-    except BaseException:
-        # Spark runs the task again: nothing of this attempt may still be in the producer's queue.
-        if stage is not None:
-            stage.log.close()
-        raise
+        about.error = error
+    except Exception as error:
+        # A fault of ours in one table is not to stop the others.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        about.error = HelenusError(Kind.BATCH_FAILED, what, f"{settings.keyspace}.{settings.table}")
+    finally:
+        if about.outcome is None:
+            # All of it is done again: nothing of this attempt may still be in the producer's queue.
+            log.close()
+
+
+def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
+    """This process's stage for a table, made anew when its settings changed.
+
+    Its caches are the group's own, as another may read the same topic for another sink; and the epoch's, for who moves
+    a connector back wants its events told again.
+    """
+    directory = use(Path(plan.directory)) / plan.group / str(epoch)
+    name = (str(directory), settings.events)
+    stage = _stages.get(name)
+    if stage is None or stage.settings != settings:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        server = tuple(getattr(settings, field) for field in CassandraSettings.model_fields)
+        session = _sessions.get(server)
+        if session is None:
+            session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
+            _sessions[server] = session
+        stage = _stages[name] = Stage(settings, session, log, directory)
+    return stage

@@ -1,232 +1,243 @@
-"""A worker: one Spark session, one streaming query for its connectors, restarted when it fails for a passing reason."""
+"""A worker: many connectors on one Spark session, a streaming query for each of their groups."""
 
 from __future__ import annotations
 
-import os
+import math
 import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import structlog
-import tenacity
 
 from helenus_connector import metrics
-from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.plan import Plan
-from helenus_connector.registry import Registry
-from helenus_connector.shape import schemas
-from helenus_schemas.cassandra import connect
-from helenus_schemas.errors import Action, HelenusError, Kind, told_in
-from helenus_schemas.monitoring import serve
-from helenus_schemas.table import Table, read_tables
-from helenus_sinks.kafka import KafkaLog
+from helenus_connector.connectors import Connectors
+from helenus_connector.directory import make
+from helenus_connector.queries import Query
+from helenus_connector.rest import serve
+from helenus_connector.states import Connector
+from helenus_connector.tables import Tables
+from helenus_connector.topics import Topics
+from helenus_schemas.errors import Action, HelenusError, Kind
 
-_log = structlog.get_logger()
-_MAX_BACKOFF_S = 30.0
-
-
-def run_directory() -> Path:
-    """A directory of this run, in memory where the host has such a place: caches, schema ids and the plan lie there."""
-    base = Path("/dev/shm")
-    root = base if os.access(base, os.W_OK) else Path(tempfile.gettempdir())
-    for left in root.glob("helenus-*-*"):
-        _, owner, _ = left.name.split("-", 2)
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and left.owner() == Path.home().owner():
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"helenus-{os.getpid()}-", dir=root))
-
-
-class Topics:
-    """Makes the topics of connectors, each as soon as the agent has made its events topic."""
-
-    def __init__(self, worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> None:
-        self._worker = worker
-        self._missing = list(connectors)
-
-    def make(self) -> None:
-        """Make what can be made now. The data topic has as many partitions as the events topic: one in, one out.
-
-        Raises HelenusError PARTITIONS_CHANGED if it exists with another number, and the broker's errors.
-        """
-        if not self._missing:
-            return
-        log = KafkaLog(self._worker.producer_config)
-        counts = log.topics()
-        for connector in [c for c in self._missing if c.events in counts]:
-            events = counts[connector.events]
-            data = log.create(connector.data, events, {"cleanup.policy": "compact"})
-            if data != events:
-                what = f"{connector.events} has {events} partitions, {connector.data} has {data}"
-                raise HelenusError(Kind.PARTITIONS_CHANGED, what, connector.name)
-            if connector.has_dead_letters:
-                log.create(connector.dead_letters, 1, {})
-            self._missing.remove(connector)
-
-    def missing(self) -> list[str]:
-        """Events topics that do not exist yet."""
-        return [c.events for c in self._missing]
-
-
-def check(connectors: Sequence[ConnectorSettings], directory: Path, topics: Topics) -> None:
-    """Fail early: reach everything once, and refuse what cannot work. Raises HelenusError."""
-    topics.make()
-    for connector in connectors:
-        Registry(connector, directory / "schemas.json").check()
-        table = _table(connector)
-        schemas(table.only(connector.columns), connector)
-        if not table.cdc:
-            raise HelenusError(Kind.CDC_DISABLED, "the table has no cdc = true", table.full_name)
-
-
-def _table(connector: ConnectorSettings) -> Table:
-    session = connect(connector)
-    try:
-        name = f"{connector.keyspace}.{connector.table}"
-        table = next((t for t in read_tables(session, connector.keyspace).values() if t.full_name == name), None)
-    finally:
-        session.cluster.shutdown()
-    if table is None:
-        raise HelenusError(Kind.TABLE_MISSING, "there is no such table", name)
-    return table
+_log = structlog.get_logger(__name__)
+_TURN_S = 0.25
+_TOPICS_S = 1.0
+_LAG_S = 5.0
+_FIRST_PAUSE_S = 1.0
+_LAST_PAUSE_S = 30.0
 
 
 class Worker:
-    """Runs connectors until `stop` is called or an error stops them."""
+    """Runs connectors until `stop` is called, or until all that its files name have failed.
 
-    def __init__(self, worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> None:
+    `files` are the properties of connectors by name, as they were written.
+    """
+
+    def __init__(self, worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
         self.worker = worker
-        self.connectors = connectors
-        self.batches: Batches | None = None
+        self._files = files
+        self._topics = Topics(worker)
+        self.connectors = Connectors(worker, self._topics.earliest)
+        self._tables = Tables()
+        self._pauses: dict[str, float] = {}
+        self._queries: dict[str, Query] = {}
+        self._spark: Any = None
         self._stopping = threading.Event()
+        self._started = time.monotonic()
+        self._made_at = self._lag_at = 0.0
+        self._told: set[metrics.Labels] = set()
+        self._missing: set[metrics.Labels] = set()
 
     def stop(self) -> None:
         """Ask the worker to end; `run` returns within seconds. A batch that is under way is done again at the start."""
         self._stopping.set()
-        if self.batches is not None:
-            self.batches.stop()
+        self.connectors.changed.set()
+        for query in list(self._queries.values()):
+            query.stop()
 
     def ready(self) -> str | None:
-        """Why the worker is not ready, or None."""
-        if self.batches is None or not self.batches.done:
-            return "starting: no batch done yet"
-        return self.batches.trouble
+        """Why not all that is to run does, or None."""
+        return self.connectors.trouble() or self.health()
+
+    def health(self) -> str | None:
+        """What is wrong with the worker itself, however its connectors fare, or None."""
+        troubles = [query.trouble() for query in list(self._queries.values())]
+        starting = None if self._spark is not None else "starting: Spark is not there yet"
+        waiting = None if self._queries or not self._is_wanted() else "starting: no batch done yet"
+        return next(filter(None, [*troubles, starting, waiting]), None)
 
     def run(self) -> None:
-        """Run until `stop`. Raises HelenusError when an error stops the connectors."""
-        directory = run_directory()
+        """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: nobody can mend it
+        but who starts the worker again. Raises ConfigError for a configuration that cannot work.
+        """
+        self.connectors.load(self._files)
+        directory = make()
         server = None
+        pool = ThreadPoolExecutor(2, thread_name_prefix="worker")
+        session: Future[Any] | None = None
         try:
-            server = serve(*self.worker.listener, self.ready)
-            from helenus_connector.spark import session
+            server = serve(self.worker, self.connectors, self.ready, self.health)
+            from helenus_connector.spark import session as spark_session
 
-            topics = Topics(self.worker, self.connectors)
-            complete = self._complete(directory, topics)
-            # Spark takes seconds to load, which is well spent while servers start.
-            with ThreadPoolExecutor(1) as pool:
-                loading = pool.submit(session, self.worker, directory)
-                try:
-                    if not complete:
-                        self._wait(directory, topics)
-                except BaseException:
-                    loading.result().stop()
-                    raise
-                spark = loading.result()
-            for topic in topics.missing():
-                _log.warning("events.missing", topic=topic, advice="start the agent; it makes the topic")
-            try:
-                self._supervise(spark, directory, topics)
-            finally:
-                spark.stop()
+            looking: Future[None] | None = None
+            while not self._stopping.is_set():
+                if looking is None or looking.done():
+                    if looking is not None:
+                        looking.result()
+                        self._end_if_all_failed()
+                        # Spark takes seconds to load: it begins when there is something to run.
+                        session = session or pool.submit(spark_session, self.worker, directory)
+                    looking = pool.submit(self._look, directory)
+                if session is not None and session.done() and self._spark is None:
+                    self._spark = self._prepared(session.result())
+                if self._spark is not None:
+                    self._turn(directory)
+                self.connectors.changed.wait(_TURN_S)
+                self.connectors.changed.clear()
         finally:
+            for query in self._queries.values():
+                query.stop()
+            for query in self._queries.values():
+                query.join()
+            if session is not None and session.exception() is None:
+                session.result().stop()
+            pool.shutdown()
+            self._tables.close()
             if server is not None:
                 server.shutdown()
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _complete(self, directory: Path, topics: Topics) -> bool:
-        """Whether all is there; False if something is not, and there is time to wait for it."""
-        try:
-            check(self.connectors, directory, topics)
-        except HelenusError as error:
-            if _may_come(error) and self.worker.startup_timeout_ms:
-                return False
-            raise
-        return True
-
-    def _wait(self, directory: Path, topics: Topics) -> None:
-        """Wait for what is not there yet as long as `startup.timeout.ms` allows."""
-        for attempt in tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_may_come),
-            stop=tenacity.stop_any(
-                tenacity.stop_after_delay(self.worker.startup_timeout_ms / 1000),
-                tenacity.stop_when_event_set(self._stopping),
-            ),
-            wait=tenacity.wait_fixed(1),
-            sleep=tenacity.sleep_using_event(self._stopping),
-            before_sleep=_tell_wait,
-            reraise=True,
-        ):
-            with attempt:
-                check(self.connectors, directory, topics)
-
-    def _supervise(self, spark: Any, directory: Path, topics: Topics) -> None:
+    @staticmethod
+    def _prepared(spark: Any) -> Any:
         from helenus_connector.source import EventsSource
 
         spark.dataSource.register(EventsSource)
-        plan = Plan(self.worker, {c.events: c for c in self.connectors}, str(directory))
-        plan.save()
-        failures = 0
-        while not self._stopping.is_set():
-            self.batches = batches = Batches(plan, topics.make)
-            query = self._start(spark, plan, batches)
-            _log.info("query.started", connectors=[c.name for c in self.connectors])
-            self._await(query)
-            if self._stopping.is_set():
-                query.stop()
-                return
-            error = _cause(query, batches)
-            if error.action is not Action.RETRY:
-                raise error
-            metrics.ERRORS.labels(error.kind.value).inc()
-            failures = 1 if batches.done else failures + 1
-            wait = min(2.0 ** (failures - 1), _MAX_BACKOFF_S)
-            batches.trouble = str(error)
-            _log.warning("query.failed", error=str(error), restart_in_s=wait)
-            self._stopping.wait(wait)
+        return spark
 
-    def _start(self, spark: Any, plan: Plan, batches: Batches) -> Any:
-        frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
-        return (
-            frame.writeStream.queryName("helenus")
-            .option("checkpointLocation", str(self.worker.checkpoint_dir.absolute()))
-            .trigger(processingTime=f"{self.worker.batch_interval_ms} milliseconds")
-            .foreachBatch(batches.process)
-            .start()
-        )
+    def _turn(self, directory: Path) -> None:
+        """What is due: topics of new tables, queries of new groups, plans that changed, lag."""
+        now = time.monotonic()
+        if now - self._made_at > _TOPICS_S:
+            self._made_at = now
+            self._make_topics()
+        for group in self._groups() - self._queries.keys():
+            self._queries[group] = query = Query(self.worker, self.connectors, group, directory)
+            query.start(self._spark)
+        for query in self._queries.values():
+            query.refresh()
+        if now - self._lag_at > _LAG_S:
+            self._lag_at = now
+            self._tell_lag()
+            self._tell_states()
 
-    def _await(self, query: Any) -> None:
-        while query.isActive and not self._stopping.is_set():
-            time.sleep(0.1)
+    def _look(self, directory: Path) -> None:
+        """Look at the tables of the connectors whose time has come, one after the other."""
+        for name, connector in self.connectors.all().items():
+            if connector.wanted == "STOPPED" or connector.error or time.time() < connector.look_at:
+                continue
+            with self.connectors.lock:
+                settings = connector.settings
+                again = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
+                # Before the look: what is changed while it lasts wants another one at once.
+                connector.look_at = time.time() + again
+            try:
+                found = self._tables.look(settings, directory)
+                if self._may_wait():
+                    missing = [error for error in found.values() if error and error.kind is Kind.TABLE_MISSING]
+                    if missing:
+                        raise missing[0]
+            except HelenusError as error:
+                self._objected(name, connector, settings, error)
+                continue
+            self._pauses.pop(name, None)
+            if connector.looked is False and not found:
+                _log.warning(
+                    "tables.none", connector=name, table=settings.table, advice="ALTER TABLE … WITH cdc = true"
+                )
+            self.connectors.looked(name, settings, found)
 
+    def _objected(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
+        with self.connectors.lock:
+            if connector.settings is not settings:
+                return  # it was changed meanwhile
+            if error.action is Action.RETRY or self._may_wait():
+                pause = self._pauses.get(name, _FIRST_PAUSE_S)
+                self._pauses[name] = min(2 * pause, _LAST_PAUSE_S)
+                connector.trouble = error
+                connector.look_at = time.time() + (min(pause, _FIRST_PAUSE_S) if self._may_wait() else pause)
+                _log.info("connector.waiting", connector=name, reason=str(error))
+            else:
+                connector.error = error
+                _log.error("connector.failed", connector=name, error=str(error))
 
-def _may_come(error: BaseException) -> bool:
-    """Servers that start beside the worker, and a table that is made after it."""
-    return isinstance(error, HelenusError) and (error.action is Action.RETRY or error.kind is Kind.TABLE_MISSING)
+    def _may_wait(self) -> bool:
+        """Whether servers that start beside the worker, and tables that are made after it, still have time."""
+        return (time.monotonic() - self._started) * 1000 < self.worker.startup_timeout_ms
 
+    def _end_if_all_failed(self) -> None:
+        connectors = self.connectors.all()
+        if not connectors or any(c.file is None or c.wanted != "RUNNING" for c in connectors.values()):
+            return
+        errors = []
+        for connector in connectors.values():
+            never = None if connector.looked or self._may_wait() else connector.trouble
+            errors.append(connector.failure() or never)
+        if all(errors):
+            assert errors[0] is not None
+            raise errors[0]
 
-def _tell_wait(state: tenacity.RetryCallState) -> None:
-    _log.info("worker.waiting", reason=str(state.outcome and state.outcome.exception()))
+    def _is_wanted(self) -> bool:
+        return any(c.wanted == "RUNNING" for c in self.connectors.all().values())
 
+    def _groups(self) -> set[str]:
+        return {c.settings.query_group for c in self.connectors.all().values() if c.looked}
 
-def _cause(query: Any, batches: Batches) -> HelenusError:
-    """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
-    if isinstance(batches.failure, HelenusError):
-        return batches.failure
-    told = str(query.exception() or batches.failure or "the query ended")
-    lines = [line for line in told.splitlines() if line.strip()]
-    return told_in(told) or HelenusError(Kind.BATCH_FAILED, lines[-1][:500])
+    def _make_topics(self) -> None:
+        connectors = [c for c in self.connectors.all().values() if c.wanted == "RUNNING" and c.looked and not c.error]
+        waiting = [t for c in connectors for t in list(c.tasks.values()) if not t.ready and not t.error]
+        if not waiting:
+            return
+        try:
+            self._topics.make(waiting)
+        except HelenusError as error:
+            _log.warning("topics.waiting", reason=str(error))
+            return
+        for task in waiting:
+            if task.ready:
+                _log.info("task.ready", connector=task.connector, table=task.table)
+            elif task.error:
+                _log.error("task.failed", connector=task.connector, table=task.table, error=str(task.error))
+            elif task.labels not in self._missing:
+                self._missing.add(task.labels)
+                told = {"connector": task.connector, "topic": task.settings.events}
+                _log.warning("events.missing", **told, advice="start the agent; it makes the topic")
+
+    def _tell_lag(self) -> None:
+        tasks = [t for c in self.connectors.all().values() for t in list(c.tasks.values()) if t.ready]
+        try:
+            latest = self._topics.latest([task.settings.events for task in tasks])
+        except HelenusError:
+            return  # told by the queries
+        where = {group: self.connectors.held(group).where() for group in self._groups()}
+        for task in tasks:
+            at = where.get(task.settings.query_group, {}).get(task.settings.events, {})
+            ends = latest.get(task.settings.events, {})
+            metrics.LAG.labels(*task.labels).set(sum(max(0, end - at.get(p, 0)) for p, end in ends.items()))
+
+    def _tell_states(self) -> None:
+        told: set[metrics.Labels] = set()
+        for connector in self.connectors.all().values():
+            states = {task.id: task.state for task in connector.status().tasks}
+            for task in list(connector.tasks.values()):
+                if task.labels not in self._told:
+                    metrics.begin(task.labels, task.id)
+                metrics.state(task.labels, states.get(task.id, connector.wanted))
+                told.add(task.labels)
+        for labels in self._told - told:
+            metrics.forget(labels)
+        self._told = told

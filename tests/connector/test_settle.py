@@ -83,4 +83,6 @@ def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> 
     later.save(203.0)
     again = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
     again.load(204.0)
-    assert len(again) == 0
+    assert again.due(999.0) == []
+    again.use({"gone": 2.0}, {"gone": 30.0})
+    assert [p.topic for p in again.due(999.0)] == ["gone"], "kept for a connector that pauses"

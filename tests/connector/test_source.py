@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.kafka_events import Range
 from helenus_connector.plan import Plan
-from helenus_connector.source import EventsReader, limited, refuse_other_partitions
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_connector.source import EventsReader, Part, Parts, limited, other_partitions, shared_out
+from helenus_schemas.errors import Kind
 
 TOPIC = "events-ks.t"
+OTHER = "events-ks.u"
 offsets = st.dictionaries(st.sampled_from("0123"), st.integers(0, 10_000), min_size=1)
 
 
@@ -26,15 +29,22 @@ def test_a_limit_is_shared_and_nothing_moves_back(start: dict[str, int], more: d
     assert all(taken[p] >= 0 and end[p] <= max(latest.get(p, 0), start.get(p, 0)) for p in end)
     assert all(taken.get(p, 0) > 0 for p, n in more.items() if n)
     assert sum(taken.values()) <= limit + len(more)
+    assert sum(taken.values()) >= min(limit, sum(more.values()))
     everything = limited({TOPIC: start}, {TOPIC: latest}, ReadAllAvailable())[TOPIC]
     assert all(everything[p] == last for p, last in latest.items() if last > start.get(p, 0))
 
 
+def test_a_long_backlog_of_one_table_leaves_the_next_its_share() -> None:
+    latest = {TOPIC: {"0": 1_000_000}, OTHER: {"0": 300, "1": 0}}
+    assert limited({}, latest, ReadMaxRows(1000)) == {TOPIC: {"0": 700}, OTHER: {"0": 300, "1": 0}}
+
+
 class Broker:
-    """A broker's answers, for a planner: 4 partitions, and what `since` finds."""
+    """A broker's answers, for a planner: 4 partitions with so many events, and what `since` finds."""
 
     def __init__(self, found: dict[str, int]) -> None:
         self.found = found
+        self.ends: dict[str, dict[str, int]] = {}
 
     def partitions(self, topics: list[str]) -> dict[str, int]:
         return dict.fromkeys(topics, 4)
@@ -42,51 +52,117 @@ class Broker:
     def since(self, partitions: dict[str, int], _: int) -> dict[str, dict[str, int]]:
         return dict.fromkeys(partitions, self.found)
 
-
-def reader(found: dict[str, int], tasks: int = 1) -> EventsReader:
-    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": "c"}, "worker")
-    keys = {"name": "t", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
-    connector = ConnectorSettings.of({**keys, "tasks.max": str(tasks)}, "t")
-    planned = EventsReader(Plan(worker, {TOPIC: connector}, "/nowhere"))
-    planned._planner = Broker(found)  # type: ignore[assignment]
-    return planned
+    def latest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
+        return {topic: dict(self.ends[topic]) for topic in partitions if topic in self.ends}
 
 
-def offset(tick: int, *ends: int) -> dict[str, Any]:
-    return {"tick": tick, "topics": {TOPIC: {str(p): end for p, end in enumerate(ends)}}}
+class Planned:
+    """A reader whose plan is in a file, as the driver leaves it."""
+
+    def __init__(self, directory: Path, found: dict[str, int] | None = None, tasks: int = 1) -> None:
+        worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+        keys = {"name": "t", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://r"}
+        self.connector = ConnectorSettings.of({**keys, "tasks.max": str(tasks)}, "t")
+        self.plan = Plan(worker, {TOPIC: self.connector}, str(directory))
+        self.plan.save()
+        self.broker = Broker(found or {})
+        self.reader = EventsReader(str(self.plan.file))
+        self.reader._planner = self.broker  # type: ignore[assignment]
+
+    def change(self, **fields: Any) -> None:
+        self.plan = dataclasses.replace(self.plan, **fields)
+        self.plan.save()
+
+    def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[Part]]:
+        planned = self.reader.partitions(start, end)
+        return [list(task.parts) for task in planned if isinstance(task, Parts)]
+
+    def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[list[tuple[int, int, int]]]:
+        tasks = self.tasks(start, end)
+        return [[(r.partition, r.start, r.end) for part in task for r in part.ranges] for task in tasks]
 
 
-def ranges(planned: EventsReader, start: dict[str, Any], end: dict[str, Any]) -> list[list[tuple[int, int, int]]]:
-    return [[(r.partition, r.start, r.end) for r in task.ranges] for task in planned.partitions(start, end)]  # type: ignore[attr-defined]
+def offset(tick: int, *ends: int, topic: str = TOPIC) -> dict[str, Any]:
+    return {"tick": tick, "topics": {topic: {str(p): end for p, end in enumerate(ends)}}}
 
 
-def test_the_first_batch_steps_back_every_time_it_is_planned_and_later_ones_do_not() -> None:
-    planned = reader({"0": 7, "1": -1, "2": 30, "3": 0})
+def test_the_first_batch_steps_back_every_time_it_is_planned_and_later_ones_do_not(tmp_path: Path) -> None:
+    planned = Planned(tmp_path, {"0": 7, "1": -1, "2": 30, "3": 0})
     first, second, third = offset(0, 10, 10, 20, 0), offset(0, 12, 10, 20, 0), offset(0, 13, 10, 20, 0)
     stepped = [[(0, 7, 12), (1, 10, 10), (2, 20, 20), (3, 0, 0)]]
-    assert ranges(planned, first, second) == stepped
-    assert ranges(planned, first, second) == stepped
-    assert ranges(planned, second, third) == [[(0, 12, 13)]]
+    assert planned.ranges(first, second) == stepped
+    assert planned.ranges(first, second) == stepped
+    assert planned.ranges(second, third) == [[(0, 12, 13)]]
 
 
-def test_a_tick_plans_every_partition_so_that_due_keys_find_their_task() -> None:
-    planned = reader({}, tasks=2)
-    ranges(planned, offset(0, 0, 0, 0, 0), offset(0, 1, 1, 1, 1))
-    assert ranges(planned, offset(0, 1, 1, 1, 1), offset(1, 1, 1, 1, 1)) == [
+def test_a_topic_that_joins_later_steps_back_then(tmp_path: Path) -> None:
+    planned = Planned(tmp_path, {"0": 2})
+    planned.ranges(offset(0, 0), offset(0, 1))
+    planned.reader.plan = dataclasses.replace(planned.plan, connectors={OTHER: planned.connector})
+    joined = offset(0, 5, topic=OTHER), offset(0, 9, topic=OTHER)
+    assert planned.ranges(*joined) == [[(0, 2, 9)]]
+    assert planned.ranges(joined[1], offset(0, 11, topic=OTHER)) == [[(0, 9, 11)]]
+
+
+def test_a_tick_plans_every_partition_so_that_due_keys_find_their_task(tmp_path: Path) -> None:
+    planned = Planned(tmp_path, tasks=2)
+    planned.ranges(offset(0, 0, 0, 0, 0), offset(0, 1, 1, 1, 1))
+    assert planned.ranges(offset(0, 1, 1, 1, 1), offset(1, 1, 1, 1, 1)) == [
         [(0, 1, 1), (2, 1, 1)],
         [(1, 1, 1), (3, 1, 1)],
     ]
 
 
+def test_what_is_held_is_read_from_there_without_a_new_event_until_it_is_released(tmp_path: Path) -> None:
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 20, "1": 20}}
+    planned.tasks(offset(0, 20, 20), offset(0, 20, 20))
+    planned.change(held={TOPIC: {"1": 12}})
+    end = planned.reader.latestOffset(offset(0, 20, 20), ReadMaxRows(5))
+    assert end == offset(1, 20, 20)
+    assert planned.ranges(offset(0, 20, 20), end) == [[(0, 20, 20), (1, 12, 20)]]
+    planned.change(held={})
+    assert planned.reader.latestOffset(end, ReadMaxRows(5)) == end
+
+
+def test_a_range_before_what_an_operator_moved_to_is_not_done(tmp_path: Path) -> None:
+    """The batch was planned before the move: done as an empty range, it would take the move for done with."""
+    planned = Planned(tmp_path)
+    planned.tasks(offset(0, 0, 0), offset(0, 1, 1))
+    planned.reader.plan = dataclasses.replace(planned.plan, held={TOPIC: {"0": 500}})
+    assert planned.ranges(offset(0, 1, 1), offset(1, 9, 9)) == [[(1, 1, 9)]]
+
+
+def test_a_topic_with_other_partitions_is_told_to_its_connector_alone(tmp_path: Path) -> None:
+    planned = Planned(tmp_path)
+    planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
+    planned.broker.ends = {TOPIC: {"0": 5, "1": 0}, OTHER: {"0": 8}}
+    start = {"tick": 0, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 1}}}
+    end = planned.reader.latestOffset(start, ReadMaxRows(planned.plan.max_batch_size))
+    assert end == {"tick": 1, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 8}}}
+    errors = {part.ranges[0].topic: part.error for task in planned.tasks(start, end) for part in task}
+    assert errors[OTHER] is None
+    told = errors[TOPIC]
+    assert told is not None
+    assert told.kind is Kind.PARTITIONS_CHANGED
+
+
 def test_another_number_of_partitions_is_refused() -> None:
-    refuse_other_partitions({TOPIC: {"0": 1}}, {TOPIC: {"0": 5}})
-    with pytest.raises(HelenusError) as error:
-        refuse_other_partitions({TOPIC: {"0": 1}}, {TOPIC: {"0": 5, "1": 0}})
-    assert error.value.kind is Kind.PARTITIONS_CHANGED
+    assert other_partitions(TOPIC, {TOPIC: {"0": 1}}, {TOPIC: {"0": 5}}) is None
+    error = other_partitions(TOPIC, {TOPIC: {"0": 1}}, {TOPIC: {"0": 5, "1": 0}})
+    assert error is not None
+    assert error.kind is Kind.PARTITIONS_CHANGED
 
 
 def test_a_topic_that_appears_later_is_taken_in_whole() -> None:
     latest = {TOPIC: {"0": 3, "1": 0}}
     end = limited({}, latest, ReadMaxRows(10))
     assert end == latest
-    refuse_other_partitions(end, latest)
+    assert other_partitions(TOPIC, end, latest) is None
+
+
+def test_many_parts_go_to_few_tasks_of_like_size() -> None:
+    parts = [Part((Range(f"t{n}", 0, 0, n),), "fail", 0) for n in (1, 2, 3, 100, 4)]
+    tasks = shared_out(parts, 2)
+    assert [sum(part.events for part in task) for task in tasks] == [100, 10]
+    assert shared_out(parts, 5) == [[part] for part in parts]

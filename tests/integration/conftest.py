@@ -25,6 +25,20 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack with three Cassandra nodes, for tests marked `cluster`."""
+    overrides = {
+        "commitlog_segment_size": "4MiB",
+        "cdc_total_space": "512MiB",
+        # What a paused replica has not taken by then is dropped, and a hint.
+        "write_request_timeout": "1000ms",
+        "hints_flush_period": "500ms",
+    }
+    with Stack(tmp_path_factory.mktemp("three"), nodes=3, cassandra_yaml=overrides) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
 def status(stack: Stack) -> Status:
     return stack.status()
 

@@ -41,7 +41,7 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
     return path
 
 
-def eventually(check: Callable[[], Any], seconds: float, what: str) -> Any:
+def eventually(check: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
     """Wait until `check` answers with something true; returns it. What it last answered goes into the failure."""
     deadline = time.monotonic() + seconds
     while True:
@@ -49,7 +49,7 @@ def eventually(check: Callable[[], Any], seconds: float, what: str) -> Any:
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what}")
+            raise AssertionError(f"not within {seconds} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.5)
 
 
@@ -62,6 +62,12 @@ def _end_with_parent() -> None:
     """A test run that is killed leaves no process behind."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def total(metrics: Mapping[tuple[str, str], float], name: str, **labels: str) -> float:
+    """The sum of a metric over all series with these labels."""
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    return sum(v for (n, told), v in metrics.items() if n == name and all(w in told for w in wanted))
 
 
 @dataclass
@@ -92,7 +98,7 @@ class Command:
         return self
 
     def ready(self, seconds: float = 90) -> Command:
-        eventually(self._is_ready, seconds, f"{self.arguments[0]} is ready; its log ends:\n{self.tail()}")
+        eventually(self._is_ready, seconds, lambda: f"{self.arguments[0]} is ready; its log ends:\n{self.tail()}")
         return self
 
     def _is_ready(self) -> bool:
@@ -117,8 +123,7 @@ class Command:
 
     def total(self, name: str, **labels: str) -> float:
         """The sum of a metric over all series with these labels."""
-        wanted = [f'{key}="{value}"' for key, value in labels.items()]
-        return sum(v for (n, told), v in self.metrics().items() if n == name and all(w in told for w in wanted))
+        return total(self.metrics(), name, **labels)
 
     def kill(self) -> None:
         """kill -9, of this process alone."""
@@ -243,11 +248,19 @@ class Pipeline:
         self.adds_up(name)
 
     def adds_up(self, connector: str) -> None:
-        """events read = published + unchanged + settled + pending + dead-lettered"""
-        read = self.connector.total("helenus_connector_events_read_total", connector=connector)
-        done = self.connector.total("helenus_connector_events_total", connector=connector)
-        pending = self.connector.total("helenus_connector_events_pending", connector=connector)
-        assert read == done + pending, f"{read} events read, {done} done, {pending} pending"
+        """events read = published + unchanged + settled + pending + dead-lettered
+
+        A batch is counted when it is done, which may be a moment after its records are there.
+        """
+        names = ("events_read_total", "events_total", "events_pending")
+        counts = [0.0] * len(names)
+
+        def agree() -> bool:
+            metrics = self.connector.metrics()
+            counts[:] = [total(metrics, f"helenus_connector_{name}", connector=connector) for name in names]
+            return counts[0] == counts[1] + counts[2]
+
+        eventually(agree, 15, lambda: "{} events read, {} done, {} pending".format(*counts))
 
     def stop(self) -> None:
         for command in (getattr(self, "connector", None), self.agent):

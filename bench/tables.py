@@ -1,0 +1,104 @@
+"""What twenty connectors on one worker cost, against one.
+
+    python -m bench tables [--tables 20]
+
+In one run on one stack, first a worker with one connector, then one with a connector for each table:
+
+- write → record at 20 writes a second, over all tables.
+- Idle: the CPU of the worker, its JVM and its Python workers over half a minute without writes, and their memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.connector import cpu_of
+from bench.path import Arrivals, delays, report, running, topics_exist
+from helenus_schemas.transcode import long_bytes
+from helenus_stack import programs
+from helenus_stack.cql import session
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Terminal
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+SECONDS = 30
+WARM_UP_SECONDS = 20
+RATE = 20
+KEYS = 1_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=20)
+    tables = [f"t{i:02}" for i in range(parser.parse_args().tables)]
+    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder) / "stack", progress=Terminal()) as stack:
+        status = stack.status()
+        with session(status) as cassandra:
+            cassandra.execute(
+                "CREATE KEYSPACE bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+            )
+            for table in tables:
+                cassandra.execute(f"CREATE TABLE bench.{table} (k int PRIMARY KEY, v text) WITH cdc = true")
+            with running(programs.agent(status, stack.directory / "bench"), {}):
+                topics_exist(status, *(f"events-bench.{table}" for table in tables))
+                for some in (tables[:1], tables):
+                    measure(stack, status, cassandra, some)
+
+
+def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str]) -> None:
+    """A worker with a connector for each of some tables."""
+    folder = stack.directory / f"bench{len(tables)}"
+    made = [programs.connector(status, folder, "bench", table) for table in tables]
+    worker = programs.Program("connector", Path(status.directory), [made[-1].files[0], *(p.files[1] for p in made)])
+    with running(worker, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
+        topics = [f"data-bench.{table}" for table in tables]
+        topics_exist(status, *topics)
+        write(cassandra, tables, WARM_UP_SECONDS)
+        arrivals = Arrivals(status, *topics)
+        time.sleep(1)
+        writes = write(cassandra, tables, SECONDS)
+        time.sleep(5)
+        arrivals.close()
+        found = [d for t in tables for d in delays(writes[t], arrivals.seen[f"data-bench.{t}"])]
+        report(f"{len(tables)} tables, write → record", found)
+        pid = worker.process.pid
+        assert pid is not None
+        time.sleep(10)
+        before = cpu_of(pid)
+        time.sleep(SECONDS)
+        idle = (cpu_of(pid) - before) / SECONDS
+        print(f"{len(tables)} tables, idle: {idle:.1%} of a core, {memory_of(pid):.0f} MB resident", flush=True)
+
+
+def write(cassandra: Any, tables: list[str], seconds: float) -> dict[str, list[tuple[bytes, int, float]]]:
+    """Write at the rate, to one table after the other; key, write time in µs and acknowledgement of each, by table."""
+    statements = {t: cassandra.prepare(f"INSERT INTO bench.{t} (k, v) VALUES (?, ?) USING TIMESTAMP ?") for t in tables}
+    writes: dict[str, list[tuple[bytes, int, float]]] = {t: [] for t in tables}
+    start = time.monotonic()
+    for i in range(int(RATE * seconds)):
+        time.sleep(max(0.0, start + i / RATE - time.monotonic()))
+        table, key, written = tables[i % len(tables)], random.randrange(KEYS), time.time_ns() // 1000
+        cassandra.execute(statements[table], (key, "x" * 100, written))
+        writes[table].append((long_bytes(key), written, time.time()))
+    return writes
+
+
+def memory_of(process: int) -> float:
+    """MB that a process and those below it share out among them: pages of several count once."""
+    total, waiting = 0, [process]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                waiting += [int(child) for child in (task / "children").read_text().split()]
+        except (OSError, StopIteration):
+            continue
+    return total / 1024

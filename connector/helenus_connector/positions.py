@@ -1,0 +1,98 @@
+"""Where connectors stand in their events topics.
+
+Spark's checkpoint holds one position of all topics of a query, and moves it with every batch. A topic whose part of a
+batch was not done, because its connector failed, paused or is to go back, is *held*: it goes on from there instead.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+Offsets = dict[str, dict[str, int]]
+"""Next offset by topic and partition; partitions are text, because this is kept as JSON."""
+
+
+def overlaid(offsets: Mapping[str, Mapping[str, int]], held: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """`offsets`, but where something is held that."""
+    return {topic: {**offsets.get(topic, {}), **held.get(topic, {})} for topic in [*offsets, *held]}
+
+
+def committed(checkpoint: Path) -> Offsets:
+    """Where the last batch that Spark has as done ended: nothing if there was none.
+
+    The format is Spark's: `commits/N` says that batch N is done, `offsets/N` ends with a line for each source.
+    """
+    done = sorted((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), reverse=True)
+    for batch in done:
+        try:
+            told = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
+        except FileNotFoundError:  # it was cleaned up meanwhile
+            continue
+        topics: Offsets = json.loads(told)["topics"]
+        return topics
+    return {}
+
+
+class Held:
+    """The held positions of one query, kept beside its checkpoint. Its methods may be called from any thread.
+
+    What an operator sets by `move` is not for a batch that was planned before: `epoch` tells them apart.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self._file = file = checkpoint / "held"
+        self._lock = threading.Lock()
+        self._epochs: dict[str, int] = {}
+        try:
+            self._offsets: Offsets = json.loads(file.read_text())
+        except FileNotFoundError:
+            self._offsets = {}
+
+    def offsets(self) -> Offsets:
+        """A copy of what is held."""
+        with self._lock:
+            return {topic: dict(offsets) for topic, offsets in self._offsets.items()}
+
+    def where(self) -> Offsets:
+        """Where every topic of the query stands that was ever read."""
+        return overlaid(committed(self._checkpoint), self.offsets())
+
+    def epoch(self, topic: str) -> int:
+        """How often `move` was called for a topic in this run."""
+        with self._lock:
+            return self._epochs.get(topic, 0)
+
+    def hold(self, topic: str, starts: Mapping[str, int]) -> None:
+        """These partitions were to be read from here, and were not done."""
+        with self._lock:
+            self._offsets.setdefault(topic, {}).update(starts)
+            self._save()
+
+    def release(self, topic: str, partitions: Iterable[str]) -> None:
+        """These partitions are done, as far as their batch went."""
+        with self._lock:
+            held = self._offsets.get(topic)
+            if held is None:
+                return
+            for partition in partitions:
+                held.pop(partition, None)
+            if not held:
+                del self._offsets[topic]
+            self._save()
+
+    def move(self, topic: str, offsets: Mapping[str, int]) -> None:
+        """Go on from here, whatever a batch that is under way makes of it."""
+        with self._lock:
+            self._epochs[topic] = self._epochs.get(topic, 0) + 1
+            self._offsets.setdefault(topic, {}).update(offsets)
+            self._save()
+
+    def _save(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(self._offsets))
+        new.replace(self._file)

@@ -1,0 +1,124 @@
+"""A streaming query of Spark for the connectors of one group, started again when it ends for a passing reason."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from helenus_connector import metrics
+from helenus_connector.batches import Batches
+from helenus_connector.config import WorkerSettings
+from helenus_connector.connectors import Connectors
+from helenus_connector.plan import Plan
+from helenus_connector.states import Task
+from helenus_schemas.errors import HelenusError, Kind, told_in
+
+_log = structlog.get_logger(__name__)
+_MAX_BACKOFF_S = 30.0
+
+
+class Query:
+    """Runs from `start` until `stop`. `directory` is the run's own."""
+
+    def __init__(self, worker: WorkerSettings, connectors: Connectors, group: str, directory: Path) -> None:
+        self._worker = worker
+        self._connectors = connectors
+        self._group = group
+        self._directory = directory
+        self._held = connectors.held(group)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._plan: Plan | None = None
+        self._slots = 1
+        self._batches: Batches | None = None
+        self._trouble: str | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, spark: Any) -> None:
+        """Begin, in a thread of its own."""
+        self._slots = spark.sparkContext.defaultParallelism
+        self.refresh()
+        self._thread = threading.Thread(target=self._supervise, args=(spark,), name=f"query-{self._group}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end. A batch that is under way is done again at the next start."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def refresh(self) -> tuple[Plan, Mapping[str, Task]]:
+        """The plan as it is now, saved for the planner if it changed, and its tasks by events topic."""
+        with self._lock:
+            tasks = self._connectors.running(self._group, time.time())
+            held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
+            plan = Plan(
+                self._worker,
+                {topic: task.settings for topic, task in tasks.items()},
+                str(self._directory),
+                self._group,
+                held,
+                {topic: self._held.epoch(topic) for topic in tasks},
+                self._slots,
+            )
+            if plan != self._plan:
+                plan.save()
+                self._plan = plan
+            return plan, tasks
+
+    def trouble(self) -> str | None:
+        """Why it is not ready, or None."""
+        if self._batches is None or not self._batches.done:
+            return self._trouble or "starting: no batch done yet"
+        return self._trouble
+
+    def _supervise(self, spark: Any) -> None:
+        failures = 0
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
+        while not self._stopping.is_set():
+            self._batches = batches = Batches(self.refresh, self._held)
+            query = self._begin(spark, batches)
+            _log.info("query.started", group=self._group)
+            while query.isActive and not self._stopping.wait(0.1):
+                if batches.done:
+                    self._trouble = None
+            if self._stopping.is_set():
+                query.stop()
+                return
+            error = _cause(query, batches)
+            metrics.ERRORS.labels(error.kind.value).inc()
+            failures = 1 if batches.done else failures + 1
+            wait = min(2.0 ** (failures - 1), _MAX_BACKOFF_S)
+            self._trouble = str(error)
+            _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
+            self._stopping.wait(wait)
+
+    def _begin(self, spark: Any, batches: Batches) -> Any:
+        plan, _ = self.refresh()
+        frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
+        return (
+            frame.writeStream.queryName(f"helenus-{self._group}")
+            .option("checkpointLocation", str(plan.checkpoint))
+            .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
+            .foreachBatch(batches.process)
+            .start()
+        )
+
+
+def _cause(query: Any, batches: Batches) -> HelenusError:
+    """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
+    if isinstance(batches.failure, HelenusError):
+        return batches.failure
+    told = str(query.exception() or batches.failure or "the query ended")
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return told_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

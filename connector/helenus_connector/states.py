@@ -1,0 +1,123 @@
+"""How a connector and its tasks fare."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from helenus_connector.config import ConnectorSettings
+from helenus_schemas.errors import Action, HelenusError, Kind
+
+Wanted = Literal["RUNNING", "PAUSED", "STOPPED"]
+_MISSING_S = 30.0
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """A task as Kafka Connect's status shows it; `trace` says why it failed."""
+
+    id: int
+    state: str
+    trace: str | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """A connector as Kafka Connect's status shows it."""
+
+    state: str
+    trace: str | None
+    tasks: list[TaskStatus]
+
+
+@dataclass(eq=False)
+class Task:
+    """One table of a connector, and how it fares. `settings` are of this table alone.
+
+    It is `ready` when its topics are there. `error` ended it; `trouble` may pass, and it is tried again at `retry_at`,
+    s since the epoch.
+    """
+
+    id: int
+    settings: ConnectorSettings
+    ready: bool = False
+    error: HelenusError | None = None
+    trouble: HelenusError | None = None
+    retry_at: float = 0.0
+    _failures: int = 0
+    _failing_since: float = 0.0
+
+    @property
+    def connector(self) -> str:
+        return self.settings.name
+
+    @property
+    def table(self) -> str:
+        return f"{self.settings.keyspace}.{self.settings.table}"
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Connector, keyspace and table, as metrics have them."""
+        return self.settings.name, self.settings.keyspace, self.settings.table
+
+    def failed(self, error: HelenusError, now: float) -> None:
+        """An attempt at its work failed. What may pass is tried again, after a pause that grows."""
+        self._failing_since = self._failing_since if self._failures else now
+        self._failures += 1
+        for_s = now - self._failing_since
+        timeout_ms = self.settings.errors_retry_timeout
+        may_pass = error.action is Action.RETRY and not 0 <= timeout_ms <= for_s * 1000
+        # A table that was there may be dropped to be made anew, and has time for it.
+        if may_pass or (error.kind is Kind.TABLE_MISSING and for_s < _MISSING_S):
+            longest = min(0.5 * 2 ** min(self._failures - 1, 16), self.settings.errors_retry_delay_max_ms / 1000)
+            self.trouble, self.retry_at = error, now + random.uniform(longest / 2, longest)
+        else:
+            self.error = error
+
+    def succeeded(self) -> None:
+        """Its part of a batch was done."""
+        self.trouble, self.retry_at, self._failures = None, 0.0, 0
+
+    def restart(self) -> None:
+        """Forget what failed, and try again."""
+        self.error = None
+        self.succeeded()
+
+
+@dataclass(eq=False)
+class Connector:
+    """What is wanted of a connector, and its tasks by table. `file` is what its properties file said, if it has one.
+
+    `error` speaks against all of it; `trouble` may pass. Its tables are looked at again at `look_at`, s since the
+    epoch; `looked` says that this went well once.
+    """
+
+    config: dict[str, str]
+    settings: ConnectorSettings
+    wanted: Wanted = "RUNNING"
+    file: dict[str, str] | None = None
+    tasks: dict[str, Task] = field(default_factory=dict)
+    error: HelenusError | None = None
+    trouble: HelenusError | None = None
+    look_at: float = 0.0
+    looked: bool = False
+    forgotten: set[str] = field(default_factory=set)
+
+    def failure(self) -> HelenusError | None:
+        """Why nothing of it works, if nothing does."""
+        errors = [task.error for task in self.tasks.values()]
+        return self.error or (errors[0] if errors and all(errors) else None)
+
+    def status(self) -> Status:
+        stopped = self.wanted == "STOPPED"
+        state = "FAILED" if self.error and not stopped else self.wanted
+        tasks = [] if stopped else [self._status(task) for task in self.tasks.values()]
+        return Status(state, str(self.error) if state == "FAILED" else None, tasks)
+
+    def _status(self, task: Task) -> TaskStatus:
+        if task.error is not None:
+            return TaskStatus(task.id, "FAILED", str(task.error))
+        if self.wanted == "PAUSED":
+            return TaskStatus(task.id, "PAUSED")
+        return TaskStatus(task.id, "RUNNING" if task.ready and not self.error else "UNASSIGNED")

@@ -1,0 +1,189 @@
+"""`helenus-connector top`: how the tables of a worker fare, from its `/metrics` and its REST API."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from helenus_connector.metrics import Labels
+from helenus_schemas.errors import HelenusError, Kind
+
+_TIMEOUT_S = 10.0
+_PREFIX = "helenus_connector_"
+_STYLES = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "STOPPED": "yellow"}
+
+
+@dataclass(frozen=True)
+class Worker:
+    """How to reach a worker's listener. `login` is user:password."""
+
+    url: str
+    login: str | None = None
+    cafile: Path | None = None
+    certfile: Path | None = None
+    keyfile: Path | None = None
+
+    def get(self, path: str) -> str:
+        """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
+        address = self.url.rstrip("/") + path
+        try:
+            request = urllib.request.Request(address)
+            if self.login is not None:
+                request.add_header("Authorization", "Basic " + base64.b64encode(self.login.encode()).decode())
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls()) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                what = f"the worker answered {error.code} {error.reason}"
+        except urllib.error.URLError as error:
+            what = f"no worker answers: {getattr(error.reason, 'strerror', None) or error.reason}"
+        except (OSError, ValueError) as error:
+            what = f"no worker answers: {error}"
+        raise HelenusError(Kind.WORKER_UNREACHABLE, what, address)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self.url.startswith("https:"):
+            return None
+        context = ssl.create_default_context(cafile=self.cafile)
+        if self.certfile is not None:
+            context.load_cert_chain(self.certfile, self.keyfile)
+        return context
+
+
+@dataclass
+class Fares:
+    """How a table fares at a moment: the values of its metrics by name, summed up, and its task's state."""
+
+    state: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+
+    def get(self, name: str) -> float:
+        return self.values.get(name, 0.0)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a worker told at a time, s: its tables, and why connectors or tasks failed."""
+
+    at: float
+    tables: Mapping[Labels, Fares]
+    failures: tuple[str, ...] = ()
+
+
+def look(worker: Worker) -> Moment:
+    """How a worker's tables fare now. Raises HelenusError WORKER_UNREACHABLE."""
+    told = worker.get("/metrics")
+    tables: dict[Labels, Fares] = {}
+    try:
+        samples = [s for family in text_string_to_metric_families(told) for s in family.samples]
+        status = json.loads(worker.get("/connectors?expand=status"))
+        failures = tuple(_failures(status))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"that is no worker of Helenus: {type(error).__name__} {error}"
+        raise HelenusError(Kind.WORKER_UNREACHABLE, what, worker.url) from None
+    for sample in samples:
+        labels = sample.labels
+        if not sample.name.startswith(_PREFIX) or not {"connector", "keyspace", "table"} <= labels.keys():
+            continue
+        fares = tables.setdefault((labels["connector"], labels["keyspace"], labels["table"]), Fares())
+        name = sample.name[len(_PREFIX) :]
+        if name == "task_state":
+            fares.state = labels["state"] if sample.value else fares.state
+            continue
+        for key in (name, f"{name}/{labels.get('outcome', '')}"):
+            fares.values[key] = fares.get(key) + sample.value
+    return Moment(time.monotonic(), tables, failures)
+
+
+def _failures(status: Mapping[str, Any]) -> Iterator[str]:
+    for name, of in sorted(status.items()):
+        for part in (of["status"]["connector"], *of["status"]["tasks"]):
+            if part["state"] == "FAILED":
+                number = f" task {part['id']}" if "id" in part else ""
+                yield f"{name}{number}: {part.get('trace', 'failed').splitlines()[0]}"
+
+
+def view(before: Moment, now: Moment) -> RenderableType:
+    """The table of what happened between two moments."""
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("connector", "table", "state"):
+        grid.add_column(heading, no_wrap=True, overflow="ellipsis")
+    for heading in ("events/s", "records/s", "copies", "lag", "pending", "latency", "query", "errors", "dead", "lost"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    seconds = now.at - before.at
+    for labels, fares in sorted(now.tables.items()):
+        grid.add_row(*_row(labels, before.tables.get(labels, Fares()), fares, seconds))
+    if not now.tables:
+        return Text("The worker has no tables yet.")
+    return Group(grid, *(Text(line, style="red") for line in now.failures))
+
+
+def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:
+    def more(name: str) -> float:
+        change = now.get(name) - before.get(name)
+        return change if change >= 0 else now.get(name)  # the worker was started again
+
+    read, statements = more("events_read_total"), more("statements_total")
+    latency = now.get("replication_latency_seconds")
+    yield labels[0]
+    yield f"{labels[1]}.{labels[2]}"
+    yield Text(now.state or "?", style=_STYLES.get(now.state, ""))
+    yield _number(read / seconds)
+    yield _number(more("records_total") / seconds)
+    yield f"{more('events_total/settled') / read:.0%}" if read else "-"
+    yield _number(now.get("lag_events"))
+    yield _number(now.get("events_pending"))
+    yield _duration(latency) if latency else "-"
+    yield _duration(more("query_seconds_total") / statements) if statements else "-"
+    for name in ("table_errors_total", "events_total/dead_lettered", "events_lost_total"):
+        yield Text(_number(now.get(name)), style="red" if now.get(name) else "")
+
+
+def _number(value: float) -> str:
+    for unit, size, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
+        if value >= least:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.1f}" if 0 < value < 10 and value != int(value) else f"{value:.0f}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def show(worker: Worker, interval: float, once: bool) -> None:
+    """Print what happens within `interval` seconds, `once` or until interrupted. Raises HelenusError if nobody answers
+    at first; a worker that goes away later is waited for.
+    """
+    console = Console()
+    before = look(worker)
+    if once:
+        time.sleep(interval)
+        console.print(view(before, look(worker)))
+        return
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            title = Text(f"{worker.url}  {time.strftime('%H:%M:%S')}  every {interval:g} s, Ctrl-C ends", style="dim")
+            try:
+                now = look(worker)
+                live.update(Group(title, view(before, now)), refresh=True)
+                before = now
+            except HelenusError as error:
+                live.update(Group(title, Text(str(error), style="red")), refresh=True)

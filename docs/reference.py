@@ -1,0 +1,123 @@
+"""Writes docs/configuration.md from the models that read the files: `make reference`. A test compares the two."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from helenus_agent.config import AgentSettings
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_schemas.config import About, Alias, Settings
+
+HEAD = """# Configuration
+
+Java properties files: one for each agent, one for each worker, one for each connector. This page is made from the
+models that read them (`make reference`). `helenus-agent validate` and `helenus-connector validate` check files against
+them, without any server, and name all that is wrong at once. Examples: [agent](../agent/agent.properties),
+[worker](../connector/worker.properties), [table](../connector/table.properties).
+
+- A value may hold `${env:NAME}` or `${file:PATH:KEY}`: a variable of the environment, a key of another properties file.
+  Secrets are best written so. Neither they nor literal ones are ever shown: in messages, in the log, over REST, in
+  process lists. (Only `spark.*.extraJavaOptions` are seen there: a JVM takes them on its command line.)
+- Durations end in `.ms`. A list is separated by commas. A key that ends in `.*` hands on what is below it.
+- Keys of DataStax's and Debezium's that mean the same are taken too, with a warning that names the key to use.
+"""
+COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
+    ("The agent", "`helenus-agent agent.properties`", AgentSettings),
+    ("The worker", "`helenus-connector worker.properties table.properties ...`: the first file.", WorkerSettings),
+    ("A connector", "One file for each, behind the worker's; or a body of the REST API.", ConnectorSettings),
+)
+
+
+def page() -> str:
+    """The whole page."""
+    return HEAD + "".join(f"\n## {title}\n{intro}\n{''.join(_sections(model))}" for title, intro, model in COMMANDS)
+
+
+def _sections(model: type[Settings]) -> Iterator[str]:
+    own = [field for name, field in model.model_fields.items() if name in model.__annotations__]
+    fields = own + [field for field in model.model_fields.values() if field not in own]
+    for group in dict.fromkeys(_about(f).group for f in fields):
+        yield f"\n### {group}\n| key | what it is | type | default | importance |\n|---|---|---|---|---|\n"
+        for field in (f for f in fields if _about(f).group == group):
+            yield f"| {' | '.join(_row(model, field))} |\n"
+    unused = {key: alias for key, alias in _aliases(model).items() if not alias.use}
+    if unused:
+        yield "\n### Keys of other products that are taken and not needed\n| key | because |\n|---|---|\n"
+        for why in dict.fromkeys(alias.why for alias in unused.values()):
+            yield f"| {', '.join(f'`{key}`' for key, alias in unused.items() if alias.why == why)} | {why} |\n"
+
+
+def _row(model: type[Settings], field: FieldInfo) -> tuple[str, ...]:
+    assert field.alias
+    assert field.description, field.alias
+    passed = f"{field.alias}." in model.prefixes()
+    also = [f"`{key}`" for key, alias in _aliases(model).items() if alias.use == field.alias]
+    if passed:
+        below = {key: alias.use for key, alias in _aliases(model).items() if alias.use.startswith(f"{field.alias}.")}
+        also = [f"`{key}` for `{use}`" for key, use in below.items() if use not in _keys(model)]
+    told = " ".join(field.description.split()).replace("|", "\\|")
+    if also:
+        told += f" Also taken: {', '.join(also)}."
+    key = f"`{field.alias}.*`" if passed else f"`{field.alias}`"
+    return key, told, "as its library's" if passed else _type(field), _default(field), _about(field).importance.lower()
+
+
+def _type(field: FieldInfo) -> str:
+    kind: Any = field.annotation
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(k for k in get_args(kind) if k is not type(None))
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    choice = next((m.pattern for m in field.metadata if hasattr(m, "pattern")), "")
+    if choice:
+        return ", ".join(f"`{value}`" for value in choice.strip("^()$").split("|"))
+    name = "list" if get_origin(kind) is tuple else _NAMES[kind]
+    return " ".join([name, *_bounds(field)])
+
+
+_NAMES = {str: "text", int: "number", bool: "`true`, `false`", Path: "path", SecretStr: "secret"}
+
+
+def _bounds(field: FieldInfo) -> Iterator[str]:
+    least = [m.ge for m in field.metadata if isinstance(m, annotated_types.Ge)]
+    least += [m.gt + 1 for m in field.metadata if isinstance(m, annotated_types.Gt)]  # type: ignore[operator]
+    most = [m.le for m in field.metadata if isinstance(m, annotated_types.Le)]
+    most += [m.lt - 1 for m in field.metadata if isinstance(m, annotated_types.Lt)]  # type: ignore[operator]
+    if least:
+        yield f"from {max(least)}"  # type: ignore[type-var]
+    if most:
+        yield f"to {min(most)}"  # type: ignore[type-var]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    value = field.default
+    if isinstance(value, tuple):
+        value = ",".join(value)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    return "" if value in ("", None, {}) else f"`{value}`"
+
+
+def _keys(model: type[Settings]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _about(field: FieldInfo) -> About:
+    return next(m for m in field.metadata if isinstance(m, About))
+
+
+def _aliases(model: type[Settings]) -> dict[str, Alias]:
+    return {key: Alias(what) if isinstance(what, str) else what for key, what in model.aliases.items()}
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")

@@ -1,0 +1,198 @@
+"""What an operator may do with connectors, and how their tasks fare: no Spark, no servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from helenus_connector.config import WorkerSettings
+from helenus_connector.connectors import Connectors, NotStopped, Unknown
+from helenus_connector.positions import Held, committed
+from helenus_connector.states import Task
+from helenus_schemas.config import ConfigError
+from helenus_schemas.errors import HelenusError, Kind
+
+CONFIG = {"keyspace": "ks", "table": "t", "output.format": "json"}
+TOPIC = "events-ks.t"
+
+
+def earliest(topics: Sequence[str]) -> dict[str, dict[str, int]]:
+    return {topic: {"0": 5, "1": 0} for topic in topics}
+
+
+def connectors(directory: Path) -> Connectors:
+    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+    return Connectors(worker, earliest)
+
+
+def running(of: Connectors, now: float = 0.0, group: str = "default") -> dict[str, Task]:
+    for connector in of.all().values():
+        for task in connector.tasks.values():
+            task.ready = True
+    return of.running(group, now)
+
+
+def commit(directory: Path, batch: int, topics: dict[str, dict[str, int]]) -> None:
+    """What Spark leaves of a batch that is done."""
+    for name, text in (("offsets", "v1\n{}\n" + json.dumps({"tick": 0, "topics": topics})), ("commits", "v1\n{}")):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        (directory / name / str(batch)).write_text(text)
+
+
+def test_a_connector_runs_pauses_stops_and_goes(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    assert all_of.put("a", CONFIG)
+    assert not all_of.put("a", CONFIG)
+    assert all_of.names() == ["a"]
+    assert list(running(all_of)) == [TOPIC]
+    assert [(t.id, t.state) for t in all_of.status("a").tasks] == [(0, "RUNNING")]
+    all_of.want("a", "PAUSED")
+    assert (all_of.status("a").state, all_of.status("a").tasks[0].state) == ("PAUSED", "PAUSED")
+    assert not running(all_of)
+    all_of.want("a", "STOPPED")
+    assert (all_of.status("a").state, all_of.status("a").tasks, all_of.tasks("a")) == ("STOPPED", [], [])
+    all_of.want("a", "RUNNING")
+    assert list(running(all_of)) == [TOPIC]
+    all_of.delete("a")
+    with pytest.raises(Unknown):
+        all_of.status("a")
+
+
+def test_what_was_made_and_wanted_survives_a_restart(tmp_path: Path) -> None:
+    before = connectors(tmp_path)
+    before.put("a", {**CONFIG, "cassandra.password": "${env:NONE_SUCH}"} | {"cassandra.password": "s3cret"})
+    before.want("a", "PAUSED")
+    assert (tmp_path / "connectors.json").stat().st_mode & 0o077 == 0
+    after = connectors(tmp_path)
+    after.load({})
+    assert after.config("a")["cassandra.password"] == "s3cret"
+    assert after.status("a").state == "PAUSED"
+
+
+def test_a_file_goes_before_what_was_kept_unless_it_is_the_file_of_then(tmp_path: Path) -> None:
+    first = connectors(tmp_path)
+    first.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
+    first.put("a", {**CONFIG, "tasks.max": "3"})
+    again = connectors(tmp_path)
+    again.load({"a": CONFIG})
+    assert again.config("a")["tasks.max"] == "3"
+    assert again.names() == ["a"], "a file that is not given any more takes its connector with it"
+    other = connectors(tmp_path)
+    other.load({"a": {**CONFIG, "tasks.max": "2"}})
+    assert other.config("a")["tasks.max"] == "2"
+
+
+def test_what_was_made_and_is_no_longer_valid_waits_aside(tmp_path: Path) -> None:
+    before = connectors(tmp_path)
+    before.put("a", CONFIG)
+    before.put("b", {**CONFIG, "table": "u"})
+    store = tmp_path / "connectors.json"
+    store.write_text(store.read_text().replace('"table": "u"', '"table": "u", "no.key": "x"'))
+    after = connectors(tmp_path)
+    after.load({})
+    after.want("a", "PAUSED")
+    assert after.names() == ["a"]
+    assert "no.key" in store.read_text(), "it is not lost"
+    after.put("b", {**CONFIG, "table": "u"})
+    assert "no.key" not in store.read_text()
+
+
+def test_a_topic_is_for_one_connector_of_a_group(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    with pytest.raises(ConfigError, match=r"connector a reads events-ks\.t already"):
+        all_of.put("b", CONFIG)
+    all_of.put("b", {**CONFIG, "query.group": "other", "data.topic": "elsewhere"})
+    assert [list(running(all_of, group=group)) for group in ("default", "other")] == [[TOPIC], [TOPIC]]
+
+
+def test_tables_that_match_join_and_one_failing_leaves_the_others(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", {**CONFIG, "table": "t, u.*"})
+    settings = all_of.all()["a"].settings
+    missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
+    all_of.looked("a", settings, {"t": missing, "u1": None})
+    all_of.looked("a", settings, {"t": None, "u1": None, "u2": None})
+    states = all_of.status("a")
+    assert [(t.id, t.state) for t in states.tasks] == [(0, "FAILED"), (1, "UNASSIGNED"), (2, "UNASSIGNED")]
+    assert "there is no such table" in (states.tasks[0].trace or "")
+    assert sorted(running(all_of)) == ["events-ks.u1", "events-ks.u2"]
+    assert [config["table"] for config in all_of.tasks("a")] == ["t", "u1", "u2"]
+    all_of.restart("a", only_failed=True)
+    assert len(running(all_of)) == 3
+
+
+def test_an_error_that_may_pass_is_tried_again_later_and_longer_later(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", {**CONFIG, "errors.retry.timeout": "60000"})
+    (task,) = running(all_of).values()
+    passing = HelenusError(Kind.CASSANDRA_READ, "timeout", "ks.t")
+    pauses = []
+    for attempt in range(6):
+        task.failed(passing, 10.0 + attempt)
+        pauses.append(task.retry_at - 10.0 - attempt)
+        assert not all_of.running("default", 10.0 + attempt)
+        assert all_of.running("default", task.retry_at)
+    assert pauses[0] <= 0.5 < pauses[5] <= 10
+    assert all_of.status("a").tasks[0].state == "RUNNING"
+    task.failed(passing, 80.0)
+    assert all_of.status("a").tasks[0].state == "FAILED", "errors.retry.timeout is over"
+    all_of.restart("a", 0)
+    task.succeeded()
+    assert all_of.running("default", 80.0)
+
+
+def test_positions_are_what_spark_committed_but_for_what_is_held(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    assert all_of.offsets("a") == {}
+    group = tmp_path / "default"
+    commit(group, 9, {TOPIC: {"0": 7, "1": 8}, "another": {"0": 1}})
+    commit(group, 10, {TOPIC: {"0": 17, "1": 8}})
+    (group / "commits" / "10").unlink()
+    assert all_of.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+    all_of.held("default").hold(TOPIC, {"1": 3})
+    assert all_of.offsets("a") == {TOPIC: {0: 7, 1: 3}}
+
+
+def test_a_stopped_connector_is_moved_and_reset(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    with pytest.raises(NotStopped):
+        all_of.reset("a")
+    all_of.want("a", "STOPPED")
+    all_of.alter("a", {TOPIC: {1: 42}})
+    assert all_of.offsets("a") == {TOPIC: {1: 42}}
+    all_of.alter("a", {TOPIC: {1: None, 0: 9}})
+    assert all_of.offsets("a") == {TOPIC: {0: 9, 1: 0}}
+    for wrong in ({TOPIC: {7: 1}}, {"events-ks.other": {0: 1}}, {TOPIC: {0: -4}}):
+        with pytest.raises(HelenusError) as refused:
+            all_of.alter("a", wrong)
+        assert refused.value.kind is Kind.CONFIG
+    all_of.reset("a")
+    assert all_of.offsets("a") == {TOPIC: {0: 5, 1: 0}}
+
+
+def test_another_group_takes_the_position_along(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
+    all_of.put("a", {**CONFIG, "query.group": "slow"})
+    assert all_of.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+
+
+def test_what_is_held_is_kept_and_released(tmp_path: Path) -> None:
+    held = Held(tmp_path / "g")
+    held.hold("t", {"0": 4, "1": 5})
+    held.release("t", ["0"])
+    assert Held(tmp_path / "g").offsets() == {"t": {"1": 5}}
+    held.release("t", ["1", "2"])
+    held.release("unknown", ["0"])
+    assert Held(tmp_path / "g").offsets() == {}
+    assert held.epoch("t") == 0
+    held.move("t", {"1": 0})
+    assert (held.epoch("t"), held.offsets()) == (1, {"t": {"1": 0}})
+    assert committed(tmp_path / "g") == {}

@@ -1,0 +1,98 @@
+"""The connector's metrics: a table's series come and go with it, and others' names have the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import REGISTRY, generate_latest
+
+from helenus_connector import metrics
+from helenus_connector.metrics import Labels
+
+ORDERS: Labels = ("shop", "ks", "orders")
+VISITS: Labels = ("shop", "ks", "visits")
+
+
+@pytest.fixture(autouse=True)
+def tables() -> Iterator[None]:
+    metrics.begin(ORDERS, 0)
+    metrics.begin(VISITS, 3)
+    yield
+    metrics.forget(ORDERS)
+    metrics.forget(VISITS)
+
+
+def read(name: str, /, **labels: str) -> float | None:
+    return REGISTRY.get_sample_value(name, labels)
+
+
+def of(labels: Labels) -> dict[str, str]:
+    return dict(zip(("connector", "keyspace", "table"), labels, strict=True))
+
+
+def test_series_begin_at_zero_and_end_with_their_table() -> None:
+    for name in ("records_total", "lag_events", "events_lost_total", "query_seconds_total", "keys_pending"):
+        assert read(f"helenus_connector_{name}", **of(ORDERS)) == 0
+    for outcome in metrics.OUTCOMES:
+        assert read("helenus_connector_events_total", **of(ORDERS), outcome=outcome) == 0
+    metrics.TABLE_ERRORS.labels(*ORDERS, "cassandra-read").inc()
+    metrics.state(ORDERS, "RUNNING")
+    metrics.forget(ORDERS)
+    assert b'table="orders"' not in generate_latest()
+    assert b'table="visits"' in generate_latest()
+
+
+def test_a_state_at_a_time() -> None:
+    for now in ("RUNNING", "FAILED"):
+        metrics.state(ORDERS, now)
+        told = {s: read("helenus_connector_task_state", **of(ORDERS), state=s) for s in metrics.STATES}
+        assert [name for name, value in told.items() if value] == [now]
+
+
+def test_names_of_kafka_connect() -> None:
+    metrics.EVENTS_READ.labels(*VISITS).inc(5)
+    metrics.RECORDS.labels(*VISITS).inc(4)
+    metrics.EVENTS.labels(*VISITS, "dead_lettered").inc(1)
+    metrics.EVENTS_PENDING.labels(*VISITS).set(2)
+    metrics.TABLE_ERRORS.labels(*VISITS, "cassandra-read").inc(2)
+    metrics.TABLE_ERRORS.labels(*VISITS, "append-failed").inc(1)
+    metrics.state(ORDERS, "FAILED")
+    metrics.state(VISITS, "RUNNING")
+    task = {"connector": "shop", "task": "3"}
+    assert read("kafka_connect_source_task_metrics_source_record_poll_total", **task) == 5
+    assert read("kafka_connect_source_task_metrics_source_record_write_total", **task) == 4
+    assert read("kafka_connect_source_task_metrics_source_record_active_count", **task) == 2
+    assert read("kafka_connect_task_error_metrics_total_record_errors", **task) == 3
+    assert read("kafka_connect_task_error_metrics_deadletterqueue_produce_requests", **task) == 1
+    assert read("kafka_connect_task_error_metrics_total_record_errors", connector="shop", task="0") == 0
+    worker = "kafka_connect_connect_worker_metrics"
+    assert (read(f"{worker}_connector_count"), read(f"{worker}_task_count")) == (1, 2)
+    assert read(f"{worker}_connector_failed_task_count", connector="shop") == 1
+    assert read(f"{worker}_connector_running_task_count", connector="shop") == 1
+    assert read(f"{worker}_connector_paused_task_count", connector="shop") == 0
+
+
+def test_names_of_datastax() -> None:
+    metrics.EVENTS_READ.labels(*ORDERS).inc(10)
+    metrics.EVENTS.labels(*ORDERS, "settled").inc(6)
+    metrics.STATEMENTS.labels(*ORDERS).inc(4)
+    metrics.QUERY_SECONDS.labels(*ORDERS).inc(0.02)
+    metrics.REPLICATION_SECONDS.labels(*ORDERS).set(0.25)
+    expected = {"cache_hits": 6, "cache_misses": 4, "query_latency": 5, "replication_latency": 250}
+    for name, value in expected.items():
+        labels = {"name": "shop", "table": "ks.orders", "metric": name, "quantile": "0.5"}
+        assert read("pulsar_source_user_metric_", **labels) == pytest.approx(value)
+
+
+def test_names_of_debezium() -> None:
+    server = {"plugin": "cassandra", "name": "shop", "context": "streaming"}
+    metrics.REPLICATION_SECONDS.labels(*ORDERS).set(0.25)
+    metrics.REPLICATION_SECONDS.labels(*VISITS).set(0.5)
+    metrics.EVENTS_READ.labels(*ORDERS).inc(1)
+    metrics.EVENTS_READ.labels(*VISITS).inc(2)
+    metrics.EVENTS.labels(*VISITS, "settled").inc(1)
+    assert read("debezium_metrics_MilliSecondsBehindSource", **server) == 500
+    assert read("debezium_metrics_TotalNumberOfEventsSeen", **server) == 3
+    assert read("debezium_metrics_NumberOfEventsFiltered", **server) == 1
+    assert read("debezium_metrics_NumberOfErroneousEvents", **server) == 0

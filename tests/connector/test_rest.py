@@ -1,0 +1,550 @@
+"""The REST API on a real listener, over the engine that a worker has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import structlog
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from helenus_connector import rest
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.connectors import Connectors
+from helenus_connector.positions import Offsets
+from helenus_schemas import logs
+from helenus_schemas.config import About
+from helenus_schemas.errors import HelenusError, Kind
+
+PLUGIN = "helenus.CassandraSource"
+SECRET = "hunter2"
+CONFIG = {"connector.class": PLUGIN, "keyspace": "ks", "table": "a,b", "output.format": "json"}
+LOGIN = ("operator", "let:me:in")
+
+
+def settings(tmp_path: Path, **more: str) -> WorkerSettings:
+    keys = {"listeners": "http://127.0.0.1:0", **{key.replace("_", "."): value for key, value in more.items()}}
+    return WorkerSettings.of({"bootstrap.servers": "127.0.0.1:1", "checkpoint.dir": str(tmp_path), **keys}, "worker")
+
+
+def earliest(topics: Sequence[str]) -> Offsets:
+    return {topic: {"0": 3, "1": 0} for topic in topics}
+
+
+class Api:
+    """A listener over an engine, and a client of it."""
+
+    def __init__(self, worker: WorkerSettings) -> None:
+        self.trouble: str | None = None
+        self.failed: str | None = None
+        self.connectors = Connectors(worker, earliest)
+        self.listener = rest.serve(worker, self.connectors, lambda: self.failed or self.trouble, lambda: self.trouble)
+        self.base = f"{'https' if worker.secure else 'http'}://127.0.0.1:{self.listener.port}"
+        self.session = requests.Session()
+
+    def call(self, method: str, path: str, body: Any = None, **more: Any) -> requests.Response:
+        return self.session.request(method, self.base + path, json=body, timeout=10, **more)
+
+    def told(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        answer = self.call(method, path, body)
+        return answer.status_code, answer.json() if answer.content else None
+
+    def close(self) -> None:
+        self.session.close()
+        self.listener.shutdown()
+
+
+@contextlib.contextmanager
+def served(worker: WorkerSettings) -> Iterator[Api]:
+    api = Api(worker)
+    try:
+        yield api
+    finally:
+        api.close()
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    with served(settings(tmp_path)) as api:
+        yield api
+
+
+@pytest.fixture
+def made(api: Api) -> Api:
+    assert api.told("POST", "/connectors", {"name": "f1", "config": CONFIG})[0] == 201
+    return api
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A listener with one connector, for calls that change nothing."""
+    with served(settings(tmp_path_factory.mktemp("refusing"))) as api:
+        assert api.told("POST", "/connectors", {"name": "f1", "config": CONFIG})[0] == 201
+        yield api
+
+
+def error(status: int, message: str) -> tuple[int, dict[str, Any]]:
+    return status, {"error_code": status, "message": message}
+
+
+def test_a_life_over_rest(made: Api) -> None:
+    told = {"name": "f1", "config": {**CONFIG, "name": "f1"}, "type": "source"}
+    tasks = [{"connector": "f1", "task": 0}, {"connector": "f1", "task": 1}]
+    assert made.told("GET", "/connectors") == (200, ["f1"])
+    assert made.told("GET", "/connectors/f1") == (200, {**told, "tasks": tasks})
+    assert made.told("PUT", "/connectors/f1/pause") == (202, None)
+    assert [t["state"] for t in made.told("GET", "/connectors/f1/status")[1]["tasks"]] == ["PAUSED", "PAUSED"]
+    assert made.told("GET", "/connectors/f1/tasks/1/status")[1]["state"] == "PAUSED"
+    assert made.told("PUT", "/connectors/f1/resume") == (202, None)
+    assert made.told("PUT", "/connectors/f1/stop") == (204, None)
+    assert made.told("GET", "/connectors/f1/status")[1]["connector"]["state"] == "STOPPED"
+    assert made.told("GET", "/connectors/f1") == (200, {**told, "tasks": []})
+    assert made.told("DELETE", "/connectors/f1") == (204, None)
+    assert made.told("GET", "/connectors") == (200, [])
+
+
+def test_created_in_a_state(api: Api) -> None:
+    answer = api.call("POST", "/connectors", {"name": "f1", "config": CONFIG, "initial_state": "stopped"})
+    assert answer.status_code == 201
+    assert answer.headers["Location"] == f"{api.base}/connectors/f1"
+    assert api.connectors.status("f1").state == "STOPPED"
+
+
+def test_put_makes_and_changes(api: Api) -> None:
+    assert api.told("PUT", "/connectors/f1/config", CONFIG)[0] == 201
+    status, told = api.told("PUT", "/connectors/f1/config", {**CONFIG, "table": "c", "tasks.max": 2})
+    assert (status, told["config"]["tasks.max"], told["tasks"]) == (200, "2", [{"connector": "f1", "task": 0}])
+    status, told = api.told("PATCH", "/connectors/f1/config", {"tasks.max": None, "columns": "x.*"})
+    assert (status, told["config"]) == (200, {**CONFIG, "table": "c", "columns": "x.*", "name": "f1"})
+    assert api.told("PATCH", "/connectors/f1/config", {"keyspace": None})[0] == 400
+    assert api.connectors.config("f1")["keyspace"] == "ks"
+
+
+def test_a_name_with_a_slash(api: Api) -> None:
+    answer = api.call("POST", "/connectors", {"name": "a/b c", "config": CONFIG})
+    assert answer.headers["Location"] == f"{api.base}/connectors/a%2Fb%20c"
+    assert api.told("GET", "/connectors/a%2Fb%20c/config")[0] == 200
+    assert api.told("GET", "/connectors/a/b c/config")[0] == 404
+
+
+def test_two_at_once_make_one(api: Api) -> None:
+    def create(_: int) -> int:
+        return requests.post(f"{api.base}/connectors", json={"name": "f1", "config": CONFIG}, timeout=10).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(create, range(8))) == [201] + [409] * 7
+
+
+def test_secrets_are_stars(api: Api, tmp_path: Path) -> None:
+    secrets = {
+        "cassandra.password": SECRET,
+        "value.converter.schema.registry.basic.auth.user.info": f"u:{SECRET}",
+        "key.converter.schema.registry.url": f"http://u:{SECRET}@registry",
+    }
+    config = {**CONFIG, **secrets}
+    api.told("POST", "/connectors", {"name": "f1", "config": config})
+    stars = {**dict.fromkeys(secrets, "*****"), "key.converter.schema.registry.url": "http://*****@registry"}
+    shown = api.told("GET", "/connectors/f1/config")[1]
+    assert shown == {**CONFIG, **stars, "name": "f1"}
+    # What is shown can be given back.
+    for changed in (
+        api.told("PUT", "/connectors/f1/config", {**shown, "tasks.max": "3"}),
+        api.told("PATCH", "/connectors/f1/config", {"cassandra.password": "*****", "tasks.max": "4"}),
+    ):
+        assert changed[0] == 200
+        assert api.connectors.config("f1")["cassandra.password"] == SECRET
+        assert api.connectors.config("f1")["key.converter.schema.registry.url"].count(SECRET) == 1
+    api.told("PATCH", "/connectors/f1/config", {"cassandra.password": "other"})
+    assert api.connectors.config("f1")["cassandra.password"] == "other"
+    # Stars for which there is no secret are no secret.
+    wrong = api.told("PUT", "/connectors/f2/config", {**CONFIG, "table": "z", "cassandra.password": "*****"})
+    assert wrong[0] == 400
+    assert "give the secret itself" in wrong[1]["message"]
+    answers = [
+        api.call("GET", path).text
+        for path in ("/connectors?expand=info&expand=status", "/connectors/f1", "/connectors/f1/tasks")
+    ]
+    bad = {**config, "tasks.max": SECRET[:3], "cassandra.pasword": SECRET, "auth.password": SECRET}
+    answers.append(api.call("PUT", f"/connector-plugins/{PLUGIN}/config/validate", bad).text)
+    answers.append(api.call("PUT", "/connectors/f1/config", bad).text)
+    assert SECRET not in "".join(answers)
+
+
+def test_references_are_kept_and_shown_as_they_are(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", SECRET)
+    monkeypatch.setenv("KS", "ks")
+    config = {**CONFIG, "cassandra.password": "${env:PW}", "keyspace": "${env:KS}"}
+    status, told = api.told("PUT", "/connectors/f1/config", config)
+    assert (status, told["config"]) == (201, {**config, "name": "f1"})
+    assert api.told("PUT", "/connectors/f1/config", told["config"])[0] == 200
+    assert api.connectors.config("f1") == {**config, "name": "f1"}
+    status, told = api.told("PUT", "/connectors/f1/config", {**config, "keyspace": "${env:NONE_SUCH}"})
+    assert status == 400
+    assert "keyspace=${env:NONE_SUCH}: the environment has no NONE_SUCH" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "message"),
+    [
+        ("GET", "/connectors/none", "Connector none not found"),
+        ("GET", "/connectors/none/config", "Connector none not found"),
+        ("PATCH", "/connectors/none/config", "Connector none not found"),
+        ("GET", "/connectors/none/status", "No status found for connector none"),
+        ("GET", "/connectors/none/tasks", "Connector none not found"),
+        ("GET", "/connectors/none/tasks/0/status", "No status found for task none-0"),
+        ("GET", "/connectors/f1/tasks/9/status", "No status found for task f1-9"),
+        ("GET", "/connectors/f1/tasks/x/status", "HTTP 404 Not Found"),
+        ("POST", "/connectors/none/tasks/0/restart", "Unknown connector: none"),
+        ("POST", "/connectors/f1/tasks/9/restart", "Unknown task: f1-9"),
+        ("POST", "/connectors/none/restart", "Unknown connector: none"),
+        ("PUT", "/connectors/none/pause", "Unknown connector none"),
+        ("PUT", "/connectors/none/stop", "Unknown connector none"),
+        ("GET", "/connectors/none/offsets", "Connector none not found"),
+        ("DELETE", "/connectors/none/offsets", "Connector none not found"),
+        ("DELETE", "/connectors/none", "Connector none not found"),
+        ("GET", "/connectors/f1/tasks-config", "HTTP 404 Not Found"),
+        ("GET", "/else", "HTTP 404 Not Found"),
+        ("GET", "/connector-plugins/Nope/config", "Unknown plugin Nope."),
+        ("GET", "/admin/loggers/no.such", "Logger no.such not found."),
+    ],
+)
+def test_what_is_not_there(refusing: Api, method: str, path: str, message: str) -> None:
+    body = {} if method == "PATCH" else None
+    assert refusing.told(method, path, body) == error(404, message)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"name": "f1", "config": CONFIG}, 409, "Connector f1 already exists"),
+        ({"name": "f1", "config": {**CONFIG, "tasks.max": "x"}}, 400, "following 1 error(s):\ntasks.max=x: Input"),
+        ({"name": "f2", "config": {"connector.class": "No.Such"}}, 400, "which name matches No.Such"),
+        ({"name": "f2", "config": {}}, 400, "contains no connector type"),
+        ({"name": "f2", "config": {**CONFIG, "name": "f3"}}, 400, "(f3) doesn't match connector name in the URL (f2)"),
+        ({"config": CONFIG}, 400, "name=: String should have at least 1 character"),
+        ({"name": "f\n2", "config": {**CONFIG, "table": "z"}}, 400, "a name has no control characters"),
+        ({"name": "f2", "config": {**CONFIG, "columns": None}}, 400, "Null value can not be supplied"),
+        ({"name": "f2", "config": CONFIG}, 400, "reads events-ks.a already"),
+        ({"name": "f2"}, 500, "JSON object"),
+        ({"name": "f2", "config": CONFIG, "nope": 1}, 500, 'Unrecognized field "nope"'),
+        ({"name": "f2", "config": CONFIG, "initial_state": "WHAT"}, 500, "WHAT"),
+        ({"name": "f2", "config": {"a": {}}}, 500, "a text is expected"),
+        ([1], 500, "JSON object"),
+    ],
+)
+def test_what_cannot_be_made(refusing: Api, body: Any, status: int, message: str) -> None:
+    answered, told = refusing.told("POST", "/connectors", body)
+    assert (answered, told["error_code"]) == (status, status)
+    assert message in told["message"]
+    assert refusing.connectors.names() == ["f1"]
+
+
+def test_bodies_that_are_none(made: Api) -> None:
+    for data, kind, status in (
+        (b"{nope", "application/json", 500),
+        (b"[" * 100_000, "application/json", 500),
+        (b"{}", "text/plain", 415),
+        (b"name=f2", "application/x-www-form-urlencoded", 415),
+        (b"", "application/json", 500),
+        (b'{"a": "' + b"x" * (1 << 20) + b'"}', "application/json", 413),
+    ):
+        answer = made.session.put(
+            f"{made.base}/connectors/f1/config", data=data, headers={"Content-Type": kind}, timeout=10
+        )
+        assert (answer.status_code, answer.json()["error_code"]) == (status, status), data[:20]
+    assert made.told("PUT", "/connectors") == error(405, "HTTP 405 Method Not Allowed")
+    assert made.call("OPTIONS", "/connectors").headers["Allow"] == "GET, POST, HEAD, OPTIONS"
+    assert made.call("HEAD", "/connectors").text == ""
+
+
+def test_restart(made: Api) -> None:
+    assert made.told("POST", "/connectors/f1/restart") == (204, None)
+    made.connectors.all()["f1"].tasks["b"].error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.b")
+    told = made.told("GET", "/connectors/f1/status")[1]
+    assert [task["state"] for task in told["tasks"]] == ["UNASSIGNED", "FAILED"]
+    assert told["tasks"][1]["trace"].startswith("there is no such table (ks.b): ")
+    assert "trace" not in told["tasks"][0]
+    status, told = made.told("POST", "/connectors/f1/restart?includeTasks=True&onlyFailed=true")
+    assert (status, told["connector"]["state"]) == (202, "RUNNING")
+    assert [task["state"] for task in told["tasks"]] == ["UNASSIGNED", "RESTARTING"]
+    assert made.connectors.all()["f1"].tasks["b"].error is None
+    made.connectors.all()["f1"].tasks["b"].error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.b")
+    assert made.told("POST", "/connectors/f1/tasks/1/restart") == (204, None)
+    assert made.connectors.all()["f1"].tasks["b"].error is None
+    status, told = made.told("POST", "/connectors/f1/restart?includeTasks=true&onlyFailed=false")
+    assert {told["connector"]["state"], *(task["state"] for task in told["tasks"])} == {"RESTARTING"}
+
+
+def test_offsets(made: Api) -> None:
+    def at(topic: str, partition: int, offset: int | None) -> dict[str, Any]:
+        told = None if offset is None else {"offset": offset}
+        return {"partition": {"topic": f"events-ks.{topic}", "partition": partition}, "offset": told}
+
+    alter = {"offsets": [at("a", 0, 7), at("b", 1, 9)]}
+    refused = made.told("PATCH", "/connectors/f1/offsets", alter)
+    assert refused == made.told("DELETE", "/connectors/f1/offsets")
+    assert refused[0] == 400
+    assert "must be in the STOPPED state" in refused[1]["message"]
+    made.told("PUT", "/connectors/f1/stop")
+    assert made.told("PATCH", "/connectors/f1/offsets", alter)[0] == 200
+    assert made.told("GET", "/connectors/f1/offsets") == (200, alter)
+    assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": [at("a", 0, None)]})[0] == 200
+    assert made.told("GET", "/connectors/f1/offsets")[1]["offsets"][0] == at("a", 0, 3)
+    whole = [at(topic, partition, offset) for topic in "ab" for partition, offset in ((0, 3), (1, 0))]
+    assert made.told("DELETE", "/connectors/f1/offsets")[0] == 200
+    assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
+    for wrong in ([], [at("z", 0, 1)], [at("a", 2, 1)], [at("a", 0, -5)], [{"partition": {}}], [3], {"a": 1}):
+        assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": wrong})[0] == 400, wrong
+    assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
+
+
+def test_topics(made: Api) -> None:
+    made.connectors.all()["f1"].tasks["a"].ready = True
+    assert made.told("GET", "/connectors/f1/topics") == (200, {"f1": {"topics": ["data-ks.a"]}})
+    assert made.told("PUT", "/connectors/f1/topics/reset") == (202, None)
+    assert made.told("GET", "/connectors/f1/topics") == (200, {"f1": {"topics": []}})
+    assert made.told("GET", "/connectors/none/topics") == (200, {"none": {"topics": []}})
+
+
+def test_every_key_is_told_of(api: Api) -> None:
+    told = api.told("GET", f"/connector-plugins/{PLUGIN}/config")[1]
+    assert {key["name"] for key in told} == {field.alias for field in ConnectorSettings.model_fields.values()}
+    assert all(key["documentation"] and key["group"] for key in told)
+    for group in {key["group"] for key in told}:
+        orders = [key["order_in_group"] for key in told if key["group"] == group]
+        assert orders == list(range(1, len(orders) + 1))
+    types = {key["name"]: (key["type"], key["required"], key["default_value"]) for key in told}
+    assert types["name"] == ("STRING", True, None)
+    assert types["cassandra.password"] == ("PASSWORD", False, None)
+    assert types["cassandra.contact.points"] == ("LIST", False, "127.0.0.1")
+    assert types["cassandra.port"] == ("INT", False, "9042")
+    assert types["cassandra.ssl.enabled"] == ("BOOLEAN", False, "false")
+    assert types["errors.tolerance"] == ("STRING", False, "none")
+    for model in (WorkerSettings, ConnectorSettings):
+        for name, field in model.model_fields.items():
+            assert field.description, name
+            assert [about for about in field.metadata if isinstance(about, About)], name
+
+
+def test_validate(api: Api) -> None:
+    wrong = {"connector.class": PLUGIN, "keyspace": "ks", "tasks.max": "x", "outputFormat": "xml", "tabel": "t"}
+    status, told = api.told("PUT", "/connector-plugins/CassandraSource/config/validate", wrong)
+    assert (status, told["name"]) == (200, PLUGIN)
+    values = {config["value"]["name"]: config["value"] for config in told["configs"]}
+    errors = {name: value["errors"] for name, value in values.items() if value["errors"]}
+    assert errors.keys() == {"name", "table", "tasks.max", "output.format", "tabel"}
+    assert errors["tabel"] == ["unknown property, did you mean table?"]
+    assert told["error_count"] == sum(map(len, errors.values()))
+    assert values["output.format"]["value"] == "xml"
+    assert values["output.format"]["recommended_values"] == ["key-value-avro", "key-value-json", "json"]
+    assert values["cassandra.port"]["value"] == "9042"
+    assert [c["value"]["name"] for c in told["configs"] if c["definition"] is None] == ["tabel"]
+    good = {**CONFIG, "name": "f1"}
+    for name in (PLUGIN, "CassandraSource", "CassandraSourceConnector"):
+        assert api.told("PUT", f"/connector-plugins/{name}/config/validate", good)[1]["error_count"] == 0
+    assert api.told("PUT", "/connector-plugins/Nope/config/validate", good)[0] == 400
+    assert api.told("PUT", "/connector-plugins/Nope/config/validate", {"connector.class": "Nope"})[0] == 500
+    assert api.told("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {"keyspace": "ks"})[0] == 500
+
+
+def test_the_class_of_datastax(api: Api) -> None:
+    theirs = "com.datastax.oss.kafka.source.KafkaCassandraSourceConnector"
+    assert api.told("PUT", "/connectors/f1/config", {**CONFIG, "connector.class": theirs})[0] == 201
+
+
+def test_health(api: Api) -> None:
+    healthy = "Worker has completed startup and is ready to handle requests."
+    assert api.told("GET", "/health") == (200, {"status": "healthy", "message": healthy})
+    assert api.call("GET", "/health/ready").text == "ready\n"
+    # One that failed is no reason to restart the others.
+    api.failed = "f1: the table has no cdc = true"
+    assert api.call("GET", "/health").status_code == 200
+    assert (api.call("GET", "/health/ready").status_code, api.call("GET", "/health/live").status_code) == (503, 200)
+    api.failed = None
+    api.trouble = "starting: Spark is not there yet"
+    assert api.told("GET", "/health") == (503, {"status": "starting", "message": api.trouble})
+    api.trouble = "the broker is away"
+    assert api.told("GET", "/health") == (500, {"status": "unhealthy", "message": api.trouble})
+    ready = api.call("GET", "/health/ready")
+    assert (ready.status_code, ready.text) == (503, "the broker is away\n")
+    assert (api.call("GET", "/health/live").status_code, api.call("GET", "/health/live").text) == (200, "live\n")
+    assert "python_info" in api.call("GET", "/metrics").text
+
+
+@pytest.fixture
+def logging_to(capsys: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[str]]:
+    before, root = structlog.get_config(), logging.getLogger().handlers[:]
+    logs.configure("info", "json")
+    yield capsys
+    structlog.configure(**before)
+    logging.getLogger().handlers[:] = root
+
+
+def test_levels_change_while_it_runs(api: Api, logging_to: pytest.CaptureFixture[str]) -> None:
+    stage, follow = structlog.get_logger("helenus_connector.stage"), structlog.get_logger("helenus_agent.follow")
+
+    def heard() -> list[str]:
+        logging_to.readouterr()
+        for name, log in (("stage", stage), ("follow", follow)):
+            log.debug(f"{name}.debug")
+            log.info(f"{name}.info")
+            log.warning(f"{name}.warning")
+        return [json.loads(line)["event"] for line in logging_to.readouterr().err.splitlines()]
+
+    warnings, infos = ["stage.warning", "follow.warning"], ["stage.info", "stage.warning"]
+    assert heard() == [*infos, "follow.info", "follow.warning"]
+    status, changed = api.told("PUT", "/admin/loggers/helenus_connector", {"level": "DEBUG"})
+    assert status == 200
+    assert {"helenus_connector", "helenus_connector.rest"} <= set(changed)
+    assert heard() == ["stage.debug", *infos, "follow.info", "follow.warning"]
+    told = api.told("GET", "/admin/loggers/helenus_connector.rest")[1]
+    assert told["level"] == "DEBUG"
+    assert told["last_modified"] > 1_600_000_000_000
+    assert api.told("PUT", "/admin/loggers/helenus_connector.stage", {"level": "error"})[0] == 200
+    assert heard() == ["follow.info", "follow.warning"]
+    # One above it takes all below it along.
+    assert api.told("PUT", "/admin/loggers/root?scope=cluster", {"level": "WARN"}) == (204, None)
+    assert heard() == warnings
+    assert api.told("PUT", "/admin/loggers/root", {"level": "WARN"}) == (200, [])
+    assert api.told("GET", "/admin/loggers/root")[1]["level"] == "WARN"
+    assert api.told("PUT", "/admin/loggers/root", {"level": "LOUD"}) == error(404, "invalid log level 'LOUD'.")
+    assert api.told("PUT", "/admin/loggers/root", {})[0] == 400
+    assert set(api.told("GET", "/admin/loggers")[1]) >= {"root", "helenus_connector.rest"}
+
+
+def test_a_password(tmp_path: Path) -> None:
+    with served(settings(tmp_path, rest_basic_auth_user_info=":".join(LOGIN))) as api:
+        for path in ("/", "/connectors", "/metrics", "/health", "/health/ready", "/else", "//health/live"):
+            answer = api.call("GET", path)
+            assert (answer.status_code, answer.json()["error_code"]) == (401, 401), path
+            assert answer.headers["WWW-Authenticate"].startswith("Basic")
+        assert api.call("GET", "/health/live").status_code == 200
+        assert api.call("GET", "/connectors", auth=LOGIN).status_code == 200
+        for wrong in (("operator", "x"), ("x", "let:me:in"), ("operator", "let:me:in "), ("", "")):
+            assert api.call("GET", "/connectors", auth=wrong).status_code == 401
+        for header in ("", "Basic", "Basic %%%", "Bearer b3BlcmF0b3I6bGV0Om1lOmlu"):
+            assert api.call("GET", "/connectors", headers={"Authorization": header}).status_code == 401
+        assert api.call("POST", "/connectors", {"name": "f1", "config": CONFIG}).status_code == 401
+        assert api.connectors.names() == []
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def tls(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
+    """The keys of an https listener, with a client's certificate beside its files."""
+    server, client = authority.issue_cert("127.0.0.1"), authority.issue_cert("client")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    server.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
+    server.private_key_pem.write_to_path(str(tmp_path / "server.key"))
+    client.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "client.pem"))
+    return {
+        "listeners": "https://127.0.0.1:0",
+        "listeners.https.ssl.certfile": str(tmp_path / "server.pem"),
+        "listeners.https.ssl.keyfile": str(tmp_path / "server.key"),
+    }
+
+
+def test_tls(tls: dict[str, str], tmp_path: Path) -> None:
+    with served(settings(tmp_path, **tls)) as api:
+        assert api.call("GET", "/connectors", verify=str(tmp_path / "ca.pem")).json() == []
+        with pytest.raises(requests.exceptions.SSLError):
+            api.call("GET", "/connectors")
+        with pytest.raises(requests.exceptions.ConnectionError):
+            requests.get(f"http://127.0.0.1:{api.listener.port}/connectors", timeout=10)
+
+
+def test_clients_with_a_certificate(tls: dict[str, str], tmp_path: Path) -> None:
+    authority = str(tmp_path / "ca.pem")
+    keys = {**tls, "listeners.https.ssl.cafile": authority, "rest.basic.auth.user.info": ":".join(LOGIN)}
+    stranger = trustme.CA().issue_cert("client")
+    stranger.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "stranger.pem"))
+    with served(settings(tmp_path, **keys)) as api:
+        cert = str(tmp_path / "client.pem")
+        assert api.call("GET", "/connectors", verify=authority, cert=cert, auth=LOGIN).json() == []
+        assert api.call("GET", "/connectors", verify=authority, cert=cert).status_code == 401
+        for other in (None, str(tmp_path / "stranger.pem")):
+            with pytest.raises(requests.exceptions.ConnectionError):
+                requests.get(f"{api.base}/connectors", verify=authority, cert=other, auth=LOGIN, timeout=10)
+
+
+def test_a_key_that_is_encrypted(tls: dict[str, str], tmp_path: Path) -> None:
+    path = Path(tls["listeners.https.ssl.keyfile"])
+    key = load_pem_private_key(path.read_bytes(), None)
+    sealed = BestAvailableEncryption(SECRET.encode())
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealed))
+    opened = {**tls, "listeners.https.ssl.keyfile.password": SECRET}
+    with served(settings(tmp_path, **opened)) as api:
+        assert api.call("GET", "/connectors", verify=str(tmp_path / "ca.pem")).json() == []
+    for wrong in (tls, {**opened, "listeners.https.ssl.keyfile.password": "x"}):
+        with pytest.raises(HelenusError, match="cannot listen with TLS"):
+            Api(settings(tmp_path, **wrong))
+
+
+@pytest.mark.parametrize("key", ["certfile", "keyfile"])
+def test_a_certificate_that_cannot_be_read(tls: dict[str, str], tmp_path: Path, key: str) -> None:
+    with pytest.raises(HelenusError, match="cannot listen with TLS") as refused:
+        Api(settings(tmp_path, **{**tls, f"listeners.https.ssl.{key}": str(tmp_path / "none")}))
+    assert refused.value.kind is Kind.CONFIG
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(HelenusError, match="cannot listen"):
+        Api(settings(tmp_path, listeners=f"http://127.0.0.1:{taken.getsockname()[1]}"))
+
+
+@pytest.mark.parametrize(
+    ("more", "event"),
+    [
+        ({"listeners": "http://0.0.0.0:0"}, "rest.open"),
+        ({"listeners": "http://0.0.0.0:0", "rest.basic.auth.user.info": "a:b"}, "rest.plain"),
+        ({"listeners": "http://localhost:0"}, None),
+    ],
+)
+def test_a_listener_that_is_open_is_warned_of(tmp_path: Path, more: dict[str, str], event: str | None) -> None:
+    with structlog.testing.capture_logs() as told, served(settings(tmp_path, **more)) as api:
+        assert api.call("GET", "/health/live").status_code == 200
+    assert [line["event"] for line in told] == ([event] if event else [])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listeners", "8083"),
+        ("listeners", "http://h"),
+        ("listeners", "ftp://h:1"),
+        ("listeners", "http://a:1,http://b:2"),
+        ("listeners", "https://h:1"),
+        ("rest.basic.auth.user.info", "hunter2"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(HelenusError) as refused:
+        settings(tmp_path, **{key: value})
+    assert key in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_workers_id(tmp_path: Path) -> None:
+    assert settings(tmp_path, listeners="http://h:8083").worker_id == "h:8083"
+    assert settings(tmp_path, listeners="http://0.0.0.0:8083").worker_id == f"{socket.gethostname()}:8083"
+    named = settings(tmp_path, listeners="http://0.0.0.0:8083", rest_advertised_host_name="public")
+    assert named.worker_id == "public:8083"
+    assert settings(tmp_path, listeners="http://[::1]:8083").listener == ("::1", 8083)

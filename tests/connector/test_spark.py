@@ -1,0 +1,88 @@
+"""The Spark session: which settings count, and that none of them is seen in a process list."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helenus_connector.config import WorkerSettings
+from helenus_connector.spark import _settings
+
+SECRET = "hunter2 \\ \"and\" 'more'"
+LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
+
+
+@pytest.mark.parametrize(
+    ("given", "host"),
+    [
+        ({}, "127.0.0.1"),
+        ({"spark.master": "local[2]"}, "127.0.0.1"),
+        ({"spark.master": "local[2]", "spark.driver.host": "10.0.0.1"}, "10.0.0.1"),
+        ({"spark.master": "spark://m:7077"}, None),
+        ({"spark.master": "spark://m:7077", "spark.driver.host": "10.0.0.1"}, "10.0.0.1"),
+    ],
+)
+def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, str], host: str | None) -> None:
+    assert _settings(WorkerSettings.of({**LEAST, **given}, "worker")).get("spark.driver.host") == host
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from helenus_connector.config import WorkerSettings
+from helenus_connector.spark import session
+
+worker = WorkerSettings.load(sys.argv[1])
+spark = session(worker, Path(sys.argv[2]))
+conf = spark.sparkContext.getConf()
+print(conf.get("spark.hadoop.fs.s3a.secret.key"))
+print(spark.sparkContext._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20)
+print(spark.range(3).count(), flush=True)
+input()
+spark.stop()
+"""
+
+
+@pytest.mark.integration
+def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "secrets").write_text("key=" + SECRET.replace("\\", "\\\\") + "\n")
+    keys = {**LEAST, "spark.hadoop.fs.s3a.secret.key": f"${{file:{tmp_path}/secrets:key}}"}
+    keys |= {"spark.master": "local[1]", "spark.driver.memory": "600m"}
+    worker = tmp_path / "worker.properties"
+    worker.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    command = [sys.executable, "-c", SCRIPT, str(worker), str(run)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            told = [process.stdout.readline().rstrip("\n") for _ in range(3)]
+            family = _family(process.pid)
+            assert any(b"java" in path.joinpath("cmdline").read_bytes() for path in family)
+            seen = b"".join((path / name).read_bytes() for path in family for name in ("cmdline", "environ"))
+            mode = (run / "spark.properties").stat().st_mode & 0o777
+        finally:
+            process.communicate("\n", timeout=60)
+    assert told[0] == SECRET
+    assert 550 <= int(told[1]) <= 600  # it counted before the JVM was there
+    assert told[2] == "3"
+    assert b"hunter2" not in seen
+    assert mode == 0o600
+
+
+def _family(pid: int) -> list[Path]:
+    """The directories in /proc of a process and of all below it."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # ended meanwhile
+    members = {pid}
+    while more := {child for child, parent in parents.items() if parent in members} - members:
+        members |= more
+    return [Path("/proc") / str(member) for member in members if os.access(f"/proc/{member}/environ", os.R_OK)]

@@ -1,0 +1,128 @@
+"""The live view: what it computes from two looks at a worker, and what it says where there is none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from click.testing import CliRunner, Result
+from prometheus_client import generate_latest
+from rich.console import Console
+
+from helenus_connector import metrics
+from helenus_connector.cli import main
+from helenus_connector.metrics import Labels
+from helenus_connector.top import Fares, Moment, view
+
+ORDERS: Labels = ("shop", "ks", "orders")
+STATUS = {
+    "shop": {
+        "status": {
+            "name": "shop",
+            "connector": {"state": "RUNNING", "worker_id": "h:1"},
+            "tasks": [{"id": 0, "state": "FAILED", "worker_id": "h:1", "trace": "no such table\nmore"}],
+        }
+    }
+}
+
+
+@pytest.fixture
+def worker() -> Iterator[str]:
+    """A listener with the real metrics; each look finds ten more events. Asks for a password below /asks."""
+    metrics.begin(ORDERS, 0)
+    metrics.state(ORDERS, "FAILED")
+    metrics.LAG.labels(*ORDERS).set(12_345)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.removeprefix("/asks")
+            if path != self.path and self.headers.get("Authorization") != "Basic bWU6czNjcmV0":
+                self.send_error(401)
+                return
+            metrics.EVENTS_READ.labels(*ORDERS).inc(10 if path == "/metrics" else 0)
+            metrics.EVENTS.labels(*ORDERS, "settled").inc(5 if path == "/metrics" else 0)
+            body = generate_latest() if path == "/metrics" else json.dumps(STATUS).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+    metrics.forget(ORDERS)
+
+
+def top(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["top", "--once", "--interval", "0.1", *arguments], env={"COLUMNS": "160"})
+
+
+def test_one_table(worker: str) -> None:
+    done = top("--url", worker)
+    assert done.exit_code == 0, done.output
+    (row,) = [line for line in done.stdout.splitlines() if "ks.orders" in line]
+    cells = row.split()
+    assert cells[:3] == ["shop", "ks.orders", "FAILED"]
+    assert 20 < float(cells[3]) <= 100  # ten within 0.1 s and a bit
+    assert cells[5:7] == ["50%", "12.3k"]
+    assert "shop task 0: no such table" in done.stdout
+
+
+def test_a_worker_that_asks_for_a_password(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELENUS_TEST_LOGIN", "me:s3cret")
+    assert top("--url", f"{worker}/asks", "--user", "${env:HELENUS_TEST_LOGIN}").exit_code == 0
+    for more in ((), ("--user", "me:other")):
+        done = top("--url", f"{worker}/asks", *more)
+        assert done.exit_code == 1
+        assert "the worker answered 401" in done.stderr
+        assert "--user" in done.stderr
+    done = top("--url", worker, "--user", "${env:HELENUS_NOT_THERE}")
+    assert (done.exit_code, "HELENUS_NOT_THERE" in done.stderr) == (2, True)
+
+
+def test_nobody_listens() -> None:
+    done = top("--url", "http://127.0.0.1:1")
+    assert done.exit_code == 1
+    assert done.stderr.startswith(
+        "helenus-connector: no worker answers: Connection refused (http://127.0.0.1:1/metrics)"
+    )
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8083", "http://no.such.host.invalid", "gopher://x"])
+def test_a_bad_address(url: str) -> None:
+    done = top("--url", url)
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+
+
+def test_what_is_computed_between_two_moments() -> None:
+    before = Fares("RUNNING", {"events_read_total": 100, "records_total": 50, "statements_total": 10})
+    after = Fares(
+        "RUNNING",
+        {
+            "events_read_total": 300,
+            "events_total/settled": 150,
+            "records_total": 60,
+            "statements_total": 20,
+            "query_seconds_total": 0.05,
+            "replication_latency_seconds": 130.0,
+            "events_total/dead_lettered": 2,
+        },
+    )
+    started_again = Fares("PAUSED", {"events_read_total": 40})
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        other = ("a", "ks", "b")
+        console.print(view(Moment(1, {ORDERS: before, other: after}), Moment(3, {ORDERS: after, other: started_again})))
+        lines = [line.split() for line in console.export_text().splitlines()]
+    assert "a ks.b PAUSED 20 0 0% 0 0 - - 0 0 0".split() in lines
+    assert "shop ks.orders RUNNING 100 5 75% 0 0 2 min 5 ms 0 2 0".split() in lines

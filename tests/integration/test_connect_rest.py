@@ -1,0 +1,132 @@
+"""The worker's REST API: beside a real Kafka Connect worker, and what becomes of connectors that it drives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from integration.pipeline import Pipeline, eventually
+from integration.side_by_side import Side, different, drive
+from kafka_connect.kafka_connect import KafkaConnect
+
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+TABLE = "rest.t"
+CLASS = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    """An agent, and a worker that no file gives a connector."""
+    session.execute("CREATE KEYSPACE rest WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute(f"CREATE TABLE {TABLE} (p int PRIMARY KEY, v text, w text) WITH cdc = true")
+    session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (1, 'one', 'first')")
+    pipeline = Pipeline(status, directory)
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect().start().ready()
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+@pytest.fixture
+def base(pipeline: Pipeline) -> str:
+    return f"http://127.0.0.1:{pipeline.connector.port}"
+
+
+@pytest.fixture
+def config(pipeline: Pipeline) -> dict[str, str]:
+    """A connector of the table, without its name."""
+    given = {key: str(value) for key, value in pipeline.connector_properties(TABLE).items() if key != "name"}
+    return {**given, "connector.class": "helenus.CassandraSource", "tasks.max": "1"}
+
+
+@pytest.fixture
+def theirs(stack: Stack, tmp_path: Path) -> Iterator[Side]:
+    """Kafka Connect's own worker, with the source that it ships."""
+    url = stack.up("connect").connect_url
+    assert url
+    source = tmp_path / "lines.txt"
+    source.write_text("a line\n" * 20)
+    config = {"connector.class": CLASS, "tasks.max": "1", "file": str(source), "topic": "lines"}
+    text = "org.apache.kafka.connect.storage.StringConverter"
+    config |= {"key.converter": text, "value.converter": text}
+    config |= dict.fromkeys(("topic.creation.default.partitions", "topic.creation.default.replication.factor"), "1")
+    offsets = {"offsets": [{"partition": {"filename": str(source)}, "offset": {"position": 7}}]}
+    yield Side(url, "FileStreamSource", config, offsets)
+    stack.stop("connect")
+
+
+def test_answers_as_kafka_connect_does(base: str, config: dict[str, str], theirs: Side) -> None:
+    offsets = {"offsets": [{"partition": {"topic": f"events-{TABLE}", "partition": 0}, "offset": {"offset": 0}}]}
+    ours = Side(base, "CassandraSource", config, offsets)
+    for side in (theirs, ours):
+        drive(side)
+    assert len(ours.answers) > 100
+    assert not different(ours.answers, theirs.answers)
+
+
+def reaches(client: KafkaConnect, name: str, state: str) -> None:
+    def states() -> list[str]:
+        told = client.get_connector_status(name)
+        return [told["connector"]["state"], *(task["state"] for task in told["tasks"])]
+
+    eventually(lambda: set(states()) == {state}, 90, f"{name} is {state}: {states()}")
+
+
+def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
+    client = KafkaConnect(base)
+
+    def told(p: int) -> list[Any]:
+        return [record.value for record in pipeline.records(TABLE) if record.key == {"p": p}]
+
+    def arrives(p: int, value: Any) -> None:
+        eventually(lambda: told(p)[-1:] == [value], 60, f"{p} is {value}: {told(p)}")
+
+    client.create_connector({"name": "live", "config": config})
+    reaches(client, "live", "RUNNING")
+    arrives(1, {"v": "one", "w": "first"})
+    # Another configuration takes effect without a restart.
+    client.update_connector("live", {**config, "columns": "v"})
+    session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (2, 'two', 'second')")
+    arrives(2, {"v": "two"})
+    # A paused one keeps its place.
+    client.pause_connector("live")
+    reaches(client, "live", "PAUSED")
+    session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (3, 'three', 'third')")
+    client.resume_connector("live")
+    arrives(3, {"v": "three"})
+    # Offsets that are reset make a stopped one tell everything again.
+    before = {p: len(told(p)) for p in (1, 2, 3)}
+    client.stop_connector("live")
+    reaches(client, "live", "STOPPED")
+    assert requests.delete(f"{base}/connectors/live/offsets", timeout=30).status_code == 200
+    client.resume_connector("live")
+    eventually(lambda: all(len(told(p)) > count for p, count in before.items()), 60, "all rows are told again")
+
+
+def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
+    """Begins where the test above ends."""
+    client = KafkaConnect(base)
+    client.pause_connector("live")
+    kept = client.get_connector("live")
+    offsets = requests.get(f"{base}/connectors/live/offsets", timeout=30).json()
+    assert offsets["offsets"]
+    assert pipeline.connector.stop() == 0
+    pipeline.connector.start().ready()
+    reaches(client, "live", "PAUSED")
+    assert client.get_connector("live") == kept
+    assert requests.get(f"{base}/connectors/live/offsets", timeout=30).json() == offsets
+    session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (4, 'four', 'fourth')")
+    client.resume_connector("live")
+    reaches(client, "live", "RUNNING")
+    eventually(lambda: [r for r in pipeline.records(TABLE) if r.key == {"p": 4}], 60, "what came meanwhile is told")
+    client.delete_connector("live")
+    assert client.list_connectors() == []

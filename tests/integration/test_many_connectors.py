@@ -1,0 +1,217 @@
+"""One worker, many connectors: each is paused, failed, moved and mended on its own, and the others do not notice."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from integration.pipeline import Pipeline, eventually
+
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+SMALL = [f"many.s{i:02}" for i in range(18)]
+OTHERS = ["many.one", "many.two"]
+CLASS = {"connector.class": "helenus.CassandraSource"}
+
+
+class Rest:
+    """The worker's REST API."""
+
+    def __init__(self, port: int) -> None:
+        self.base = f"http://127.0.0.1:{port}"
+
+    def __call__(self, method: str, path: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            self.base + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            told = answer.read()
+        return json.loads(told) if told else None
+
+    def task(self, name: str, number: int = 0) -> dict[str, Any]:
+        tasks: list[dict[str, Any]] = self("GET", f"/connectors/{name}/status")["tasks"]
+        return next((t for t in tasks if t["id"] == number), {"state": "none"})
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    session.execute("CREATE KEYSPACE many WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    for table in (*SMALL, *OTHERS):
+        session.execute(f"CREATE TABLE {table} (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
+    pipeline = Pipeline(status, directory)
+    try:
+        pipeline.agent.start().ready()
+        # One file stands for a pattern, two for a table each: twenty tables.
+        pipeline.connect("many.all", *OTHERS, settle_timeout_ms=1000)
+        every = directory / "many.all.properties"
+        every.write_text(every.read_text().replace("table=all", "table=s.*"))
+        pipeline.connector.start().ready(180)
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+@pytest.fixture(scope="module")
+def rest(pipeline: Pipeline) -> Rest:
+    return Rest(pipeline.connector.port)
+
+
+class Writer:
+    """Writes a row now and then to each of some tables, while it is entered."""
+
+    def __init__(self, session: Any, *tables: str) -> None:
+        self._session = session
+        self._tables = tables
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        n = 0
+        while not self._stop.wait(0.02):
+            n += 1
+            table = self._tables[n % len(self._tables)]
+            self._session.execute(f"INSERT INTO {table} (k, c, v) VALUES (%s, %s, %s)", (n % 7, n % 3, str(n)))
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def agrees(pipeline: Pipeline, *tables: str, seconds: float = 60) -> None:
+    for table in tables:
+        eventually(
+            lambda table=table: not pipeline.differences(table),
+            seconds,
+            lambda table=table: f"{table} converges\n{pipeline.connector.tail()}",
+        )
+
+
+def test_twenty_tables_share_a_worker(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+    with Writer(session, *SMALL, *OTHERS):
+        time.sleep(5)
+    agrees(pipeline, *SMALL, *OTHERS)
+    status = rest("GET", "/connectors/many-all/status")
+    assert [t["state"] for t in status["tasks"]] == ["RUNNING"] * len(SMALL)
+    for connector in ("many-all", "many-one", "many-two"):
+        pipeline.adds_up(connector)
+
+
+def test_a_paused_connector_waits_and_catches_up(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+    before = len(pipeline.records("many.one"))
+    rest("PUT", "/connectors/many-one/pause")
+    assert rest.task("many-one")["state"] == "PAUSED"
+    with Writer(session, *OTHERS):
+        time.sleep(3)
+    agrees(pipeline, "many.two")
+    assert pipeline.differences("many.one"), "nothing of a paused table is told"
+    assert len(pipeline.records("many.one")) <= before + 1, "but what was under way"
+    rest("PUT", "/connectors/many-one/resume")
+    agrees(pipeline, "many.one")
+
+
+def test_a_new_table_that_matches_is_taken_in(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+    session.execute("CREATE TABLE many.snew (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
+    session.execute("INSERT INTO many.snew (k, c, v) VALUES (1, 2, 'three')")
+    eventually(lambda: rest.task("many-all", len(SMALL))["state"] == "RUNNING", 60, "the table is taken in")
+    agrees(pipeline, "many.snew")
+
+
+def test_a_failing_task_leaves_the_others_alone(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+    """A poison event under errors.tolerance=none stops its table. Another policy, given live, takes it on."""
+    poison = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
+    poison.produce("events-many.one", b"no event", b"\x02\x02", partition=0)
+    poison.flush(10)
+    eventually(lambda: rest.task("many-one")["state"] == "FAILED", 30, "the task fails")
+    assert "poison-event" in rest.task("many-one")["trace"]
+    with Writer(session, *OTHERS):
+        time.sleep(2)
+    agrees(pipeline, "many.two")
+    assert rest.task("many-two")["state"] == "RUNNING"
+    rest("POST", "/connectors/many-one/restart?includeTasks=true&onlyFailed=true")
+    eventually(lambda: rest.task("many-one")["state"] == "FAILED", 30, "it is met again, not skipped")
+    config = rest("GET", "/connectors/many-one/config")
+    rest("PUT", "/connectors/many-one/config", {**config, "errors.tolerance": "all"})
+    agrees(pipeline, "many.one")
+    assert rest.task("many-one")["state"] == "RUNNING"
+    assert pipeline.connector.total("helenus_connector_events_total", table="one", outcome="dead_lettered") == 1
+
+
+def test_a_connector_whose_cassandra_is_away_leaves_the_others_alone(
+    pipeline: Pipeline, session: Any, rest: Rest
+) -> None:
+    config = {k: str(v) for k, v in pipeline.connector_properties("many.two").items()}
+    elsewhere = {**config, **CLASS, "name": "away", "table": "nowhere", "cassandra.port": "9"}
+    rest("POST", "/connectors", {"name": "away", "config": elsewhere})
+    with Writer(session, *OTHERS):
+        time.sleep(3)
+    agrees(pipeline, *OTHERS)
+    assert rest.task("away")["state"] == "UNASSIGNED"
+    assert pipeline.connector.health()[0] == 503
+    rest("DELETE", "/connectors/away")
+    eventually(lambda: pipeline.connector.health()[0] == 200, 30, "the worker is well again")
+
+
+def test_a_connector_is_reset_and_tells_all_again(pipeline: Pipeline, rest: Rest) -> None:
+    before = len(pipeline.records("many.two"))
+    offsets = rest("GET", "/connectors/many-two/offsets")["offsets"]
+    assert sum(o["offset"]["offset"] for o in offsets) > 0
+    with pytest.raises(urllib.error.HTTPError):
+        rest("DELETE", "/connectors/many-two/offsets")
+    rest("PUT", "/connectors/many-two/stop")
+    rest("DELETE", "/connectors/many-two/offsets")
+    assert sum(o["offset"]["offset"] for o in rest("GET", "/connectors/many-two/offsets")["offsets"]) == 0
+    rest("PUT", "/connectors/many-two/resume")
+    eventually(lambda: len(pipeline.records("many.two")) >= before + 20, 30, "its rows are told again")
+    agrees(pipeline, "many.two")
+
+
+def test_states_configurations_and_positions_survive_a_restart(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+    """Also what was held for a paused connector when the others moved on."""
+    rest("PUT", "/connectors/many-two/pause")
+    rest("PATCH", "/connectors/many-one/config", {"errors.tolerance": "all"})
+    made = {k: str(v) for k, v in pipeline.connector_properties("many.s00").items()}
+    made |= {**CLASS, "query.group": "second", "data.topic": "copy-of-s00", "output.format": "key-value-json"}
+    rest("POST", "/connectors", {"name": "made-over-rest", "config": {**made, "name": "made-over-rest"}})
+    with Writer(session, *OTHERS):
+        time.sleep(2)
+    agrees(pipeline, "many.one")
+    pipeline.connector.kill()
+    pipeline.connector.start()
+    eventually(lambda: _answers(rest), 60, "REST answers")
+    assert rest("GET", "/connectors/many-two/status")["connector"]["state"] == "PAUSED"
+    assert rest("GET", "/connectors/many-one/config")["errors.tolerance"] == "all"
+    assert rest("GET", "/connectors/made-over-rest/config")["query.group"] == "second"
+    pipeline.connector.ready(180)
+    with Writer(session, *OTHERS, "many.s00"):
+        time.sleep(2)
+    agrees(pipeline, "many.one", "many.s00")
+    assert pipeline.differences("many.two")
+    rest("PUT", "/connectors/many-two/resume")
+    agrees(pipeline, "many.two")
+    eventually(lambda: rest("GET", "/connectors/made-over-rest/topics"), 10, "the second group runs")
+    rest("DELETE", "/connectors/made-over-rest")
+
+
+def _answers(rest: Rest) -> bool:
+    try:
+        rest("GET", "/")
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,379 @@
+"""The whole path on TLS and passwords, with the least rights: it works, tells no secret, and every mistake clearly."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from compose.test_observability import expressions
+from confluent_kafka import Consumer, TopicPartition
+from integration.pipeline import eventually, free_port, script, write_properties
+
+from helenus_connector.top import Worker
+from helenus_schemas.cassandra import connect
+from helenus_schemas.config import CassandraSettings
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
+from helenus_stack.records import Decoder
+from helenus_stack.secure import AGENT, CONNECTOR, STRANGER
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(900),  # a machine that does other things too
+    # The driver's event loop is ended by its own thread, which leaves warnings of no interest.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WRONG = "n0t-the-passw0rd"
+REST_PASSWORD, REGISTRY_PASSWORD, STORE_KEY = "r3st-passw0rd", "r3gistry-passw0rd", "st0re-key-0f-spark"
+ROWS = 50
+LATER = ("helenus_connector_errors_total", "helenus_agent_retries_total", "helenus_agent_skipped_total")
+
+
+class Guarded:
+    """A registry behind TLS and a password: what a reverse proxy is, in front of the stack's."""
+
+    def __init__(self, registry_url: str, authority: trustme.CA) -> None:
+        login = "Basic " + base64.b64encode(f"helenus:{REGISTRY_PASSWORD}".encode()).decode()
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                if self.headers.get("Authorization") != login:
+                    self.send_response(401)
+                    self.end_headers()
+                    return
+                size = int(self.headers.get("Content-Length") or 0)
+                body = self.rfile.read(size) if size else None
+                request = urllib.request.Request(registry_url + self.path, data=body, method=self.command)
+                request.add_header("Content-Type", self.headers.get("Content-Type") or "application/json")
+                try:
+                    with urllib.request.urlopen(request, timeout=10) as answer:
+                        status, told = answer.status, answer.read()
+                except urllib.error.HTTPError as error:
+                    with error:
+                        status, told = error.code, error.read()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(told)))
+                self.end_headers()
+                self.wfile.write(told)
+
+            do_GET = do_POST = do_PUT = answer  # noqa: N815
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # handshakes are meant to fail
+        self.url = f"https://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def status(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Status]:
+    directory = tmp_path_factory.mktemp("secure")
+    with Stack(directory, only=["cassandra", "kafka", "registry"], secure=True) as stack:
+        yield stack.status()
+
+
+@pytest.fixture(scope="module")
+def session(status: Status) -> Iterator[Any]:
+    session = connect(CassandraSettings.of(status.cassandra(), "status"))
+    session.execute("CREATE KEYSPACE safe WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute("CREATE TABLE safe.t (a int PRIMARY KEY, v text) WITH cdc = true")
+    session.execute("CREATE TABLE safe.other (a int PRIMARY KEY, v text) WITH cdc = true")
+    # What docs/security.md says, for one table alone.
+    session.execute(f"REVOKE SELECT ON ALL KEYSPACES FROM {CONNECTOR}")
+    session.execute(f"GRANT SELECT ON safe.t TO {CONNECTOR}")
+    yield session
+    session.cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[trustme.CA, Path]:
+    """Who signs for the registry and the REST API."""
+    authority = trustme.CA()
+    path = tmp_path_factory.mktemp("authority") / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return authority, path
+
+
+@pytest.fixture(scope="module")
+def registry(status: Status, authority: tuple[trustme.CA, Path]) -> Iterator[str]:
+    guarded = Guarded(status.registry_url, authority[0])
+    yield guarded.url
+    guarded.close()
+
+
+@pytest.fixture
+def files(
+    status: Status, registry: str, authority: tuple[trustme.CA, Path], tmp_path: Path
+) -> Callable[[str, Mapping[str, str | None]], list[str]]:
+    """Makes a worker's and a connector's file in a folder, as docs/security.md has them; with changes, None removes."""
+    assert status.security
+    passwords, cafile = status.security.passwords, status.security.cafile
+    secrets = tmp_path / "secrets.properties"
+    secrets.write_text(f"rest=ops:{REST_PASSWORD}\nregistry=helenus:{REGISTRY_PASSWORD}\nstore={STORE_KEY}\n")
+    rest = authority[0].issue_cert("127.0.0.1")
+    rest.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "rest.pem"))
+
+    def make(name: str, changes: Mapping[str, str | None]) -> list[str]:
+        folder = tmp_path / name
+        folder.mkdir()
+        worker = {
+            "bootstrap.servers": status.bootstrap_servers,
+            "checkpoint.dir": folder / "checkpoint",
+            "listeners": f"https://127.0.0.1:{free_port()}",
+            "listeners.https.ssl.certfile": tmp_path / "rest.pem",
+            "listeners.https.ssl.keyfile": tmp_path / "rest.pem",
+            "rest.basic.auth.user.info": f"${{file:{secrets}:rest}}",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.ssl.ca.location": cafile,
+            "kafka.sasl.mechanisms": "SCRAM-SHA-512",
+            "kafka.sasl.username": CONNECTOR,
+            "kafka.sasl.password": f"${{file:{passwords}:{CONNECTOR}}}",
+            "spark.master": "local[1,4]",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.hadoop.fs.s3a.secret.key": f"${{file:{secrets}:store}}",
+            "log.level": "debug",
+        }
+        table = {
+            "name": "safe-t",
+            "keyspace": "safe",
+            "table": "t",
+            "cassandra.contact.points": ",".join(status.contact_points),
+            "cassandra.port": str(status.cql_port),
+            "cassandra.local.dc": status.local_dc,
+            "cassandra.ssl.enabled": "true",
+            "cassandra.ssl.cafile": cafile,
+            "cassandra.username": CONNECTOR,
+            "cassandra.password": f"${{file:{passwords}:{CONNECTOR}}}",
+            "value.converter.schema.registry.url": registry,
+            "value.converter.schema.registry.ssl.cafile": authority[1],
+            "value.converter.schema.registry.basic.auth.user.info": f"${{file:{secrets}:registry}}",
+        }
+        for key, value in changes.items():
+            of = worker if key.partition(".")[0] in ("kafka", "listeners", "rest", "spark") else table
+            of[key] = value
+        return [
+            str(write_properties(folder / f"{name}.properties", {k: v for k, v in keys.items() if v is not None}))
+            for name, keys in (("worker", worker), ("table", table))
+        ]
+
+    return make
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "JAVA_HOME": str(spark_java_home(Silent()))}
+
+
+def secrets_of(status: Status) -> list[str]:
+    assert status.security
+    users = [status.security.password(user) for user in (AGENT, CONNECTOR, STRANGER, "admin")]
+    return [*users, REST_PASSWORD, REGISTRY_PASSWORD, STORE_KEY, WRONG]
+
+
+def running(below: int) -> Iterator[Path]:
+    """The directories in /proc of a process and those it started."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # ended meanwhile
+        children.setdefault(parent, []).append(int(path.name))
+    open_ = [below]
+    while open_:
+        pid = open_.pop()
+        yield Path("/proc") / str(pid)
+        open_ += children.get(pid, [])
+
+
+def values(status: Status) -> dict[int, str | None]:
+    """The last value of v by key in the data topic, read as an administrator."""
+    decoder = Decoder(status.registry_url)
+    consumer = Consumer({**status.kafka(), "group.id": "test", "enable.auto.commit": "false"})
+    found: dict[int, str | None] = {}
+    try:
+        topic = consumer.list_topics(timeout=10).topics.get("data-safe.t")
+        for number in topic.partitions if topic else ():
+            place = TopicPartition("data-safe.t", number, 0)
+            _, end = consumer.get_watermark_offsets(place, timeout=10)
+            consumer.assign([place])
+            at = 0
+            while at < end:
+                for message in consumer.consume(end - at, timeout=10):
+                    at = message.offset() + 1
+                    record = decoder.record(message)
+                    found[record.key["a"]] = record.value and record.value["v"]
+    finally:
+        consumer.close()
+        decoder.close()
+    return found
+
+
+def test_the_whole_path_and_no_secret_is_seen(
+    status: Status,
+    session: Any,
+    files: Callable[[str, Mapping[str, str | None]], list[str]],
+    authority: tuple[trustme.CA, Path],
+    tmp_path: Path,
+) -> None:
+    assert status.security
+    own = {
+        "cassandra.config": status.nodes[0].cassandra_yaml,
+        "cassandra.contact.points": status.nodes[0].address,
+        "cassandra.port": str(status.cql_port),
+        "cassandra.ssl.enabled": "true",
+        "cassandra.ssl.cafile": status.security.cafile,
+        "cassandra.username": AGENT,
+        "cassandra.password": f"${{file:{status.security.passwords}:{AGENT}}}",
+        "kafka.bootstrap.servers": status.bootstrap_servers,
+        **{f"kafka.producer.{key}": value for key, value in status.security.kafka(AGENT).items()},
+        "kafka.producer.sasl.password": f"${{file:{status.security.passwords}:{AGENT}}}",
+        "state.dir": tmp_path / "state",
+        "http.port": free_port(),
+    }
+    agent_file = write_properties(tmp_path / "agent.properties", own)
+    worker_file, table_file = files("whole", {})
+    listener = re.search("listeners=(.*)", Path(worker_file).read_text())[1]  # type: ignore[index]
+    for number in range(ROWS):
+        session.execute("INSERT INTO safe.t (a, v) VALUES (%s, %s)", (number, f"v{number}"))
+    session.execute("DELETE FROM safe.t WHERE a = 0")
+    wanted = {0: None, **{number: f"v{number}" for number in range(1, ROWS)}}
+    logs = [tmp_path / "agent.log", tmp_path / "connector.log"]
+    started = [
+        subprocess.Popen([script("helenus-agent"), str(agent_file)], stderr=logs[0].open("wb")),
+        subprocess.Popen(
+            [script("helenus-connector"), worker_file, table_file], stderr=logs[1].open("wb"), env=environment()
+        ),
+    ]
+    told: list[str] = []
+    try:
+        try:
+            eventually(lambda: values(status) == wanted, 300, "the topic shows the rows")
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
+        seen = b"".join((p / "cmdline").read_bytes() for process in started for p in running(process.pid))
+        assert b"java" in seen
+        # The connector's own environment held none; so none of its children's may.
+        seen += b"".join((p / "environ").read_bytes() for p in running(started[1].pid))
+        told.append(seen.decode(errors="replace"))
+        worker = Worker(listener, f"ops:{REST_PASSWORD}", authority[1])
+        told += [worker.get("/connectors?expand=status&expand=info"), worker.get("/connectors/safe-t/config")]
+        told.append(worker.get("/connectors/safe-t/tasks"))
+        told.append(worker.get("/metrics"))
+        told.append(Worker(f"http://127.0.0.1:{own['http.port']}").get("/metrics"))
+        exported = set(re.findall(r"^(helenus_\w+)", "\n".join(told[-2:]), re.MULTILINE))
+        asked = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
+        # What has a label for a kind or a reason is there once there is one; the others are from the start.
+        assert asked - exported <= set(LATER)
+        assert json.loads(told[1])["safe-t"]["status"]["tasks"][0]["state"] == "RUNNING"
+        top = [script("helenus-connector"), "top", "--once", "--url", listener, "--cafile", str(authority[1])]
+        login = {**os.environ, "LOGIN": f"ops:{REST_PASSWORD}", "COLUMNS": "160"}
+        shown = subprocess.run([*top, "--user", "${env:LOGIN}"], capture_output=True, text=True, env=login, timeout=60)
+        assert "safe.t" in shown.stdout, shown.stderr
+        assert "RUNNING" in shown.stdout
+        refused = subprocess.run(top, capture_output=True, text=True, timeout=60)
+        assert (refused.returncode, "401" in refused.stderr) == (1, True)
+        told += [shown.stdout, refused.stderr]
+    finally:
+        for process in started:
+            process.terminate()
+        codes = [process.wait(60) for process in started]
+    told += [log.read_text() for log in logs]
+    assert codes == [0, 0], told[-1]
+    for secret in secrets_of(status):
+        assert [text[max(0, text.index(secret) - 200) :][:400] for text in told if secret in text] == []
+
+
+MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
+    ({"cassandra.password": WRONG}, 1, ["refused the login", "cassandra.password", "[cassandra-auth]"]),
+    ({"cassandra.username": None}, 1, ["refused the login", "cassandra.username", "[cassandra-auth]"]),
+    ({"cassandra.ssl.cafile": "{other}"}, 1, ["certificate verify failed", "cassandra.ssl", "[cassandra-auth]"]),
+    ({"cassandra.ssl.cafile": "/no/such.pem"}, 2, ["/no/such.pem", "[config]"]),
+    ({"cassandra.ssl.enabled": "false"}, 1, ["cassandra.ssl.enabled=true", "[cassandra-unreachable]"]),
+    ({"kafka.sasl.password": WRONG}, 1, ["invalid credentials", "sasl.*", "[broker-refused]"]),
+    ({"kafka.ssl.ca.location": "{other}"}, 1, ["certificate verify failed", "[broker-refused]"]),
+    ({"kafka.ssl.ca.location": "/no/such.pem"}, 2, ["ssl.ca.location", "[config]"]),
+    ({"kafka.security.protocol": "TLS"}, 2, ["security.protocol", "[config]"]),
+    (
+        {"value.converter.schema.registry.basic.auth.user.info": f"helenus:{WRONG}"},
+        1,
+        ["refused the login: 401", "basic.auth.user.info", "[registry-auth]"],
+    ),
+    (
+        {"value.converter.schema.registry.basic.auth.user.info": None},
+        1,
+        ["refused the login: 401", "basic.auth.user.info", "[registry-auth]"],
+    ),
+    (
+        {"value.converter.schema.registry.ssl.cafile": "{other}"},
+        1,
+        ["certificate verify failed", "schema.registry.ssl", "[registry-auth]"],
+    ),
+    ({"value.converter.schema.registry.ssl.cafile": "/no/such.pem"}, 2, ["/no/such.pem", "[config]"]),
+    ({"listeners.https.ssl.certfile": None}, 2, ["listeners.https.ssl.certfile: set it", "[config]"]),
+    ({"rest.basic.auth.user.info": WRONG}, 2, ["rest.basic.auth.user.info=*****", "user:password", "[config]"]),
+    ({"table": "other"}, 1, ["no SELECT permission", "safe.other", "[cassandra-auth]"]),
+]
+
+
+def test_a_mistake_is_told_in_one_message(
+    status: Status, session: Any, files: Callable[[str, Mapping[str, str | None]], list[str]], tmp_path: Path
+) -> None:
+    """All of them, some at a time: what most do is wait. None of them starts Spark."""
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    environment_ = environment()
+
+    def wrong(number: int) -> str | None:
+        changes, code, words = MISTAKES[number]
+        given = {key: value and value.replace("{other}", str(other)) for key, value in changes.items()}
+        command = [sys.executable, "-c", "from helenus_connector.cli import main; main()"]
+        arguments = files(str(number), given)
+        began = time.monotonic()
+        try:
+            done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, env=environment_)
+        except subprocess.TimeoutExpired as error:
+            return f"{changes}: still runs: {(error.stderr or b'')[-1000:]!r}"
+        *_, last = done.stderr.splitlines() or [""]
+        said = done.stderr + done.stdout
+        faults = [f"does not say {word}" for word in words if word not in last]
+        faults += ["tells a secret"] * any(secret in said for secret in secrets_of(status))
+        faults += ["has a traceback"] * ("Traceback" in said)
+        faults += ["has no one message"] * (said.count("helenus-connector: ") != 1)
+        faults += [f"ends with {done.returncode}"] * (done.returncode != code)
+        return f"{changes} {', '.join(faults)} ({time.monotonic() - began:.0f} s):\n{said[-1500:]}" if faults else None
+
+    with ThreadPoolExecutor(3) as pool:
+        found = "\n\n".join(filter(None, pool.map(wrong, range(len(MISTAKES)))))
+    assert not found, found

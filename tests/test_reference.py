@@ -1,0 +1,85 @@
+"""What operators are given: the reference of every key, example files that load, units that systemd takes."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+
+import javaproperties
+import pytest
+
+from helenus_agent.config import AgentSettings
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_schemas.config import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES: dict[str, type[Settings]] = {
+    "agent/agent.properties": AgentSettings,
+    "connector/worker.properties": WorkerSettings,
+    "connector/table.properties": ConnectorSettings,
+}
+UNITS = ("agent/helenus-agent.service", "connector/helenus-connector.service")
+
+
+def test_the_reference_is_that_of_the_models() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "reference.py"))["page"]()
+    assert (ROOT / "docs" / "configuration.md").read_text() == page, "run `make reference`"
+
+
+@pytest.mark.parametrize("model", EXAMPLES.values())
+def test_every_key_is_described(model: type[Settings]) -> None:
+    assert [field.alias for field in model.model_fields.values() if not field.description] == []
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_load(name: str, tmp_path: Path) -> None:
+    """As they are, and with every line that is commented out."""
+    (tmp_path / "secrets.properties").write_text("cassandra=x\nkafka=x\nregistry=me:x\nrest=me:x\n")
+    text = (ROOT / name).read_text()
+    commented = "\n".join(
+        line[1:] if line.startswith("#") and "=" in line and line[1] not in " #" else line for line in text.splitlines()
+    )
+    assert len(javaproperties.loads(commented)) > len(javaproperties.loads(text))
+    for number, content in enumerate((text, commented)):
+        path = tmp_path / f"{number}.properties"
+        path.write_text(content.replace("/etc/helenus/secrets.properties", str(tmp_path / "secrets.properties")))
+        EXAMPLES[name].load(path)
+
+
+def test_every_event_of_the_log_is_listed() -> None:
+    guide = (ROOT / "docs" / "operations.md").read_text()
+    told: set[str] = set()
+    for folder in ("agent", "connector", "schemas", "sinks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            told.update(re.findall(r"""\.(?:debug|info|warning|error)\(\s*"([a-z_]+\.[a-z_]+)\"""", path.read_text()))
+    assert len(told) > 30
+    assert [event for event in sorted(told) if f"`{event}`" not in guide] == []
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_units_restart_what_may_pass_and_shut_the_rest_in(name: str) -> None:
+    lines = [line.strip() for line in (ROOT / name).read_text().splitlines()]
+    for needed in (
+        "Restart=on-failure",
+        "RestartPreventExitStatus=2",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "PrivateTmp=yes",
+        "CapabilityBoundingSet=",
+    ):
+        assert needed in lines, needed
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / Path(name).name
+    # The programs are not where a package puts them: any that exists will do.
+    unit.write_text((ROOT / name).read_text().replace("ExecStart=/opt/helenus/bin/", "ExecStart=/bin/true "))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+    ours = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert ours == []
+    assert done.returncode == 0, done.stderr
