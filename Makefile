@@ -17,7 +17,7 @@ stop: $(READY) ## Stop what `make demo KEEP=1` left running
 ##@ Develop
 .PHONY: test
 test: $(READY) ## All tests, on real servers, but those of a cluster
-	$(BIN)/pytest -m "not cluster"
+	$(BIN)/pytest -m "not cluster" -n 2 --dist loadfile
 
 .PHONY: test-cluster
 test-cluster: $(READY) ## The tests on three Cassandra nodes
@@ -32,6 +32,10 @@ check: $(READY) ## Style, types, and that the house is tidy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+.PHONY: reference
+reference: $(READY) ## Write docs/configuration.md from the models
+	$(BIN)/python docs/reference.py
 
 .PHONY: bench
 bench: $(READY) ## Measure; docs/performance.md says what and how

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["agent/helenus_agent", "connector/helenus_connector", "schemas/helenus_schemas", "sinks/helenus_sinks"]
-HEAVY = {"pyspark", "pandas", "pyarrow", "fastavro", "authlib", "helenus_connector", "helenus_stack"}
+HEAVY = {"pyspark", "pandas", "pyarrow", "fastavro", "authlib", "starlette", "helenus_connector", "helenus_stack"}
 
 
 def test_the_wheel_holds_every_module(tmp_path: Path) -> None:

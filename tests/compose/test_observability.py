@@ -1,0 +1,122 @@
+"""Alerts and dashboard: they ask for metrics that there are, and Prometheus takes them (where it is installed)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.metrics import MetricWrapperBase
+
+from helenus_agent import metrics as agent
+from helenus_connector import metrics as connector
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "compose" / "observability"
+PROMTOOL = shutil.which("promtool")
+
+
+def alerts() -> list[dict[str, Any]]:
+    with open(HERE / "alerts.yml") as file:
+        return [rule for group in yaml.safe_load(file)["groups"] for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    return dict(json.loads((HERE / "grafana" / "helenus.json").read_text()))
+
+
+def expressions() -> Iterator[str]:
+    yield from (rule["expr"] for rule in alerts())
+    yield from (target["expr"] for panel in dashboard()["panels"] for target in panel["targets"])
+    yield from (variable["definition"] for variable in dashboard()["templating"]["list"])
+
+
+def exported() -> dict[str, set[str]]:
+    """Name of each series that agent and connector export -> its labels."""
+    found: dict[str, set[str]] = {}
+    for module in (agent, connector):
+        for metric in vars(module).values():
+            if not isinstance(metric, MetricWrapperBase):
+                continue
+            label_values = ["x"] * len(metric._labelnames)
+            if label_values:
+                metric.labels(*label_values)
+            for family in metric.collect():
+                for sample in family.samples:
+                    found.setdefault(sample.name, set()).update(sample.labels)
+            if label_values:
+                metric.remove(*label_values)
+    return found
+
+
+def test_all_that_is_asked_for_is_exported() -> None:
+    known = exported()
+    asked = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
+    assert len(asked) > 25
+    assert asked - known.keys() == set()
+
+
+def test_labels_that_are_asked_for_are_there() -> None:
+    known = exported()
+    for text in expressions():
+        for name, selector in re.findall(r"(helenus_\w+)\{([^}]*)\}", text):
+            assert set(re.findall(r"(\w+)=~?\"", selector)) <= known[name], text
+        own = set().union(*(known[name] for name in re.findall(r"helenus_\w+", text)), {"instance", "job", "le"})
+        for names in re.findall(r"by \(([^)]*)\)", text):
+            assert {name.strip() for name in names.split(",")} <= own, text
+
+
+def test_what_operators_have_to_know_is_alerted_on() -> None:
+    text = " ".join(rule["expr"] for rule in alerts())
+    for needed in (
+        "cdc_raw_headroom_bytes",
+        "quarantined_segments",
+        "lost_segments_total",
+        "lag_events",
+        'outcome="dead_lettered"',
+        "events_lost_total",
+        'state="FAILED"',
+    ):
+        assert needed in text
+    for rule in alerts():
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"]
+
+
+def test_every_alert_and_metric_is_explained() -> None:
+    guide = (ROOT / "docs" / "operations.md").read_text()
+    assert [rule["alert"] for rule in alerts() if f"`{rule['alert']}`" not in guide] == []
+    ours = [m for m in vars(connector).values() if isinstance(m, MetricWrapperBase)]
+    names = [m._name for m in ours]
+    assert len(names) > 15
+    assert [name for name in names if f"`{name}" not in guide] == []
+
+
+def test_panels_of_the_dashboard_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard()["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+@pytest.mark.parametrize(
+    "what",
+    [["check", "config", "prometheus.yml"], ["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]],
+)
+def test_prometheus_takes_them(what: list[str]) -> None:
+    done = subprocess.run(["promtool", *what], cwd=HERE, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,111 @@
+"""A real Prometheus, where one is installed, scrapes our metrics: every query of the dashboard has an answer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compose.test_observability import HERE, dashboard
+from integration.pipeline import eventually, free_port
+
+from helenus_agent import metrics as agent
+from helenus_connector import metrics as connector
+from helenus_schemas import monitoring
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed"),
+]
+
+LABELS = ("shop-orders", "shop", "orders")
+
+
+@pytest.fixture
+def metrics() -> Iterator[int]:
+    """A port with the metrics of an agent and a connector that have something to tell."""
+    connector.begin(LABELS, 0)
+    connector.state(LABELS, "FAILED")
+    connector.LAG.labels(*LABELS).set(7)
+    agent.RAW_LIMIT.set(100)
+    agent.RAW_BYTES.set(90)
+    agent.EVENTS.labels("shop.orders").inc()
+    agent.SKIPPED.labels("excluded").inc()
+    agent.RETRIES.labels("append-failed").inc()
+    connector.ERRORS.labels("cassandra-read").inc()
+    server = monitoring.serve("127.0.0.1", 0, lambda: None)
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    connector.forget(LABELS)
+    agent.RAW_LIMIT.set(0)
+    agent.RAW_BYTES.set(0)
+
+
+@pytest.fixture
+def prometheus(metrics: int, tmp_path: Path) -> Iterator[str]:
+    """Our configuration, but for the addresses and a faster clock."""
+    port = free_port()
+    text = (HERE / "prometheus.yml").read_text().replace("10s", "1s")
+    for target in ("agent:9400", "connector:8083"):
+        assert target in text
+        text = text.replace(target, f"127.0.0.1:{metrics}")
+    (tmp_path / "prometheus.yml").write_text(text)
+    shutil.copy(HERE / "alerts.yml", tmp_path)
+    command = ["prometheus", "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([*command, "--storage.tsdb.path=data"], cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{port}/api/v1"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def ask(url: str, **parameters: str) -> dict[str, Any] | None:
+    """The data of an answer; None while there is no Prometheus."""
+    try:
+        with urllib.request.urlopen(f"{url}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
+            return dict(json.load(answer)["data"])
+    except OSError:
+        return None
+
+
+def test_what_we_export_answers_the_dashboard(prometheus: str) -> None:
+    def scraped() -> bool:
+        found = ask(f"{prometheus}/targets") or {"activeTargets": []}
+        return [target["health"] for target in found["activeTargets"]] == ["up", "up"]
+
+    eventually(scraped, 60, "both targets are scraped")
+    # A rate needs two scrapes between which something happened.
+    deadline = time.monotonic() + 60
+    unanswered = []
+    while time.monotonic() < deadline:
+        for metric in (connector.EVENTS_READ, connector.STATEMENTS, connector.QUERY_SECONDS):
+            metric.labels(*LABELS).inc()
+        connector.BATCH_SECONDS.observe(0.1)
+        agent.FLUSH.observe(0.01)
+        time.sleep(1)
+        unanswered = []
+        for panel in dashboard()["panels"]:
+            for target in panel["targets"]:
+                query = target["expr"].replace("$connector", ".*")
+                answer = ask(f"{prometheus}/query", query=query)
+                if not answer or not answer["result"]:
+                    unanswered.append(query)
+        if not unanswered:
+            break
+    assert unanswered == []
+    eventually(lambda: "HelenusTaskFailed" in alerts(prometheus), 30, "the alert of the failed task")
+
+
+def alerts(prometheus: str) -> set[str]:
+    found = ask(f"{prometheus}/alerts") or {"alerts": []}
+    return {alert["labels"]["alertname"] for alert in found["alerts"] if alert["state"] == "firing"}
