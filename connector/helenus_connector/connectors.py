@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.positions import Held, Offsets
+from helenus_connector.positions import Held, Offsets, adopt
 from helenus_connector.states import Connector, Status, Task, Wanted
 from helenus_schemas.config import ConfigError, Problem
 from helenus_schemas.errors import HelenusError, Kind
@@ -57,6 +57,7 @@ class Connectors:
 
         A file goes before what was kept, unless it says the same as when its connector was changed over REST.
         """
+        adopt(self._directory, self._directory / "default")
         kept = self._read()
         for name, properties in files.items():
             before = kept.pop(name, None)

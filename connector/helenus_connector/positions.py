@@ -36,6 +36,18 @@ def committed(checkpoint: Path) -> Offsets:
     return {}
 
 
+def adopt(directory: Path, checkpoint: Path) -> None:
+    """Move the checkpoint of a worker from before there were groups, which lay in `checkpoint.dir` itself."""
+    moved = directory / f"{checkpoint.name}.new"  # is there if a move was cut off
+    if checkpoint.exists() or not ((directory / "offsets").is_dir() or moved.exists()):
+        return
+    moved.mkdir(exist_ok=True)
+    for name in ("pending", "metadata", "sources", "commits", "offsets"):
+        if (directory / name).exists():
+            (directory / name).replace(moved / name)
+    moved.replace(checkpoint)
+
+
 class Held:
     """The held positions of one query, kept beside its checkpoint. Its methods may be called from any thread.
 

@@ -196,3 +196,14 @@ def test_what_is_held_is_kept_and_released(tmp_path: Path) -> None:
     held.move("t", {"1": 0})
     assert (held.epoch("t"), held.offsets()) == (1, {"t": {"1": 0}})
     assert committed(tmp_path / "g") == {}
+
+
+def test_the_checkpoint_of_before_there_were_groups_is_taken_over(tmp_path: Path) -> None:
+    commit(tmp_path, 4, {TOPIC: {"0": 7}})
+    (tmp_path / "pending").write_bytes(b"kept")
+    all_of = connectors(tmp_path)
+    all_of.load({"a": CONFIG})
+    assert all_of.offsets("a") == {TOPIC: {0: 7}}
+    assert (tmp_path / "default" / "pending").read_bytes() == b"kept"
+    connectors(tmp_path).load({"a": CONFIG})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["connectors.json", "default"]
