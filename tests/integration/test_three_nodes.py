@@ -306,7 +306,7 @@ def test_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hint
     eventually(lambda: told(pipeline, ROWS) >= before + 60, 60, "one replica tells")
     three.nodetool("repair", "-full", "three", "rows")
     eventually(lambda: told(pipeline, ROWS) > before + 60, 60, "the others tell what they are brought")
-    pipeline.connector.start().ready()
+    pipeline.connector.start().ready(240)
     pipeline.settles(ROWS, session)
 
 
@@ -336,7 +336,7 @@ def test_there_and_back_with_a_kill_between_flush_and_mark(pipeline: Three, sess
     """v1 is published and waits; v2 is published by a worker that dies before it can say so; the row is v1 again."""
     killed = tmp_path / "killed"
     pipeline.connector.stop()
-    pipeline.connector.start(HELENUS_FAILPOINT=f"connector.after-flush:3@{killed}").ready()
+    pipeline.connector.start(HELENUS_FAILPOINT=f"connector.after-flush:3@{killed}").ready(240)
 
     def there_and_back() -> bool:
         for v in (1, 2, 1):
