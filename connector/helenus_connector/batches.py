@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
 from helenus_connector.plan import Plan
-from helenus_connector.positions import Held
+from helenus_connector.positions import Held, committed, planned
 from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Task
@@ -50,7 +50,11 @@ class Batches:
                 {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
                 {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
             )
-            self._apply(tasks, self._run(frame, plan, tasks))
+            self._held.begin()
+            all_done = self._run(frame, plan)
+            if not self.done:
+                self._keep_absent(plan, batch_id, {done.topic for done in all_done})
+            self._apply(tasks, all_done)
             plan, _ = self._planned()
             self._wake(plan)
         except BaseException as error:
@@ -62,26 +66,38 @@ class Batches:
         metrics.BATCH_SECONDS.observe(seconds)
         _log.debug("batch.done", group=plan.group, batch=batch_id, seconds=round(seconds, 3))
 
-    def _run(self, frame: Any, plan: Plan, tasks: Mapping[str, Task]) -> list[Done]:
+    def _run(self, frame: Any, plan: Plan) -> list[Done]:
         due: dict[str, list[Pending]] = {}
         for pending in self.pending.due(time.time()):
             due.setdefault(pending.topic, []).append(pending)
-        repeated = frozenset(topic for topic, of_topic in tasks.items() if of_topic.trouble is not None)
         try:
-            rows = frame.mapInArrow(task(plan, due, repeated), DONE).collect()
+            rows = frame.mapInArrow(task(plan, due), DONE).collect()
         except PySparkException as failure:
             raise told_in(str(failure)) or failure from None
         return [pickle.loads(row.done) for row in rows]
 
+    def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:
+        """The first batch may have been planned by a run that died. What it was to read of topics that are not in the
+        plan now is not done with it.
+        """
+        before = committed(plan.checkpoint)
+        for topic, ends in planned(plan.checkpoint, batch).items():
+            if topic not in present and ends != before.get(topic):
+                # The earlier run may have done it from a held position, which may lie before where Spark has it.
+                self._held.keep(topic, {p: min(before.get(topic, {}).get(p, 0), end) for p, end in ends.items()})
+
     def _apply(self, tasks: Mapping[str, Task], all_done: list[Done]) -> None:
         now = time.time()
-        failed = {done.topic: done.error for done in all_done if done.error is not None}
+        current = [done for done in all_done if done.epoch == self._held.epoch(done.topic)]
+        failed = {done.topic: done.error for done in current if done.error is not None}
         for done in all_done:
-            if done.epoch != self._held.epoch(done.topic):
-                continue  # an operator moved the topic meanwhile
             of_topic = tasks.get(done.topic)
+            if done not in current:  # an operator moved the topic meanwhile
+                self.pending.forget_images(done.topic)
+                continue
             if done.outcome is None or of_topic is None:
                 self._held.hold(done.topic, done.starts)
+                self.pending.forget_images(done.topic)
                 continue
             self.pending.apply(done.outcome.resolved, done.outcome.found, now)
             self._held.release(done.topic, done.starts)
@@ -91,7 +107,7 @@ class Batches:
         for topic, error in failed.items():
             if topic in tasks:
                 _failed(tasks[topic], error, now)
-        self.pending.save(now)
+        self.pending.save(now, {done.topic for done in current if done.outcome is not None})
         for topic, of_topic in tasks.items():
             keys, copies = self.pending.counts(topic)
             metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)

@@ -65,6 +65,8 @@ class Connectors:
                 self.put(name, before["config"], before["state"], dict(properties))
             else:
                 self.put(name, properties, before["state"] if before else None, dict(properties))
+                if before is not None:
+                    self._follow(name, before["config"].get("query.group", "default"))
         self._aside = {name: before for name, before in kept.items() if before["file"] is None}
         for name, before in list(self._aside.items()):
             try:
@@ -100,6 +102,9 @@ class Connectors:
             for table in tables:
                 self._refuse_twice(settings.of_table(table))
             moved = there is not None and settings.query_group != there.settings.query_group
+            if moved and connector.wanted != "STOPPED":
+                why = "stop the connector before it changes its group: its last batch is to end first"
+                raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
             stood = self.offsets(name) if moved else {}
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
@@ -179,8 +184,11 @@ class Connectors:
                         raise HelenusError(Kind.CONFIG, what, name)
                     if offset is not None and offset < 0:
                         raise HelenusError(Kind.CONFIG, f"topic {topic}: no offset {offset}", name)
+            where = held.where()
             for topic, wanted in offsets.items():
-                held.move(topic, {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()})
+                # Of all partitions: a batch that is under way has no say in any of them any more.
+                moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
+                held.move(topic, {**first[topic], **where.get(topic, {}), **moved})
 
     def reset(self, name: str) -> None:
         """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
@@ -275,6 +283,18 @@ class Connectors:
         free = max((t.id for t in connector.tasks.values()), default=-1) + 1
         settings = connector.settings.of_table(table)
         connector.tasks[table] = Task(free if before is None else before.id, settings)
+
+    def _follow(self, name: str, group: str) -> None:
+        """A connector that was of another group when the worker ended goes on where it stood there."""
+        settings = self._connectors[name].settings
+        if settings.query_group == group:
+            return
+        held = self.held(settings.query_group)
+        there, stood = held.where(), self.held(group).where()
+        for task in self._connectors[name].tasks.values():
+            topic = task.settings.events
+            if topic in stood and topic not in there:
+                held.move(topic, stood[topic])
 
     def _refuse_twice(self, settings: ConnectorSettings) -> None:
         """Raise ConfigError if another connector of the group reads the same topic: each would get a part of it."""

@@ -149,6 +149,12 @@ class Gate:
         self._met: dict[tuple[int, bytes, bytes, bytes], tuple[Entry, Work]] = {}
         self._consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
 
+    def close(self) -> None:
+        """Let go of the caches."""
+        for cache in self._caches.values():
+            cache.close()
+        self._caches.clear()
+
     def admit(self, events: Iterable[Event], due: Sequence[Pending], codec: KeyCodec, made_at: float = 0.0) -> Admitted:
         """Sort a batch's events, and add the pending keys that are due.
 

@@ -44,13 +44,17 @@ class Planner:
         self._commits: dict[str, Future[Any]] = {}
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        """How many partitions each topic has; 0 if it does not exist."""
+        """How many partitions each topic has; 0 if it does not exist, or one of them has no leader now."""
         known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
-        return {t: len(known[t].partitions) if t in known else 0 for t in topics}
+        led = {t for t in topics if t in known and all(p.leader >= 0 for p in known[t].partitions.values())}
+        return {t: len(known[t].partitions) if t in led else 0 for t in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The end of every partition. A topic that is there no more is left out, here and below."""
-        return self._offsets(partitions, OffsetSpec.latest())
+        """The end of every partition. A topic is left out if it is there no more, or can't be asked just now.
+
+        Raises KafkaException if none can be asked.
+        """
+        return self._offsets(partitions, OffsetSpec.latest(), some=True)
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         """The start of every partition."""
@@ -75,18 +79,23 @@ class Planner:
         asked = [ConsumerGroupTopicPartitions(group, places)]
         self._commits[group] = self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
 
-    def _offsets(self, partitions: Mapping[str, int], spec: Any) -> Offsets:
+    def _offsets(self, partitions: Mapping[str, int], spec: Any, some: bool = False) -> Offsets:
         wanted = {TopicPartition(t, p): spec for t, n in partitions.items() for p in range(n)}
         found: Offsets = {}
         gone: set[str] = set()
+        passing: KafkaException | None = None
         if wanted:
             for place, future in self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S).items():
                 try:
                     found.setdefault(place.topic, {})[str(place.partition)] = future.result().offset
                 except KafkaException as error:
                     if error.args[0].code() not in _UNKNOWN:
-                        raise
+                        if not some or not error.args[0].retriable():
+                            raise
+                        passing = error
                     gone.add(place.topic)
+        if passing is not None and gone >= partitions.keys():
+            raise passing
         return {topic: offsets for topic, offsets in found.items() if topic not in gone}
 
 
@@ -120,6 +129,7 @@ def read(
         closed.append(TopicPartition(*place))
         consumer.pause(closed[-1:])
 
+    chunk: list[Any] = []
     try:
         consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in open_ranges.items()])
         while open_ranges:
@@ -162,6 +172,8 @@ def read(
     except KafkaException as failure:
         for held in open_ranges.values():
             failed(held, broker_error(failure.args[0], str(held)))
+        if chunk:  # with the ends of ranges that are complete
+            yield chunk
     finally:
         # A partition stays paused through the assignments to come.
         consumer.resume(closed)

@@ -6,6 +6,7 @@ batch was not done, because its connector failed, paused or is to go back, is *h
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterable, Mapping
@@ -27,13 +28,16 @@ def committed(checkpoint: Path) -> Offsets:
     """
     done = sorted((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), reverse=True)
     for batch in done:
-        try:
-            told = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
-        except FileNotFoundError:  # it was cleaned up meanwhile
-            continue
-        topics: Offsets = json.loads(told)["topics"]
-        return topics
+        with contextlib.suppress(FileNotFoundError):  # it was cleaned up meanwhile
+            return planned(checkpoint, batch)
     return {}
+
+
+def planned(checkpoint: Path, batch: int) -> Offsets:
+    """Where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch."""
+    told = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
+    topics: Offsets = json.loads(told)["topics"]
+    return topics
 
 
 def adopt(directory: Path, checkpoint: Path) -> None:
@@ -59,6 +63,7 @@ class Held:
         self._file = file = checkpoint / "held"
         self._lock = threading.Lock()
         self._epochs: dict[str, int] = {}
+        self._released: Offsets = {}
         try:
             self._offsets: Offsets = json.loads(file.read_text())
         except FileNotFoundError:
@@ -71,7 +76,13 @@ class Held:
 
     def where(self) -> Offsets:
         """Where every topic of the query stands that was ever read."""
-        return overlaid(committed(self._checkpoint), self.offsets())
+        with self._lock:
+            return overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets)
+
+    def begin(self) -> None:
+        """A batch begins, and so Spark has committed the one before."""
+        with self._lock:
+            self._released = {}
 
     def epoch(self, topic: str) -> int:
         """How often `move` was called for a topic in this run."""
@@ -84,6 +95,12 @@ class Held:
             self._offsets.setdefault(topic, {}).update(starts)
             self._save()
 
+    def keep(self, topic: str, starts: Mapping[str, int]) -> None:
+        """These partitions were in a batch that is done again without them: as `hold`, but what is held stays."""
+        with self._lock:
+            self._offsets[topic] = {**starts, **self._offsets.get(topic, {})}
+            self._save()
+
     def release(self, topic: str, partitions: Iterable[str]) -> None:
         """These partitions are done, as far as their batch went."""
         with self._lock:
@@ -91,7 +108,9 @@ class Held:
             if held is None:
                 return
             for partition in partitions:
-                held.pop(partition, None)
+                if partition in held:
+                    # Until Spark commits the batch, this is what is known for sure.
+                    self._released.setdefault(topic, {})[partition] = held.pop(partition)
             if not held:
                 del self._offsets[topic]
             self._save()

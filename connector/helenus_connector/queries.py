@@ -24,7 +24,7 @@ _MAX_BACKOFF_S = 30.0
 
 
 class Query:
-    """Runs from `start` until `stop`. `directory` is the run's own."""
+    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own."""
 
     def __init__(self, worker: WorkerSettings, connectors: Connectors, group: str, directory: Path) -> None:
         self._worker = worker
@@ -38,13 +38,14 @@ class Query:
         self._slots = 1
         self._batches: Batches | None = None
         self._trouble: str | None = None
+        self.failure: Exception | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, spark: Any) -> None:
         """Begin, in a thread of its own."""
         self._slots = spark.sparkContext.defaultParallelism
         self.refresh()
-        self._thread = threading.Thread(target=self._supervise, args=(spark,), name=f"query-{self._group}", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(spark,), name=f"query-{self._group}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -60,6 +61,8 @@ class Query:
         """The plan as it is now, saved for the planner if it changed, and its tasks by events topic."""
         with self._lock:
             tasks = self._connectors.running(self._group, time.time())
+            # Before what is held: positions of a later epoch are not taken for ones of this.
+            epochs = {topic: self._held.epoch(topic) for topic in tasks}
             held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
             plan = Plan(
                 self._worker,
@@ -67,7 +70,7 @@ class Query:
                 str(self._directory),
                 self._group,
                 held,
-                {topic: self._held.epoch(topic) for topic in tasks},
+                epochs,
                 self._slots,
             )
             if plan != self._plan:
@@ -80,6 +83,12 @@ class Query:
         if self._batches is None or not self._batches.done:
             return self._trouble or "starting: no batch done yet"
         return self._trouble
+
+    def _run(self, spark: Any) -> None:
+        try:
+            self._supervise(spark)
+        except Exception as error:  # Spark itself is gone, or the disk of the checkpoint
+            self.failure = error
 
     def _supervise(self, spark: Any) -> None:
         failures = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -101,6 +101,7 @@ class PendingKeys:
         self._file = file
         self._keys: dict[Name, Pending] = {}
         self._queues: dict[str, list[tuple[float, int, Name]]] = {}
+        self._ended: dict[str, float] = {}
         self._pushed = 0
 
     def use(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float]) -> None:
@@ -153,31 +154,44 @@ class PendingKeys:
             self._pushed += 1  # names have no order
             heapq.heappush(self._queues.setdefault(pending.topic, []), (pending.due, self._pushed, pending.name))
 
-    def save(self, now: float) -> None:
-        """Keep what a restart would not step back to. There is none as a rule: a read is proven within seconds."""
+    def forget_images(self, topic: str) -> None:
+        """What was published last of a topic's keys is not known any more: a batch of it failed on the way."""
+        for pending in self._keys.values():
+            if pending.topic == topic:
+                pending.image = None
+
+    def save(self, now: float, topics: Iterable[str]) -> None:
+        """Keep what a restart would not step back to, and that these topics were read until now.
+
+        There are no such keys as a rule: a read is proven within seconds.
+        """
+        self._ended.update(dict.fromkeys(topics, now))
         kept = [p for p in self._keys.values() if p.since < now - self._replay.get(p.topic, 0.0) / 2]
         old = [(p.name, int(p.scope)) for p in kept]
         new = self._file.with_suffix(".new")
-        new.write_bytes(pickle.dumps((now, old)))
+        new.write_bytes(pickle.dumps((self._ended, old)))
         new.replace(self._file)
 
     def load(self, now: float) -> None:
         """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published."""
         found = []
-        for (topic, partition, key, bounds), scope in _saved(self._file)[1]:
+        self._ended, kept = _saved(self._file)
+        for (topic, partition, key, bounds), scope in kept:
             unknown = Awaited(bytes(16), None, now)
             found.append(Pending(topic, partition, key, scope, {unknown.change: unknown}, bounds=bounds))
         self.apply([], found, now)
 
 
-def saved_at(file: Path) -> float | None:
-    """When an earlier run ended, as far as it could say: of its last `save`, s since the epoch."""
-    return _saved(file)[0]
+def ended(file: Path) -> Callable[[str], float | None]:
+    """When earlier runs ended with a topic, as far as they could say: s since the epoch, by its name."""
+    found, _ = _saved(file)
+    return lambda topic: found.get(topic, found.get(""))
 
 
-def _saved(file: Path) -> tuple[float | None, list[tuple[Name, int]]]:
+def _saved(file: Path) -> tuple[dict[str, float], list[tuple[Name, int]]]:
     try:
         when, kept = pickle.loads(file.read_bytes())
     except FileNotFoundError:
-        return None, []
-    return when, kept
+        return {}, []
+    # An older version kept one time, for all topics.
+    return ({"": when} if isinstance(when, float) else when), kept

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from helenus_connector.kafka_events import Planner, Range, read
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
-from helenus_connector.settle import saved_at
+from helenus_connector.settle import ended
 from helenus_schemas.errors import HelenusError, Kind
 
 COLUMNS = "topic string, partition int, offset long, timestamp long, key binary, value binary"
@@ -111,11 +111,11 @@ class EventsReader(DataSourceStreamReader):
         self._away: str | None = None
         self._last_batch = self._last_event = time.time()
         # Topics may join long after the start, and what was pending in them is of the run before all the same.
-        self._ended = saved_at(self.plan.pending_file) or time.time()
+        self._ended = ended(self.plan.pending_file)
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the process that made them.
-        return {**self.__dict__, "_planner": None}
+        return {**self.__dict__, "_planner": None, "_ended": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"tick": 0, "topics": self._broker().earliest(self._known())}
@@ -132,6 +132,11 @@ class EventsReader(DataSourceStreamReader):
             try:
                 latest = self._broker().latest(self._known())
                 begin = self._begin(start["topics"], latest)
+                # A topic that joins is taken in where it begins now, and read by the next batch.
+                if new := {t: n for t, n in self._partitions.items() if t in latest and t not in begin}:
+                    first = self._broker().earliest(new)
+                    begin.update(first)
+                    latest.update(first)
             except KafkaException as error:
                 # A broker that is away makes no batch. A client that has met one is let go: it may go by the leaders
                 # of before the broker's restart for ever.
@@ -158,7 +163,7 @@ class EventsReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if self._planned != (start, end):  # a batch may be planned again, when an attempt at it failed
             self._planned = (start, end)
-            self._fresh = self.plan.connectors.keys() - self._begun
+            self._fresh = (self._known().keys() & self.plan.connectors.keys()) - self._begun
             self._begun |= self._fresh
         begin = self._step_back(overlaid(start["topics"], self.plan.held))
         parts: list[Part] = []
@@ -166,7 +171,7 @@ class EventsReader(DataSourceStreamReader):
             ends = end["topics"].get(topic, {})
             starts = begin.get(topic, {})
             ranges = [
-                Range(topic, int(p), starts.get(p, 0), last)
+                Range(topic, int(p), starts.get(p, last), last)
                 for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
             ]
             error = self._wrong.get(topic)
@@ -281,7 +286,7 @@ class EventsReader(DataSourceStreamReader):
     def _step_back(self, begin: Offsets) -> Offsets:
         """A topic's first batch in a process reads again what may have been pending when the last one ended."""
         for topic in self._fresh & self.plan.connectors.keys():
-            since = int(self._ended * 1000) - self.plan.connectors[topic].settle_replay_ms
+            since = int((self._ended(topic) or time.time()) * 1000) - self.plan.connectors[topic].settle_replay_ms
             found = self._broker().since({topic: self._known().get(topic, 0)}, since).get(topic, {})
             for partition, offset in found.items():
                 there = begin.get(topic, {}).get(partition)

@@ -137,6 +137,12 @@ class Stage:
         reach("connector.after-mark")
         return outcome
 
+    def close(self) -> None:
+        """Let go of all but the session and the Log, which others use too."""
+        self._gate.close()
+        self._budget.close()
+        self._registry.close()
+
     def _refresh(self, force: bool) -> None:
         """Follow the table's definition: one small read a batch tells whether any schema changed."""
         try:

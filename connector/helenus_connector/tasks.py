@@ -48,17 +48,14 @@ class Done:
     error: HelenusError | None = None
 
 
-_stages: dict[tuple[str, str], Stage] = {}
+_stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
 _sessions: dict[tuple[object, ...], Any] = {}
-_logs: dict[str, Log] = {}
+_logs: dict[tuple[str, str], KafkaLog] = {}
+"""By run and events topic, or "" for what most tables share."""
 
 
-def task(
-    plan: Plan, due: dict[str, list[Pending]], repeated: frozenset[str]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. `due` are pending keys by events topic; `repeated` are topics whose last batch
-    failed, see `trust_images` of `Stage.run`.
-    """
+def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`. `due` are pending keys by events topic."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _end_with_parent()
@@ -84,7 +81,7 @@ def task(
             settings = plan.connectors.get(topic)
             if settings is not None and about.error is None:
                 again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
-                _run(plan, settings, events[topic], again, first and topic not in repeated, about)
+                _run(plan, settings, events[topic], again, first, about)
                 if about.outcome is not None:
                     about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
@@ -107,9 +104,11 @@ def _run(
     if not events and not due:
         about.outcome = Outcome(settings.name)
         return
-    log = _logs.get(plan.directory)
+    own, shared = (plan.directory, settings.events), (plan.directory, "")
+    log = _logs.get(own) or _logs.get(shared)
     if log is None:
-        log = _logs[plan.directory] = KafkaLog(plan.worker.producer_config)
+        log = _logs[shared] = KafkaLog(plan.worker.producer_config)
+    largest = log.largest
     try:
         about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images)
     except HelenusError as error:
@@ -123,6 +122,9 @@ def _run(
         if about.outcome is None:
             # All of it is done again: nothing of this attempt may still be in the producer's queue.
             log.close()
+        if log.largest < largest and own not in _logs:
+            # This table's topic takes less than others do: it keeps this producer for itself.
+            _logs[own] = _logs.pop(shared)
 
 
 def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
@@ -131,15 +133,19 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
     Its caches are the group's own, as another may read the same topic for another sink; and the epoch's, for who moves
     a connector back wants its events told again.
     """
-    directory = use(Path(plan.directory)) / plan.group / str(epoch)
-    name = (str(directory), settings.events)
-    stage = _stages.get(name)
-    if stage is None or stage.settings != settings:
+    name = (plan.directory, plan.group, settings.events)
+    made_in, stage = _stages.get(name, (-1, None))
+    if stage is None or made_in != epoch or stage.settings != settings:
+        directory = use(Path(plan.directory)) / plan.group / str(epoch)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         server = tuple(getattr(settings, field) for field in CassandraSettings.model_fields)
         session = _sessions.get(server)
         if session is None:
             session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
             _sessions[server] = session
-        stage = _stages[name] = Stage(settings, session, log, directory)
+        if stage is not None:
+            stage.close()
+        stage = Stage(settings, session, log, directory)
+        _stages[name] = epoch, stage
+    stage.log = log
     return stage

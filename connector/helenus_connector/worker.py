@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import threading
@@ -105,7 +106,8 @@ class Worker:
             for query in self._queries.values():
                 query.join()
             if session is not None and session.exception() is None:
-                session.result().stop()
+                with contextlib.suppress(Exception):  # it may be gone
+                    session.result().stop()
             pool.shutdown()
             self._tables.close()
             if server is not None:
@@ -128,7 +130,10 @@ class Worker:
         for group in self._groups() - self._queries.keys():
             self._queries[group] = query = Query(self.worker, self.connectors, group, directory)
             query.start(self._spark)
-        for query in self._queries.values():
+        for group, query in self._queries.items():
+            if query.failure is not None and not self._stopping.is_set():
+                what = f"the query of group {group} ended: {str(query.failure)[:500]}"
+                raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
             query.refresh()
         if now - self._lag_at > _LAG_S:
             self._lag_at = now
@@ -153,6 +158,11 @@ class Worker:
                         raise missing[0]
             except HelenusError as error:
                 self._objected(name, connector, settings, error)
+                continue
+            except Exception as error:
+                # A fault of ours in one connector is not to stop the others.
+                told = HelenusError(Kind.BATCH_FAILED, f"{type(error).__name__}: {error}", name)
+                self._objected(name, connector, settings, told)
                 continue
             self._pauses.pop(name, None)
             if connector.looked is False and not found:

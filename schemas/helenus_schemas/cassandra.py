@@ -6,7 +6,7 @@ import logging
 import ssl
 from typing import Any
 
-from cassandra import AuthenticationFailed, ConsistencyLevel
+from cassandra import AuthenticationFailed, ConsistencyLevel, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.connection import ConnectionShutdown
@@ -58,24 +58,27 @@ def connect(
     )
     timeout = settings.cassandra_connect_timeout_ms / 1000
     password = settings.cassandra_password
-    cluster = Cluster(
-        list(settings.cassandra_contact_points),
-        port=settings.cassandra_port,
-        auth_provider=PlainTextAuthProvider(settings.cassandra_username, password.get_secret_value())
-        if settings.cassandra_username and password
-        else None,
-        ssl_context=_tls(settings),
-        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-        connect_timeout=timeout,
-        control_connection_timeout=timeout,
-        schema_metadata_enabled=metadata,
-        schema_event_refresh_window=0,
-        # By the driver's own, a node that hangs is found out within a minute, and asked all that time.
-        idle_heartbeat_interval=_HEARTBEAT_S,
-        idle_heartbeat_timeout=_HEARTBEAT_S,
-        # The driver's own waits up to ten minutes before it tries a node again.
-        reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0),
-    )
+    try:
+        cluster = Cluster(
+            list(settings.cassandra_contact_points),
+            port=settings.cassandra_port,
+            auth_provider=PlainTextAuthProvider(settings.cassandra_username, password.get_secret_value())
+            if settings.cassandra_username and password
+            else None,
+            ssl_context=_tls(settings),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=timeout,
+            control_connection_timeout=timeout,
+            schema_metadata_enabled=metadata,
+            schema_event_refresh_window=0,
+            # By the driver's own, a node that hangs is found out within a minute, and asked all that time.
+            idle_heartbeat_interval=_HEARTBEAT_S,
+            idle_heartbeat_timeout=_HEARTBEAT_S,
+            # The driver's own waits up to ten minutes before it tries a node again.
+            reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0),
+        )
+    except UnresolvableContactPoints:
+        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "no contact point has an address", where) from None
     try:
         session = cluster.connect()
     except NoHostAvailable as error:

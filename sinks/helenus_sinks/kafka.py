@@ -68,7 +68,7 @@ class KafkaLog:
         self._config = {**_DEFAULTS, **config}
         if "queue.buffering.max.kbytes" not in config:  # a record larger than the queue would wait for ever
             least = int(str(_DEFAULTS["queue.buffering.max.kbytes"]))
-            self._config["queue.buffering.max.kbytes"] = str(max(least, self._largest // 512))
+            self._config["queue.buffering.max.kbytes"] = str(max(least, self.largest // 512))
         self._where = config["bootstrap.servers"]
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
@@ -127,7 +127,7 @@ class KafkaLog:
             except KafkaException as failure:
                 if failure.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
                     size = len(key or b"") + len(value or b"") + sum(len(n) + len(v) for n, v in headers)
-                    what = f"a record of {size} bytes, where {self._largest} are allowed"
+                    what = f"a record of {size} bytes, where {self.largest} are allowed"
                     raise HelenusError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}") from None
                 raise self._refused(failure, topic) from None
             try:
@@ -201,7 +201,7 @@ class KafkaLog:
         self._error = None
 
     @property
-    def _largest(self) -> int:
+    def largest(self) -> int:
         """Bytes of the largest record, or batch of them, that the producer takes."""
         return int(str(self._config.get("message.max.bytes", _MESSAGE_MAX_BYTES)))
 
@@ -212,7 +212,7 @@ class KafkaLog:
         with contextlib.suppress(KafkaException):  # who may not ask is told no more than the broker said
             told = admin.describe_configs([resource], request_timeout=_ANSWER_TIMEOUT)[resource].result()
             limit = int(told["max.message.bytes"].value) - _FRAME_BYTES
-            self._config["message.max.bytes"] = str(max(1000, min(self._largest, limit)))
+            self._config["message.max.bytes"] = str(max(1000, min(self.largest, limit)))
 
     def _admin(self) -> AdminClient:
         self._heard = None

@@ -165,7 +165,7 @@ def test_a_stopped_connector_is_moved_and_reset(tmp_path: Path) -> None:
         all_of.reset("a")
     all_of.want("a", "STOPPED")
     all_of.alter("a", {TOPIC: {1: 42}})
-    assert all_of.offsets("a") == {TOPIC: {1: 42}}
+    assert all_of.offsets("a") == {TOPIC: {0: 5, 1: 42}}
     all_of.alter("a", {TOPIC: {1: None, 0: 9}})
     assert all_of.offsets("a") == {TOPIC: {0: 9, 1: 0}}
     for wrong in ({TOPIC: {7: 1}}, {"events-ks.other": {0: 1}}, {TOPIC: {0: -4}}):
@@ -180,8 +180,39 @@ def test_another_group_takes_the_position_along(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
+    with pytest.raises(ConfigError, match="stop the connector"):
+        all_of.put("a", {**CONFIG, "query.group": "slow"})
+    all_of.want("a", "STOPPED")
     all_of.put("a", {**CONFIG, "query.group": "slow"})
     assert all_of.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+
+
+def test_another_group_in_a_file_takes_the_position_along(tmp_path: Path) -> None:
+    connectors(tmp_path).load({"a": CONFIG})
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
+    after = connectors(tmp_path)
+    after.load({"a": {**CONFIG, "query.group": "slow"}})
+    assert after.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+
+
+def test_what_is_released_counts_until_spark_commits(tmp_path: Path) -> None:
+    group = tmp_path / "g"
+    commit(group, 1, {TOPIC: {"0": 100}})
+    held = Held(group)
+    held.hold(TOPIC, {"0": 5})
+    held.begin()
+    held.release(TOPIC, ["0"])
+    assert held.where() == {TOPIC: {"0": 5}}
+    commit(group, 2, {TOPIC: {"0": 15}})
+    held.begin()
+    assert held.where() == {TOPIC: {"0": 15}}
+
+
+def test_what_a_batch_of_before_was_to_read_is_kept_unless_it_is_held(tmp_path: Path) -> None:
+    held = Held(tmp_path / "g")
+    held.hold("t", {"0": 3})
+    held.keep("t", {"0": 9, "1": 7})
+    assert held.offsets() == {"t": {"0": 3, "1": 7}}
 
 
 def test_what_is_held_is_kept_and_released(tmp_path: Path) -> None:

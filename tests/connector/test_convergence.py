@@ -25,7 +25,7 @@ from helenus_connector import gate, stage
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
 from helenus_connector.reread import Image
-from helenus_connector.settle import PendingKeys, block_for, saved_at
+from helenus_connector.settle import PendingKeys, block_for, ended
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.change import Change, Scope, encode
 from helenus_schemas.cql import parse
@@ -183,7 +183,7 @@ class Connector:
         """A new driver, some time later: it has the checkpoint's offset and file, and steps back."""
         self.restarts += 1
         self.pending = PendingKeys({TOPIC: 2.0}, {TOPIC: 30.0}, self.directory / "pending")
-        since = (saved_at(self.directory / "pending") or 0) - self.settings.settle_replay_ms / 1000
+        since = (ended(self.directory / "pending")(TOPIC) or 0) - self.settings.settle_replay_ms / 1000
         if self.restarts:
             self.cluster.pass_by(self.cluster.random.choice((5, 200)))
         self.pending.load(self.cluster.now)
@@ -221,7 +221,7 @@ class Connector:
                 self.cluster.down.clear()
             self.cluster.pass_by(1)
         self.pending.apply(outcome.resolved, outcome.found, self.cluster.now)
-        self.pending.save(self.cluster.now)
+        self.pending.save(self.cluster.now, [TOPIC])
         self.offset += len(events)
         for name in ("read", "published", "unchanged", "settled", "keys_read"):
             setattr(self.totals, name, getattr(self.totals, name) + getattr(outcome, name))

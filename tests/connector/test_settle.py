@@ -73,14 +73,14 @@ def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> 
     keys = PendingKeys({"t": 2.0, "gone": 2.0}, {"t": 30.0, "gone": 30.0}, file)
     keys.apply([], [Pending("t", 1, b"old", 3, copies=4, attempts=5, since=100.0)], now=150.0)
     keys.apply([], [Pending("t", 1, b"new", 0, since=149.0), Pending("gone", 0, b"k", 0, since=1.0)], now=150.0)
-    keys.save(150.0)
+    keys.save(150.0, ["t"])
     later = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
     later.load(200.0)
     (held,) = later.due(202.0)
     assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
     assert [a.seen for a in held.awaited.values()] == [200.0], "its proof begins anew"
     later.apply([held], [], 203.0)
-    later.save(203.0)
+    later.save(203.0, ["t"])
     again = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
     again.load(204.0)
     assert again.due(999.0) == []

@@ -52,6 +52,9 @@ class Broker:
     def since(self, partitions: dict[str, int], _: int) -> dict[str, dict[str, int]]:
         return dict.fromkeys(partitions, self.found)
 
+    def earliest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
+        return {topic: {str(p): 40 for p in range(n)} for topic, n in partitions.items()}
+
     def latest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
         return {topic: dict(self.ends[topic]) for topic in partitions if topic in self.ends}
 
@@ -123,6 +126,16 @@ def test_what_is_held_is_read_from_there_without_a_new_event_until_it_is_release
     assert planned.ranges(offset(0, 20, 20), end) == [[(0, 20, 20), (1, 12, 20)]]
     planned.change(held={})
     assert planned.reader.latestOffset(end, ReadMaxRows(5)) == end
+
+
+def test_a_topic_that_joins_is_taken_in_at_its_first_event_and_read_by_the_next_batch(tmp_path: Path) -> None:
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
+    nothing: dict[str, Any] = {"tick": 0, "topics": {}}
+    joined = planned.reader.latestOffset(nothing, ReadMaxRows(8))
+    assert joined == offset(0, 40, 40, 40, 40)
+    assert planned.ranges(nothing, joined) == [[(p, 40, 40) for p in range(4)]]
+    assert planned.reader.latestOffset(joined, ReadMaxRows(8))["topics"][TOPIC]["0"] > 40
 
 
 def test_a_range_before_what_an_operator_moved_to_is_not_done(tmp_path: Path) -> None:

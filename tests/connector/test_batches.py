@@ -1,0 +1,154 @@
+"""What becomes of positions when parts of a batch fail, or are not there: no Spark, a frame that answers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helenus_connector import metrics
+from helenus_connector.batches import Batches
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.plan import Plan
+from helenus_connector.positions import Held
+from helenus_connector.stage import Outcome
+from helenus_connector.states import Task
+from helenus_connector.tasks import Done
+from helenus_schemas.errors import HelenusError, Kind
+
+A, B = "events-ks.a", "events-ks.b"
+POISON = HelenusError(Kind.POISON_EVENT, "not an event", "somewhere")
+
+
+class Frame:
+    """A batch whose stage says these."""
+
+    def __init__(self, *done: Done) -> None:
+        self._done = done
+
+    def mapInArrow(self, _: Callable[..., Any], __: str) -> Frame:  # noqa: N802
+        return self
+
+    def collect(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(done=pickle.dumps(done)) for done in self._done]
+
+
+class Query:
+    """Two tables, of which some run; batch after batch, with what Spark writes down."""
+
+    def __init__(self, directory: Path) -> None:
+        self.worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+        self.directory = directory
+        self.tasks = {topic: Task(0, self._settings(topic[-1])) for topic in (A, B)}
+        self.running = {A, B}
+        self.start()
+
+    def start(self) -> None:
+        self.held = Held(self.directory / "default")
+        (self.directory / "default").mkdir(exist_ok=True)
+        self.batches = Batches(self._planned, self.held)
+
+    def _settings(self, table: str) -> ConnectorSettings:
+        return ConnectorSettings.of({"name": table, "keyspace": "ks", "table": table, "output.format": "json"}, table)
+
+    def _planned(self) -> tuple[Plan, dict[str, Task]]:
+        tasks = {t: task for t, task in self.tasks.items() if t in self.running and not task.error}
+        settings = {t: task.settings for t, task in tasks.items()}
+        return Plan(self.worker, settings, str(self.directory)), tasks
+
+    def plan(self, batch: int, **ends: int) -> None:
+        self._write("offsets", batch, {f"events-ks.{table}": {"0": end} for table, end in ends.items()})
+
+    def commit(self, batch: int) -> None:
+        self._write("commits", batch, {})
+
+    def _write(self, name: str, batch: int, topics: dict[str, dict[str, int]]) -> None:
+        folder = self.directory / "default" / name
+        folder.mkdir(exist_ok=True)
+        (folder / str(batch)).write_text(f"v1\n{{}}\n{json.dumps({'tick': 0, 'topics': topics})}")
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Iterator[Query]:
+    query = Query(tmp_path)
+    yield query
+    for task in query.tasks.values():
+        metrics.forget(task.labels)
+
+
+def fine(topic: str, start: int, epoch: int = 0) -> Done:
+    return Done(topic, epoch, {"0": start}, Outcome(topic[-1]))
+
+
+def failed(topic: str, start: int, epoch: int = 0, error: HelenusError = POISON) -> Done:
+    return Done(topic, epoch, {"0": start}, error=error)
+
+
+def test_what_failed_is_held_and_the_other_moves_on(query: Query) -> None:
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(fine(A, 0), failed(B, 3)), 0)
+    assert query.held.offsets() == {B: {"0": 3}}
+    assert query.tasks[A].error is None
+    assert str(query.tasks[B].error) == str(POISON)
+
+
+def test_what_is_tried_again_and_done_is_held_no_more(query: Query) -> None:
+    query.plan(0, a=10, b=10)
+    slow = HelenusError(Kind.CASSANDRA_READ, "slow", "b")
+    query.batches.process(Frame(fine(A, 0), failed(B, 3, error=slow)), 0)
+    assert query.tasks[B].trouble is not None
+    query.batches.process(Frame(fine(B, 3)), 1)
+    assert (query.held.offsets(), query.tasks[B].trouble) == ({}, None)
+
+
+def test_a_topic_that_left_in_mid_batch_is_held(query: Query) -> None:
+    query.plan(0, a=10, b=10)
+    query.running = {A}
+    query.batches.process(Frame(fine(A, 0), Done(B, 0, {"0": 3})), 0)
+    assert query.held.offsets() == {B: {"0": 3}}
+
+
+@pytest.mark.parametrize("done", [fine, failed])
+def test_an_operators_move_beats_the_batch_that_is_under_way(query: Query, done: Callable[[str, int], Done]) -> None:
+    query.plan(0, a=10, b=10)
+    query.held.move(B, {"0": 1})
+    query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
+    assert query.held.offsets() == {B: {"0": 1}}
+    assert query.tasks[B].error is None, "a batch of before says nothing of it"
+
+
+def test_a_batch_that_is_done_again_without_a_topic_keeps_its_range(query: Query) -> None:
+    """A run dies in batch 1; the next one begins with it, and B is paused by now."""
+    query.plan(0, a=10, b=10)
+    query.commit(0)
+    query.plan(1, a=20, b=20)
+    query.running = {A}
+    query.start()
+    query.batches.process(Frame(fine(A, 10)), 1)
+    assert query.held.offsets() == {B: {"0": 10}}
+
+
+def test_a_batch_that_is_done_again_keeps_nothing_that_was_not_in_it(query: Query) -> None:
+    query.plan(0, a=10, b=10)
+    query.commit(0)
+    query.plan(1, a=20, b=10)
+    query.running = {A}
+    query.start()
+    query.batches.process(Frame(fine(A, 10)), 1)
+    assert query.held.offsets() == {}
+
+
+def test_what_was_done_from_a_held_position_is_not_done_from_sparks(query: Query) -> None:
+    """B went from 5 to 15 where Spark had it at 100, and the run died before Spark knew."""
+    query.plan(0, a=10, b=100)
+    query.commit(0)
+    query.plan(1, a=20, b=15)
+    query.running = {A}
+    query.start()
+    query.batches.process(Frame(fine(A, 10)), 1)
+    assert query.held.offsets() == {B: {"0": 15}}
