@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import IO
 
 from helenus_stack.errors import StackError
 from helenus_stack.files import cache_directory, try_lock
@@ -37,6 +38,13 @@ def _free(address: str, port: int) -> bool:
                 ) from error
             return False
         return True
+
+
+def hold(offset: int) -> IO[str]:
+    """Keeps an offset from other stacks until the file is closed, also while servers of it are down."""
+    file = open(cache_directory() / "ports" / str(offset), "w")  # noqa: SIM115
+    try_lock(file.fileno())
+    return file
 
 
 @contextmanager

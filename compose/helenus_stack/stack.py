@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from helenus_stack import (
     cassandra,
@@ -92,12 +93,14 @@ class Stack:
         self._lock = self.directory / "lock"
         self._run = self.directory / "run"
         self._watchdog: subprocess.Popen[bytes] | None = None
+        self._claim: IO[str] | None = None
         self.settings = Settings.changed(self._file, self._given)
 
     def __enter__(self) -> Stack:
         self._watchdog = watchdog.start(self._run, self._lock)
         try:
             self.up()
+            self._claim = ports.hold(self.settings.port_offset)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -107,6 +110,9 @@ class Stack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
+        if self._claim:
+            self._claim.close()
+            self._claim = None
         if self._watchdog:
             self._watchdog.terminate()
             self._watchdog.wait()
@@ -239,7 +245,7 @@ class Stack:
         offset = self._port_offset
         if offset is None and self._file.exists():
             offset = self.settings.port_offset
-        if self._running:  # with the ports they were started with
+        if self._running or self._claim:  # with the ports they were started with
             if self._port_offset not in (None, self.settings.port_offset):
                 what = f"the stack runs with port offset {self.settings.port_offset}, not {self._port_offset}"
                 raise StackError(what, str(self.directory), "run helenus-stack down first")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra import DriverException
+from cassandra.cluster import NoHostAvailable
 from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Pipeline, eventually, script, write_properties
 from integration.staged import Staged, headers, keys
@@ -242,14 +244,28 @@ def test_a_table_of_300_columns(staged: Make, session: Any, status: Status) -> N
 FIVE_MB = 5_000_000
 
 
+def _is_back(session: Any) -> None:
+    """The driver meets the node again a while after it is there."""
+
+    def answers() -> bool:
+        try:
+            return bool(session.execute("SELECT release_version FROM system.local").one())
+        except (DriverException, NoHostAvailable):
+            return False
+
+    eventually(answers, 60, "the driver reaches Cassandra again")
+
+
 @pytest.fixture
-def roomy(stack: Stack) -> Iterator[None]:
+def roomy(stack: Stack, session: Any) -> Iterator[None]:
     """The node with segments that take a mutation of 6 MB: half a segment is the most that Cassandra logs."""
     stack.stop("cassandra")
     Stack(stack.directory, cassandra_yaml={"commitlog_segment_size": "12MiB"}).start("cassandra")
+    _is_back(session)
     yield
     stack.stop("cassandra")
     stack.start("cassandra")
+    _is_back(session)
 
 
 def test_a_value_of_5_mb_where_the_broker_takes_1(

@@ -104,9 +104,12 @@ def test_events_that_are_gone_are_counted_or_stop(status: Status) -> None:
     config = {"bootstrap.servers": status.bootstrap_servers}
 
     def values(start: int, end: int, data_loss: str, lost: list[int]) -> list[bytes]:
-        return [
-            m.value() for chunk in read(config, Range("gone", 0, start, end), data_loss, lost.append) for m in chunk
-        ]
+        def failed(_: Range, error: HelenusError) -> None:
+            raise error
+
+        places = [Range("gone", 0, start, end)]
+        chunks = read(config, places, data_loss, lambda _, events: lost.append(events), failed)
+        return [m.value() for chunk in chunks for m in chunk]
 
     lost: list[int] = []
     assert values(2, 8, "continue", lost) == [b"4", b"5", b"6", b"7"]
