@@ -33,7 +33,7 @@ from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 from confluent_kafka import Producer
 
-from bench.path import labels, read_metrics, running, topics_exist, wait
+from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
 from helenus_connector.reread import Reader
@@ -300,6 +300,7 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         settings.write("\ntasks.max=2\n")
     with running(connector, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
         topics_exist(status, "data-bench.backlog")
+        wait(lambda: is_ready(connector), "the connector is ready")
         port = connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
 
         def written() -> float:

@@ -76,6 +76,16 @@ def topics_exist(status: Status, *topics: str) -> None:
     wait(lambda: set(topics) <= admin.list_topics(timeout=10).topics.keys(), f"topics {topics}")
 
 
+def is_ready(connector: programs.Program) -> bool:
+    """Whether a worker has done a batch, and nothing is wrong."""
+    address = connector.files[0].read_text().split("listeners=")[1].split()[0]
+    try:
+        with urllib.request.urlopen(f"{address}/health/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 def wait(done: Callable[[], bool], what: str, seconds: float = 120) -> None:
     limit = time.monotonic() + seconds
     while not done():
@@ -139,6 +149,7 @@ def latency(stack: Stack, status: Status, cassandra: Any, java: dict[str, str], 
     connector = programs.connector(status, stack.directory / "bench", "bench", "latency")
     with running(connector, java):
         topics_exist(status, "data-bench.latency")
+        wait(lambda: is_ready(connector), "the connector is ready")
         write(cassandra, WARM_UP_SECONDS, 50)
         for rate in rates:
             writes, seen = measured(status, cassandra, rate, "events-bench.latency", "data-bench.latency")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.connector import cpu_of
-from bench.path import Arrivals, delays, report, running, topics_exist
+from bench.path import Arrivals, delays, is_ready, report, running, topics_exist, wait
 from helenus_schemas.transcode import long_bytes
 from helenus_stack import programs
 from helenus_stack.cql import session
@@ -59,6 +59,7 @@ def measure(stack: Stack, status: Status, cassandra: Any, tables: list[str]) -> 
     with running(worker, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
         topics = [f"data-bench.{table}" for table in tables]
         topics_exist(status, *topics)
+        wait(lambda: is_ready(worker), "the connectors are ready", 300)
         write(cassandra, tables, WARM_UP_SECONDS)
         arrivals = Arrivals(status, *topics)
         time.sleep(1)
