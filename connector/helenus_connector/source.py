@@ -40,7 +40,7 @@ _SCHEMA = pa.schema(
 )
 NOTE = -1
 _POLL_S = 0.02
-_LONGEST_POLL_S = 0.2
+_LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
 _KEEP_WARM_S = 25.0
 _BEHIND_S = 30.0
