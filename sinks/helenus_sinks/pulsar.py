@@ -330,10 +330,10 @@ class _Session:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            while left := asyncio.all_tasks(self.loop):  # one that ends may have begun another
+                for task in left:
+                    task.cancel()
+                self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
             self.loop.run_until_complete(asyncio.sleep(0))  # in which sockets are closed
         finally:
             self.loop.close()

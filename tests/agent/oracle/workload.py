@@ -13,6 +13,7 @@ from typing import Any
 from agent.oracle.values import scalar, sort_key, value
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement
 
+from helenus_connector.rows import RawProtocolHandler
 from helenus_schemas.change import Bound, Scope
 from helenus_schemas.cql import quote
 from helenus_schemas.from_avro import decoder
@@ -585,14 +586,16 @@ class Runner:
         else:
             statement = BatchStatement(operation.batch)
             statement.add_all(bound, [()] * len(bound))
+        decoded = self.session.client_protocol_handler
+        if operation.conditional:  # the row that is there already may hold what Python cannot
+            self.session.client_protocol_handler = RawProtocolHandler
         try:
             answer = self.session.execute(statement, timeout=60)
-            applied = not operation.conditional or answer.one()[0]
         except Exception as error:
-            # The row that is there already may hold what Python cannot.
-            applied = not (operation.conditional and "Failed decoding result column" in str(error))
-            if applied:
-                raise AssertionError(f"{error}: {operation}") from error
+            raise AssertionError(f"{error}: {operation}") from error
+        finally:
+            self.session.client_protocol_handler = decoded
+        applied = not operation.conditional or answer.one()[0] == b"\1"
         self.done.append(Done(operation, operation.expected if applied else [], first, time.time_ns() // 1000))
         self.session.execute(self._bound("INSERT INTO o.marks (n) VALUES (?)", [len(self.done).to_bytes(4, "big")]))
 
