@@ -88,11 +88,12 @@ class Batches:
 
     def _apply(self, tasks: Mapping[str, Task], all_done: list[Done]) -> None:
         now = time.time()
-        current = [done for done in all_done if done.epoch == self._held.epoch(done.topic)]
+        moved = {done.topic for done in all_done if done.epoch != self._held.epoch(done.topic)}
+        current = [done for done in all_done if done.topic not in moved]
         failed = {done.topic: done.error for done in current if done.error is not None}
         for done in all_done:
             of_topic = tasks.get(done.topic)
-            if done not in current:  # an operator moved the topic meanwhile
+            if done.topic in moved:  # an operator moved the topic meanwhile
                 self.pending.forget_images(done.topic)
                 continue
             if done.outcome is None or of_topic is None:

@@ -12,7 +12,6 @@ from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
 from helenus_connector.shape import schemas
 from helenus_schemas.cassandra import connect
-from helenus_schemas.config import CassandraSettings
 from helenus_schemas.cql import quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table, read_tables
@@ -50,13 +49,13 @@ class Tables:
         self._sessions.clear()
 
     def _session(self, settings: ConnectorSettings) -> Any:
-        server = _server(settings)
+        server = settings.server
         if server not in self._sessions:
             self._sessions[server] = connect(settings)
         return self._sessions[server]
 
     def _tables(self, settings: ConnectorSettings) -> dict[str, Table]:
-        server = _server(settings)
+        server = settings.server
         name = (*server, settings.keyspace)
         session = self._session(settings)
         try:
@@ -69,10 +68,6 @@ class Tables:
             self._sessions.pop(server).cluster.shutdown()
             raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", settings.keyspace) from None
         return known[1]
-
-
-def _server(settings: ConnectorSettings) -> tuple[object, ...]:
-    return tuple(getattr(settings, field) for field in CassandraSettings.model_fields)
 
 
 def _objection(settings: ConnectorSettings, table: Table | None, session: Any) -> HelenusError | None:

@@ -24,7 +24,6 @@ from helenus_connector.settle import Pending
 from helenus_connector.source import NOTE, Note
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.cassandra import connect
-from helenus_schemas.config import CassandraSettings
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
 from helenus_sinks.log import Log
@@ -138,11 +137,10 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
     if stage is None or made_in != epoch or stage.settings != settings:
         directory = use(Path(plan.directory)) / plan.group / str(epoch)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        server = tuple(getattr(settings, field) for field in CassandraSettings.model_fields)
-        session = _sessions.get(server)
+        session = _sessions.get(settings.server)
         if session is None:
             session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
-            _sessions[server] = session
+            _sessions[settings.server] = session
         if stage is not None:
             stage.close()
         stage = Stage(settings, session, log, directory)

@@ -312,6 +312,11 @@ class CassandraSettings(Settings):
     cassandra_request_timeout_ms: Annotated[Milliseconds, About("Cassandra", "LOW")] = 12_000
     """How long to wait for an answer."""
 
+    @property
+    def server(self) -> tuple[object, ...]:
+        """What tells one Cassandra, and the login there, from another: these can share a session."""
+        return tuple(getattr(self, field) for field in CassandraSettings.model_fields)
+
 
 class LogSettings(Settings):
     """How a command reports on itself."""
