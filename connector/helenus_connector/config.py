@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -24,6 +24,7 @@ from helenus_schemas.config import (
     Milliseconds,
     PassThrough,
     Problem,
+    PulsarSettings,
     together,
 )
 from helenus_schemas.key import Compat
@@ -52,11 +53,15 @@ def _address(listener: str) -> tuple[str, str, int] | None:
     return (parts.scheme, parts.hostname, port) if plain and parts.hostname and port is not None else None
 
 
-class WorkerSettings(LogSettings):
+class WorkerSettings(PulsarSettings, LogSettings):
     """What all connectors of a worker share."""
 
-    bootstrap_servers: Annotated[Name, About("Kafka", "HIGH")]
-    """The brokers of events and records, as host:port with commas."""
+    log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
+    """Where events come from, and records go to."""
+    data_log: Annotated[Literal["", "kafka", "pulsar"], About("Worker")] = ""
+    """Where records and dead letters go to instead."""
+    bootstrap_servers: Annotated[Name, About("Kafka", "HIGH")] = ""
+    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
     kafka: Annotated[PassThrough, About("Kafka")] = {}
     """Settings of librdkafka for every client: `kafka.security.protocol` and its like."""
     producer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
@@ -103,6 +108,11 @@ class WorkerSettings(LogSettings):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        log = given.get("log", "kafka")
+        for used, needed in (("kafka", "bootstrap.servers"), ("pulsar", "pulsar.service.url")):
+            if used in (log, given.get("data.log")) and needed not in given:
+                other = used == "kafka" and "pulsar.service.url" in given and "log" not in given
+                yield needed, "required property is missing" + (", or log=pulsar" if other else "")
         if given.get("listeners", "").startswith("https:"):
             for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
                 if key not in given:
@@ -127,6 +137,16 @@ class WorkerSettings(LogSettings):
         return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"
 
     @property
+    def log_of_data(self) -> Literal["kafka", "pulsar"]:
+        """Where records go to."""
+        return self.data_log or self.log
+
+    @property
+    def model(self) -> type[ConnectorSettings]:
+        """What its connectors' properties are."""
+        return PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
+
+    @property
     def producer_config(self) -> dict[str, str]:
         """librdkafka's settings of every producer. A flush does not wait for `linger.ms`, and ends every batch."""
         return {"bootstrap.servers": self.bootstrap_servers, "linger.ms": "100", **self.kafka, **self.producer}
@@ -140,6 +160,8 @@ class WorkerSettings(LogSettings):
 class ConnectorSettings(CassandraSettings):
     """One connector: one table's events in, its data topic out."""
 
+    needs_registry: ClassVar[bool] = True
+    """Whether Avro records need a Schema Registry."""
     aliases: ClassVar[Mapping[str, str | Alias]] = {
         "contactPoints": "cassandra.contact.points",
         "port": "cassandra.port",
@@ -222,7 +244,7 @@ class ConnectorSettings(CassandraSettings):
     value_converter_schema_registry_url: Annotated[
         str, Field(validate_default=True), About("Schema Registry", "HIGH")
     ] = ""
-    """The registry of the records' schemas; Avro records need one."""
+    """The registry of the records' schemas; Avro records on Kafka need one."""
     value_converter_schema_registry_basic_auth_user_info: Annotated[SecretStr | None, About("Schema Registry")] = None
     """`user:password` for the registry."""
     value_converter_schema_registry_ssl_cafile: Annotated[Path | None, About("Schema Registry")] = None
@@ -322,7 +344,7 @@ class ConnectorSettings(CassandraSettings):
         of_keys = info.data.get("key_converter_schema_registry_url", "")
         if value and of_keys and value != of_keys:
             raise ValueError("keys and values have one registry: key.converter.schema.registry.url is another")
-        if not (value or of_keys) and info.data.get("output_format") == "key-value-avro":
+        if cls.needs_registry and not (value or of_keys) and info.data.get("output_format") == "key-value-avro":
             raise PydanticCustomError("missing", "Avro records need it")
         return value or of_keys
 
@@ -379,11 +401,26 @@ class ConnectorSettings(CassandraSettings):
         return self.errors_tolerance == "all" or self.errors_large_record == "dead-letter"
 
 
+class PulsarConnectorSettings(ConnectorSettings):
+    """A connector whose records go to Pulsar, which keeps their schemas itself."""
+
+    needs_registry = False
+
+
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
     """What a worker's file and its connectors' files say. Raises one ConfigError with all that is wrong in any."""
-    steps: list[Callable[[], WorkerSettings | ConnectorSettings]] = [partial(WorkerSettings.load, worker)]
-    steps += [partial(ConnectorSettings.load, path) for path in connectors]
-    found = together(*steps)
+    model: type[ConnectorSettings] = ConnectorSettings
+
+    def load_worker() -> WorkerSettings | ConnectorSettings:
+        nonlocal model
+        settings = WorkerSettings.load(worker)
+        model = settings.model
+        return settings
+
+    def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
+        return model.load(path)
+
+    found = together(load_worker, *(partial(load_connector, path) for path in connectors))
     loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]
     by_name: dict[str, Path] = {}
     problems = []

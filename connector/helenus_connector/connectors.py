@@ -46,6 +46,7 @@ class Connectors:
         self._directory = worker.checkpoint_dir.absolute()
         self._store = self._directory / "connectors.json"
         self._earliest = earliest
+        self.model = worker.model
         self._connectors: dict[str, Connector] = {}
         self._aside: dict[str, dict[str, Any]] = {}
         self._held: dict[str, Held] = {}
@@ -93,7 +94,7 @@ class Connectors:
         self, name: str, config: Mapping[str, str], state: Wanted | None = None, file: dict[str, str] | None = None
     ) -> bool:
         """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError."""
-        settings = ConnectorSettings.of({**config, "name": name}, name)
+        settings = self.model.of({**config, "name": name}, name)
         config = {"connector.class": settings.connector_class, **config, "name": name}
         with self.lock:
             there = self._connectors.get(name)

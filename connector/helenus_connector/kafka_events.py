@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from helenus_connector.events import Message, Range
 from helenus_connector.positions import Offsets
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import broker_error
@@ -19,53 +20,43 @@ from helenus_sinks.kafka import broker_error
 _CHUNK = 10_000
 _TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 60.0
+_FIRST = -2  # librdkafka's offset of a topic's start
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Records of one partition from offset `start` up to, not including, `end`."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    def __str__(self) -> str:
-        return f"topic {self.topic}, partition {self.partition}, offsets {self.start} to {self.end}"
-
-
 class Planner:
-    """What the planner asks of the brokers. Every call takes a few seconds at most, then raises KafkaException."""
+    """The `events.Planner` of Kafka. `config` is librdkafka's."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
-        self._admin = AdminClient({"log_level": "0", **config})
+        self._where = config["bootstrap.servers"]
+        with _told(self._where):
+            self._admin = AdminClient({"log_level": "0", **config})
         self._commits: dict[str, Future[Any]] = {}
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        """How many partitions each topic has; 0 if it does not exist, or one of them has no leader now."""
-        known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
+        with _told(self._where):
+            known = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         led = {t for t in topics if t in known and all(p.leader >= 0 for p in known[t].partitions.values())}
         return {t: len(known[t].partitions) if t in led else 0 for t in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The end of every partition. A topic is left out if it is there no more, or can't be asked just now.
-
-        Raises KafkaException if none can be asked.
-        """
         return self._offsets(partitions, OffsetSpec.latest(), some=True)
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The start of every partition."""
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """The first offset of every partition with at least this timestamp; -1 where there is none."""
         return self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
 
+    def size(self, place: Range) -> int:
+        return max(0, place.end - place.start)
+
+    def advance(self, place: Range, events: int) -> int:
+        return max(place.start, min(place.end, place.start + events))
+
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Move a consumer group, which dashboards read as lag; the checkpoint is what counts.
+        """Move a consumer group, which dashboards read as lag.
 
         Whether the broker took it is told by the log at the next call.
         """
@@ -77,15 +68,20 @@ class Planner:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
         places = [TopicPartition(t, int(p), o) for t, ps in offsets.items() for p, o in ps.items()]
         asked = [ConsumerGroupTopicPartitions(group, places)]
-        self._commits[group] = self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
+        with _told(self._where):
+            self._commits[group] = self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
+
+    def close(self) -> None:
+        """Nothing: the client goes with this object."""
 
     def _offsets(self, partitions: Mapping[str, int], spec: Any, some: bool = False) -> Offsets:
         wanted = {TopicPartition(t, p): spec for t, n in partitions.items() for p in range(n)}
         found: Offsets = {}
         gone: set[str] = set()
         passing: KafkaException | None = None
-        if wanted:
-            for place, future in self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S).items():
+        with _told(self._where):
+            asked = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S) if wanted else {}
+            for place, future in asked.items():
                 try:
                     found.setdefault(place.topic, {})[str(place.partition)] = future.result().offset
                 except KafkaException as error:
@@ -94,9 +90,18 @@ class Planner:
                             raise
                         passing = error
                     gone.add(place.topic)
-        if passing is not None and gone >= partitions.keys():
-            raise passing
+            if passing is not None and gone >= partitions.keys():
+                raise passing
         return {topic: offsets for topic, offsets in found.items() if topic not in gone}
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Kafka's errors as ours."""
+    try:
+        yield
+    except KafkaException as failure:
+        raise broker_error(failure.args[0], where) from None
 
 
 _consumers: dict[tuple[str, str], Consumer] = {}
@@ -108,13 +113,8 @@ def read(
     data_loss: str,
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
-) -> Iterator[list[Any]]:
-    """The records of several ranges at once, in chunks of confluent-kafka Messages; in order within a range.
-
-    The process keeps its consumers between calls. Where a topic no longer has a range's start, `lost` hears how many
-    offsets that are if `data_loss` is `continue`; `failed` hears OFFSETS_LOST if it is `fail`, what the broker refuses,
-    and BROKER_UNREACHABLE if nothing comes for a minute. A range that failed goes no further, the others do.
-    """
+) -> Iterator[list[Message]]:
+    """As `brokers.read`, all ranges at once. The process keeps its consumers between calls."""
     open_ranges = {(r.topic, r.partition): r for r in places if r.start < r.end}
     if not open_ranges:
         return
@@ -200,3 +200,32 @@ def _gone(consumer: Consumer, place: Range) -> int:
     """How many offsets of a range are before the topic's first: holes behind that are no loss."""
     first, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, place.partition), timeout=_TIMEOUT_S)
     return int(min(max(first - place.start, 0), place.end - place.start))
+
+
+def unread(config: Mapping[str, str], group: str, topic: str, partition: int) -> Iterator[list[Message]]:
+    """As `brokers.unread`."""
+    settings = {"group.id": group, "auto.offset.reset": "earliest", "enable.partition.eof": "true"}
+    place = TopicPartition(topic, partition)
+    where = f"topic {topic}, partition {partition}"
+    with _told(where):
+        consumer = Consumer({"log_level": "0", **config, **settings, "enable.auto.commit": "false"})
+        try:
+            (committed,) = consumer.committed([place], timeout=_TIMEOUT_S)
+            _, end = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
+            at = committed.offset if committed.offset >= 0 else _FIRST
+            consumer.assign([TopicPartition(topic, partition, at)])
+            while at < end:
+                messages = consumer.consume(_CHUNK, timeout=_TIMEOUT_S)
+                if not messages:
+                    raise HelenusError(Kind.BROKER_UNREACHABLE, "nothing comes, though the topic has more", where)
+                for message in messages:
+                    error = message.error()
+                    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                        raise KafkaException(error)
+                    at = max(at, message.offset() + (error is None))
+                if found := [m for m in messages if m.error() is None and m.offset() < end]:
+                    yield found
+                    done = TopicPartition(topic, partition, found[-1].offset() + 1)
+                    consumer.commit(offsets=[done], asynchronous=False)
+        finally:
+            consumer.close()

@@ -28,11 +28,6 @@ class Plan:
     slots: int = 1
 
     @property
-    def consumer(self) -> dict[str, str]:
-        """librdkafka's settings of every consumer."""
-        return self.worker.consumer_config
-
-    @property
     def max_batch_size(self) -> int:
         """Events in a batch, of all tables together."""
         return max((c.max_batch_size for c in self.connectors.values()), default=1)

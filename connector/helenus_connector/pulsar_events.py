@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pulsar
 
-from helenus_connector.kafka_events import Range
+from helenus_connector.events import Range
 from helenus_connector.positions import Offsets
 from helenus_schemas.datastax import unsorted_value
 from helenus_schemas.errors import HelenusError, Kind
@@ -24,9 +24,9 @@ from helenus_sinks.pulsar import PulsarConfig
 from helenus_sinks.pulsar_client import Client, Connection
 
 _CHUNK = 5_000
-_BATCH_MAX = 1_000  # messages that an entry may well have
 _TIMEOUT_S = 10.0
 _READ_TIMEOUT_S = 60.0
+_FIRST_S = 3.0
 _SLICE_MS = 500
 _NONE = 2**64 - 1  # an id's way to say -1
 _EXCLUSIVE, _CUMULATIVE, _LATEST, _EARLIEST = 0, 1, 0, 1
@@ -34,14 +34,23 @@ T = TypeVar("T")
 
 
 class Message:
-    """A record of an events topic, with the methods of confluent-kafka's messages."""
+    """The `events.Message` of Pulsar."""
 
-    __slots__ = ("_key", "_offset", "_partition", "_time", "_topic", "_value")
+    __slots__ = ("_headers", "_key", "_offset", "_partition", "_time", "_topic", "_value")
 
-    def __init__(self, place: Range, at: int, time_ms: int, key: bytes | None, value: bytes) -> None:
+    def __init__(
+        self,
+        place: Range,
+        at: int,
+        time_ms: int,
+        key: bytes | None,
+        value: bytes,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
         self._topic, self._partition = place.topic, place.partition
         self._offset, self._time = at, time_ms
         self._key, self._value = key, value
+        self._headers = headers
 
     def topic(self) -> str:
         return self._topic
@@ -62,6 +71,10 @@ class Message:
     def value(self) -> bytes:
         return self._value
 
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """Those of `unread`: events need none."""
+        return self._headers
+
 
 def offset(ledger: int, entry: int, index: int) -> int:
     """The number of an id; a message that is alone in its entry has the index 0 or -1."""
@@ -74,7 +87,7 @@ def parts(number: int) -> tuple[int, int, int]:
 
 
 class Planner:
-    """What the planner asks of the brokers. Every call takes seconds at most, then raises HelenusError."""
+    """The `events.Planner` of Pulsar."""
 
     def __init__(self, config: PulsarConfig) -> None:
         self._config = config
@@ -83,17 +96,17 @@ class Planner:
         self._numbers = itertools.count(1)
         # A consumer for each (topic, subscription), and its connection.
         self._consumers: dict[tuple[str, str], tuple[Connection, int]] = {}
+        # By topic: how many messages an entry has, of late.
+        self._in_entry: dict[str, float] = {}
+        self._ends: dict[tuple[str, int], int] = {}
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        """How many partitions each topic has; 0 if it does not exist."""
-
         async def ask() -> list[int | None]:
             return await asyncio.gather(*(self._client.partitions(self._config.name(topic)) for topic in topics))
 
         return {topic: found or 0 for topic, found in zip(topics, self._run(ask()), strict=True)}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The end of every partition. A topic that is there no more is left out."""
         places = [(topic, p) for topic, n in partitions.items() for p in range(n)]
 
         async def ask() -> list[int | HelenusError]:
@@ -111,11 +124,11 @@ class Planner:
         return {topic: ends for topic, ends in found.items() if topic not in gone}
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The start of every partition: before all there is."""
+        """Before all there is."""
         return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items()}
 
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """The first offset of every partition published at this time or later, or some before it; -1 where none is."""
+        """Goes by the time of publishing, and by entries."""
         found: Offsets = {}
         for topic, n in partitions.items():
             for p in range(n):
@@ -130,23 +143,39 @@ class Planner:
                     reader.close()
         return found
 
+    def size(self, place: Range) -> int:
+        """By how many messages entries had of late. Of several ledgers only the last is counted: the others' sizes are
+        not known.
+        """
+        if place.start >= place.end:
+            return 0
+        ledger, entry, index = parts(place.start)
+        last_ledger, last_entry, last_index = parts(place.end - 1)
+        if ledger != last_ledger:
+            entry = index = 0
+        if entry == last_entry:
+            return last_index - index + 1
+        return max(1, int((last_entry - entry) * self._in_entry.get(place.topic, 1)) + last_index + 1 - index)
+
     def advance(self, place: Range, events: int) -> int:
-        """The end of the first so many events of a range, or its own end if it has no more."""
-        ledger, entry, _ = parts(place.start)
-        last_ledger, last_entry, _ = parts(place.end)
-        if ledger == last_ledger and (last_entry - entry + 1) * _BATCH_MAX <= events:
+        """Reads the events, unless they are less by `size`, which can be wrong."""
+        if parts(place.start)[0] == parts(place.end - 1)[0] and self.size(place) <= events:
             return place.end
-        at = place.start
+        at, count = place.start, 0
+        entries: set[tuple[int, int]] = set()
         reader = _reader(self._config, place.topic, place.partition, place.start)
         try:
-            while events and at < place.end and reader.has_message_available():
+            while count < events and at < place.end and reader.has_message_available():
                 found = _offset(reader.read_next(_ms(_TIMEOUT_S)))
                 if found >= place.start:
-                    at, events = found + 1, events - 1
+                    at, count = found + 1, count + 1
+                    entries.add(parts(found)[:2])
         except pulsar.PulsarException as error:
             raise _error(error, str(place)) from None
         finally:
             reader.close()
+        if entries:
+            self._in_entry[place.topic] = count / len(entries)
         return min(at, place.end)
 
     def commit(self, group: str, offsets: Offsets) -> None:
@@ -184,7 +213,12 @@ class Planner:
             return 0
         if told.entryId == _NONE:
             return offset(told.ledgerId, 0, 0)
-        return offset(told.ledgerId, told.entryId, told.batch_index if told.HasField("batch_index") else 0) + 1
+        index = max(told.batch_index, 0) if told.HasField("batch_index") else 0
+        end = offset(told.ledgerId, told.entryId, index) + 1
+        if self._ends.get((topic, partition)) != end:
+            self._ends[topic, partition] = end
+            self._in_entry[topic] = 0.8 * self._in_entry.get(topic, index + 1) + 0.2 * (index + 1)
+        return end
 
     async def _acknowledge(self, group: str, topic: str, partition: int, at: int) -> None:
         if not at:
@@ -245,11 +279,9 @@ def read(
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
 ) -> Iterator[list[Message]]:
-    """The records of several ranges, in chunks; in order within a range. The process keeps its readers between calls.
+    """As `brokers.read`, one range after the other. The process keeps its readers between calls.
 
-    Where a topic ends before a range does, `lost` hears it as one event, whose number nobody knows, if `data_loss` is
-    `continue`; `failed` hears OFFSETS_LOST if it is `fail`, what the broker refuses, and BROKER_UNREACHABLE if nothing
-    comes for a minute. A range that failed goes no further, the others do.
+    How many events are lost nobody knows: `lost` hears of one, where a topic ends before a range does.
     """
     for place in places:
         if place.start >= place.end:
@@ -296,10 +328,7 @@ def _read(reading: _Reading, place: Range) -> Generator[list[Message], None, boo
             reading.at = -1
             break
         reading.at = at + 1
-        told = message.partition_key()
-        key = b64decode(told) if told else None
-        time_ms = message.publish_timestamp()
-        chunk.append(Message(place, at, time_ms, key, unsorted_value(message.data())))
+        chunk.append(_message(place, message))
         if len(chunk) == _CHUNK:
             yield chunk
             chunk, deadline = [], time.monotonic() + _READ_TIMEOUT_S
@@ -308,25 +337,68 @@ def _read(reading: _Reading, place: Range) -> Generator[list[Message], None, boo
     return whole
 
 
+def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
+    """As `brokers.unread`."""
+    where = f"topic {topic}, partition {partition}"
+    consumer = None
+    try:
+        consumer = _client(config).subscribe(
+            f"{config.name(topic)}-partition-{partition}", group, initial_position=pulsar.InitialPosition.Earliest
+        )
+        last = consumer.get_last_message_id()
+        end = offset(last.ledger_id(), last.entry_id(), last.batch_index()) if last.entry_id() >= 0 else -1
+        at = -1
+        while at < end:
+            try:
+                taken = [consumer.receive(_ms(_FIRST_S if at < 0 else _TIMEOUT_S))]
+            except pulsar.Timeout:
+                if at < 0:  # all of it was read before
+                    return
+                raise
+            while len(taken) < _CHUNK and _offset(taken[-1]) < end:
+                taken.append(consumer.receive(_ms(_TIMEOUT_S)))
+            at = _offset(taken[-1])
+            place = Range(topic, partition, 0, end)
+            yield [_message(place, m, [(n, v.encode()) for n, v in m.properties().items()]) for m in taken]
+            consumer.acknowledge_cumulative(taken[-1])
+    except pulsar.PulsarException as error:
+        raise _error(error, where) from None
+    finally:
+        if consumer is not None:
+            consumer.close()
+
+
+def _message(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
+    told = message.partition_key()
+    key = b64decode(told) if told else None
+    time_ms = message.publish_timestamp()
+    return Message(place, _offset(message), time_ms, key, unsorted_value(message.data()), headers)
+
+
 def _reader(config: PulsarConfig, topic: str, partition: int, at: int) -> pulsar.Reader:
     where = f"topic {topic}, partition {partition}"
     start = pulsar.MessageId(partition, *parts(at)) if at else pulsar.MessageId.earliest
     try:
-        client = _clients.get(config)
-        if client is None:
-            client = _clients[config] = pulsar.Client(
-                config.service_url,
-                authentication=pulsar.AuthenticationToken(config.token) if config.token else None,
-                operation_timeout_seconds=int(_TIMEOUT_S),
-                tls_trust_certs_file_path=str(config.cafile) if config.cafile else None,
-                tls_validate_hostname=config.check_hostname,
-                # Errors are told where they matter, and a broker that is away would be told for ever.
-                logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
-            )
         name = f"{config.name(topic)}-partition-{partition}"
-        return client.create_reader(name, start, start_message_id_inclusive=True)
+        return _client(config).create_reader(name, start, start_message_id_inclusive=True)
     except pulsar.PulsarException as error:
         raise _error(error, where) from None
+
+
+def _client(config: PulsarConfig) -> pulsar.Client:
+    """This process's client."""
+    client = _clients.get(config)
+    if client is None:
+        client = _clients[config] = pulsar.Client(
+            config.service_url,
+            authentication=pulsar.AuthenticationToken(config.token) if config.token else None,
+            operation_timeout_seconds=int(_TIMEOUT_S),
+            tls_trust_certs_file_path=str(config.cafile) if config.cafile else None,
+            tls_validate_hostname=config.check_hostname,
+            # Errors are told where they matter, and a broker that is away would be told for ever.
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+        )
+    return client
 
 
 def _forget(name: tuple[str, str, int]) -> None:

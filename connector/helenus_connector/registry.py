@@ -84,10 +84,6 @@ class Registry:
         self._remember({**self._remembered(), name: int(latest.schema_id)})
         return int(latest.schema_id)
 
-    def has(self, subject: str) -> bool:
-        """Whether there is a schema in a subject."""
-        return self._latest(subject) is not None
-
     def close(self) -> None:
         """Let go of the registry."""
         if "_client" in self.__dict__:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from helenus_connector.brokers import data_log, events_log, unread
 from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.events import Message
+from helenus_schemas import datastax
+from helenus_schemas.cassandra import connect
 from helenus_schemas.change import decode, encode, unframed
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import read_tables
 from helenus_sinks import dead_letters
-from helenus_sinks.kafka import KafkaLog, broker_error
+from helenus_sinks.log import Schemas
 
-_CHUNK = 1_000
-_TIMEOUT_S = 10.0
 _FLUSH_TIMEOUT_S = 60.0
-_FIRST = -2  # librdkafka's offset of a topic's start
 
 
 def replay(worker: WorkerSettings, settings: ConnectorSettings) -> int:
@@ -25,61 +24,42 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> int:
     Returns how many. Raises HelenusError: a dead letter of another topic (POISON_EVENT), and the broker's errors. What
     was appended before stays, and is noted.
     """
-    log = KafkaLog(worker.producer_config)
-    consumer = Consumer(
-        {
-            "log_level": "0",
-            **worker.consumer_config,
-            "group.id": f"helenus-replay-{settings.name}",
-            "enable.auto.commit": "false",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": "true",
-        }
-    )
+    log, letters = events_log(worker), data_log(worker)
     try:
-        counts = log.topics()
-        for topic in (settings.dead_letters, settings.events):
-            if topic not in counts:
+        counts = {
+            topic: of.topics().get(topic) for of, topic in ((letters, settings.dead_letters), (log, settings.events))
+        }
+        for topic, count in counts.items():
+            if count is None:
                 raise HelenusError(Kind.CONFIG, f"there is no topic {topic}", settings.name)
+        if log.keeps_schemas:
+            log.declare(settings.events, _schemas(settings))
         done = 0
-        for partition in range(counts[settings.dead_letters]):
-            place = TopicPartition(settings.dead_letters, partition)
-            for letters in _unread(consumer, place):
-                for letter in letters:
-                    target = _target(letter, settings.events, counts[settings.events])
+        for partition in range(counts[settings.dead_letters] or 0):
+            for chunk in unread(worker, f"helenus-replay-{settings.name}", settings.dead_letters, partition):
+                for letter in chunk:
+                    target = _target(letter, settings.events, counts[settings.events] or 0)
                     key, value = unframed(letter.key(), letter.value() or b"")
-                    log.append(settings.events, target, key, _again(value))
+                    log.append(settings.events, target, key, _again(value, log.keeps_schemas))
                 log.flush(_FLUSH_TIMEOUT_S)
-                done += len(letters)
-                end = TopicPartition(place.topic, partition, letters[-1].offset() + 1)
-                consumer.commit(offsets=[end], asynchronous=False)
+                done += len(chunk)
                 structlog.get_logger(__name__).info("replay.done", connector=settings.name, events=done)
         return done
-    except KafkaException as failure:
-        raise broker_error(failure.args[0], f"topic {settings.dead_letters}") from None
     finally:
         log.close()
-        consumer.close()
+        letters.close()
 
 
-def _unread(consumer: Consumer, place: TopicPartition) -> Iterator[list[Message]]:
-    """What a partition holds behind the group's offset, up to its end as it is now."""
-    (committed,) = consumer.committed([place], timeout=_TIMEOUT_S)
-    _, end = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
-    at = committed.offset if committed.offset >= 0 else _FIRST
-    consumer.assign([TopicPartition(place.topic, place.partition, at)])
-    while at < end:
-        messages = consumer.consume(_CHUNK, timeout=_TIMEOUT_S)
-        if not messages:
-            where = f"topic {place.topic}, partition {place.partition}"
-            raise HelenusError(Kind.BROKER_UNREACHABLE, "no dead letters come, though the topic has more", where)
-        for message in messages:
-            error = message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
-            at = max(at, message.offset() + (error is None))
-        if letters := [m for m in messages if m.error() is None and m.offset() < end]:
-            yield letters
+def _schemas(settings: ConnectorSettings) -> Schemas:
+    """The schemas of an events topic that keeps them. Raises as `connect`, and TABLE_MISSING."""
+    session = connect(settings)
+    try:
+        table = next((t for t in read_tables(session, settings.keyspace).values() if t.name == settings.table), None)
+    finally:
+        session.cluster.shutdown()
+    if table is None:
+        raise HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}")
+    return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
 def _target(letter: Message, events: str, partitions: int) -> int:
@@ -94,9 +74,11 @@ def _target(letter: Message, events: str, partitions: int) -> int:
     return partition
 
 
-def _again(value: bytes) -> bytes:
+def _again(value: bytes, is_sorted: bool) -> bytes:
     """The event without its node, so that it is no copy of one that is settled, and is always read."""
     try:
-        return encode(decode(value)._replace(node=None))
+        change = decode(value)
     except ValueError:
         return value
+    again = encode(change._replace(node=None))
+    return datastax.sorted_value(again) if is_sorted and change.digest else again

@@ -27,6 +27,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from helenus_connector import rest_plugins
+from helenus_connector.brokers import events_log
 from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.rest_call import Call, Handler, Resources
@@ -34,7 +35,6 @@ from helenus_connector.rest_connectors import ConnectorResources
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.monitoring import Ready
-from helenus_sinks.kafka import KafkaLog
 
 _log = structlog.get_logger(__name__)
 _BODY_BYTES = 1 << 20
@@ -99,7 +99,7 @@ def application(settings: WorkerSettings, connectors: Connectors, ready: Ready, 
     resources: Resources = {
         **_Worker(settings, ready, health).resources(),
         **ConnectorResources(connectors, settings.worker_id).resources(),
-        **rest_plugins.resources(),
+        **rest_plugins.resources(connectors.model),
     }
     secret = settings.rest_basic_auth_user_info
     app = Starlette(
@@ -115,7 +115,7 @@ class _Worker:
     """What concerns the worker as a whole."""
 
     def __init__(self, settings: WorkerSettings, ready: Ready, health: Ready) -> None:
-        self._log = KafkaLog(settings.producer_config)
+        self._log = events_log(settings)
         self._ready = ready
         self._trouble = health
         self._cluster: str | None = None

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from helenus_connector import plugin
-from helenus_connector.config import is_class
+from helenus_connector.config import ConnectorSettings, is_class
 from helenus_schemas.config import ConfigError
 
 
@@ -95,7 +95,9 @@ def named(name: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
     return {**given, "name": name}
 
 
-def checked(given: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[str, str]:
+def checked(
+    given: Mapping[str, str | None], stored: Mapping[str, str], model: type[ConnectorSettings]
+) -> dict[str, str]:
     """Properties that a connector can have, with its stored secrets in the place of stars. Raises 400."""
     if not given.get("connector.class"):
         raise HTTPException(400, f"Connector config {{{', '.join(given)}}} contains no connector type")
@@ -108,7 +110,7 @@ def checked(given: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[
         whole = plugin.restored(texts, stored)
     except ConfigError as error:
         raise invalid(list(map(str, error.problems))) from None
-    if wrong := plugin.problems(whole, str(whole["name"])):
+    if wrong := plugin.problems(whole, str(whole["name"]), model):
         raise invalid(list(map(str, wrong)))
     return whole
 

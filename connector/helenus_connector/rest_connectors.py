@@ -74,7 +74,7 @@ class ConnectorResources:
         name = str(body.get("name") or "").strip()
         given = named(name, texts(body.get("config")))
         with self._connectors.lock:
-            config = checked(given, {})
+            config = checked(given, {}, self._connectors.model)
             if name in self._connectors.names():
                 raise HTTPException(409, f"Connector {name} already exists")
             self._store(name, config, cast("Wanted", state))
@@ -85,7 +85,7 @@ class ConnectorResources:
         with self._connectors.lock:
             there = call.name in self._connectors.names()
             stored = self._connectors.config(call.name) if there else {}
-            self._store(call.name, checked(given, stored))
+            self._store(call.name, checked(given, stored, self._connectors.model))
         return JSONResponse(self._told(call.name)) if there else self._created(call, call.name)
 
     def _patch(self, call: Call) -> Response:
@@ -94,7 +94,7 @@ class ConnectorResources:
             stored = self._connectors.config(call.name)
             merged = {**plugin.shown(stored), **changes}
             left = {key: value for key, value in merged.items() if value is not None}
-            self._store(call.name, checked(left, stored))
+            self._store(call.name, checked(left, stored, self._connectors.model))
         return JSONResponse(self._told(call.name))
 
     def _store(self, name: str, given: Mapping[str, str], state: Wanted | None = None) -> None:

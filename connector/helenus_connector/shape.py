@@ -1,7 +1,8 @@
 """The shape `row`: key, full row, and what stands for a row that is gone. In Avro or JSON, by `output.format`.
 
 Avro is in the Confluent wire format: a zero byte, the schema's id as 4 bytes, Avro; the key's Avro is the event's, byte
-for byte. JSON carries no schema. `docs/records.md` says what each holds.
+for byte. A Log that keeps schemas itself has the Avro alone. JSON carries no schema. `docs/records.md` says what each
+holds.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, has_hollow
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import MAY_BE_EMPTY, Key, KeyCodec
 from helenus_schemas.table import Column, Table
-from helenus_sinks.log import Headers
+from helenus_sinks.log import Headers, Schemas
 
 _FRAME = struct.Struct(">bI")
 _BAD_BYTES = (ValueError, IndexError, struct.error)
 
 
 class Record(NamedTuple):
-    """A record for the data topic; `value` is None for a delete."""
+    """A record for the data topic; `value` is None for a delete, `key` for what concerns no key."""
 
-    key: bytes
+    key: bytes | None
     value: bytes | None
     headers: Headers
 
@@ -52,7 +53,7 @@ class _Form(Protocol):
         """A record's value, from the event's key and the CQL bytes of `avro.value_columns`."""
         ...
 
-    def truncation(self) -> bytes:
+    def truncation(self) -> bytes | None:
         """The key of the marker that concerns the whole table. Raises as `Registry.register`."""
         ...
 
@@ -60,12 +61,14 @@ class _Form(Protocol):
 class RowShape:
     """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`.
 
-    `table` is as it is `shown`. Raises HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
+    `table` is as it is `shown`. Without a registry, records are of the `schemas` that their topic is to declare. Raises
+    HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
     """
 
-    def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry, topic: str = "") -> None:
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry | None, topic: str = "") -> None:
         self._table = table
         self._form = _form(table, settings, registry, topic or settings.data)
+        self.schemas = _declared(table, settings) if registry is None else None
         self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
         self._write_time = "writetime" in settings.headers
         self._expires = "expires" in settings.headers
@@ -221,26 +224,53 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def _form(table: Table, settings: ConnectorSettings, registry: Registry, topic: str) -> _Form:
-    key, value = schemas(table, settings)
+def _declared(table: Table, settings: ConnectorSettings) -> Schemas:
+    """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
     if settings.output_format == "key-value-avro":
-        ids = registry.keep(f"{topic}-key", key), registry.register(f"{topic}-value", value)
-        return _Avro(table, settings, *ids, lambda: registry.register(f"{topic}-truncation", avro.TRUNCATION))
-    return _Json(table, settings, whole=settings.output_format == "json")
+        return Schemas(*schemas(table, settings))
+    whole = settings.output_format == "json"
+    try:
+        value = avro.text(avro.json_schema(table, (*table.primary_key, *table.values) if whole else None))
+        return Schemas(None if whole else avro.text(avro.json_schema(table, table.primary_key)), value, "JSON")
+    except ValueError as error:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
+
+
+def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, topic: str) -> _Form:
+    key, value = schemas(table, settings)
+    if settings.output_format != "key-value-avro":
+        return _Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
+    if registry is None:
+        return _Avro(table, settings, b"", b"", lambda: None)
+    name = transcode.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
+
+    def truncation() -> bytes:
+        return _frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
+
+    frames = _frame(registry.keep(f"{topic}-key", key)), _frame(registry.register(f"{topic}-value", value))
+    return _Avro(table, settings, *frames, truncation)
+
+
+def _frame(schema: int) -> bytes:
+    return _FRAME.pack(0, schema)
 
 
 class _Avro:
-    """`key-value-avro`: framed by the ids of the key's and the value's schema."""
+    """`key-value-avro`: behind the frames of the key's and the value's schema."""
 
     gone = None
 
     def __init__(
-        self, table: Table, settings: ConnectorSettings, key_id: int, value_id: int, truncation_id: Callable[[], int]
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        key_frame: bytes,
+        value_frame: bytes,
+        truncation: Callable[[], bytes | None],
     ) -> None:
-        self._name = table.full_name.encode()
-        self._truncation_id = truncation_id
-        self._key_frame = _FRAME.pack(0, key_id)
-        self._value_frame = _FRAME.pack(0, value_id)
+        self._truncation = truncation
+        self._key_frame = key_frame
+        self._value_frame = value_frame
         self._recode = _recode(table, settings)
         columns = avro.value_columns(table)
         never_null = avro.never_null(table)
@@ -257,14 +287,18 @@ class _Avro:
         first = [encode(value or b"") for encode, value in zip(self._never_null, values[:width], strict=True)]
         return b"".join([self._value_frame, *first, self._encode(values[width:])])
 
-    def truncation(self) -> bytes:
-        return _FRAME.pack(0, self._truncation_id()) + transcode.long_bytes(len(self._name)) + self._name
+    def truncation(self) -> bytes | None:
+        return self._truncation()
 
 
 class _Json:
-    """`key-value-json`, and `json` if `whole`: then the key's columns are in the value too, and a delete is `{}`."""
+    """`key-value-json`, and `json` if `whole`: then the key's columns are in the value too, and a delete is `{}`.
 
-    def __init__(self, table: Table, settings: ConnectorSettings, whole: bool) -> None:
+    `marks`: markers of the whole table have a key, of another form than rows have.
+    """
+
+    def __init__(self, table: Table, settings: ConnectorSettings, whole: bool, marks: bool) -> None:
+        self._marks = marks
         self.gone = b"{}" if whole else None
         self._codec = KeyCodec(table)
         keys = table.primary_key
@@ -283,7 +317,9 @@ class _Json:
             return self._value(values).encode()
         return self._value(values if self._only_key else (*self._codec.decode(key), *values)).encode()
 
-    def truncation(self) -> bytes:
+    def truncation(self) -> bytes | None:
+        if not self._marks:
+            return None
         return json.dumps({"table": self._name}, ensure_ascii=False).encode()
 
 

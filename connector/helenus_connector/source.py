@@ -7,6 +7,7 @@ one; and once in a while on quiet topics, because Spark ends workers that idle f
 
 from __future__ import annotations
 
+import marshal
 import pickle
 import time
 from collections.abc import Iterator, Sequence
@@ -16,29 +17,22 @@ from typing import Any
 
 import pyarrow as pa
 import structlog
-from confluent_kafka import KafkaException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from helenus_connector.kafka_events import Planner, Range, read
+from helenus_connector.brokers import planner, read
+from helenus_connector.events import Message, Planner, Range
+from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
 from helenus_connector.settle import ended
 from helenus_schemas.errors import HelenusError, Kind
 
-COLUMNS = "topic string, partition int, offset long, timestamp long, key binary, value binary"
-"""A record of an events topic, or, with a negative offset, a `Note` on one."""
-_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.int64()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
-NOTE = -1
+COLUMNS = "notes binary, events binary"
+"""Many to a row, because Spark takes each row by itself: `Note`s with their places, or events, as `packed`."""
+_SCHEMA = pa.schema([("notes", pa.binary()), ("events", pa.binary())])
+_PACK_EVENTS = 1_000
+_PACK_BYTES = 1 << 20
 _POLL_S = 0.02
 _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
@@ -48,12 +42,14 @@ _BEHIND_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a task must know of a partition beside its records; pickled as the value of a row with offset `NOTE`.
+    """What a task must know of a partition beside its records.
 
     It is the task's own in this batch, read from `start` on, as planned in `epoch` of its topic. `lost` counts events
     that the topic no longer has, `error` is why it cannot be read.
     """
 
+    topic: str
+    partition: int
     start: int
     epoch: int
     lost: int = 0
@@ -76,16 +72,16 @@ class EventsSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read."""
+    """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read.
+
+    `events` is about how many they are.
+    """
 
     ranges: tuple[Range, ...]
     data_loss: str
     epoch: int
     error: HelenusError | None = None
-
-    @property
-    def events(self) -> int:
-        return sum(r.end - r.start for r in self.ranges)
+    events: int = 0
 
 
 class Parts(InputPartition):
@@ -137,10 +133,10 @@ class EventsReader(DataSourceStreamReader):
                     first = self._broker().earliest(new)
                     begin.update(first)
                     latest.update(first)
-            except KafkaException as error:
+            except HelenusError as error:
                 # A broker that is away makes no batch. A client that has met one is let go: it may go by the leaders
                 # of before the broker's restart for ever.
-                self._broker_is(str(error.args[0].str()))
+                self._broker_is(error.what)
                 self.stop()
                 time.sleep(1)
                 return start
@@ -149,7 +145,7 @@ class EventsReader(DataSourceStreamReader):
             wake = bool(self._wrong or self.plan.held) or now >= self._due()
             if not isinstance(limit, ReadAllAvailable):
                 limit = ReadMaxRows(self.plan.max_batch_size)
-            end = {"tick": start["tick"] + wake, "topics": limited(begin, readable, limit)}
+            end = {"tick": start["tick"] + wake, "topics": limited(begin, readable, limit, self._broker())}
             if end != start:
                 self._last_batch = now
                 if end["topics"] != start["topics"]:
@@ -180,40 +176,36 @@ class EventsReader(DataSourceStreamReader):
             ranges = [r for r in ranges if r.start < r.end or (everything and r.start == r.end)]
             shares = min(connector.tasks_max, len(ranges))
             loss, epoch = connector.errors_data_loss, self.plan.epochs.get(topic, 0)
-            parts.extend(Part(tuple(ranges[i::shares]), loss, epoch, error) for i in range(shares))
+            for share in (tuple(ranges[i::shares]) for i in range(shares)):
+                events = sum(map(self._broker().size, share))
+                parts += [Part(share, loss, epoch, error, events)]
         most = max((c.tasks_max for c in self.plan.connectors.values()), default=1)
         return [Parts(task) for task in shared_out(parts, max(most, self.plan.slots))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Parts)
-        notes = [(r, Note(r.start, p.epoch, error=p.error)) for p in partition.parts for r in p.ranges]
-        epochs = {(r.topic, r.partition): note.epoch for r, note in notes}
-        yield _notes(notes)
-        found: list[tuple[Range, Note]] = []
+        notes = [Note(r.topic, r.partition, r.start, p.epoch, error=p.error) for p in partition.parts for r in p.ranges]
+        yield _row(notes=pickle.dumps(notes))
+        epochs = {(note.topic, note.partition): note.epoch for note in notes}
+        found: list[Note] = []
 
         def lost(place: Range, events: int) -> None:
             if events:
-                found.append((place, Note(place.start, epochs[place.topic, place.partition], lost=events)))
+                epoch = epochs[place.topic, place.partition]
+                found.append(Note(place.topic, place.partition, place.start, epoch, lost=events))
 
         def failed(place: Range, error: HelenusError) -> None:
-            found.append((place, Note(place.start, epochs[place.topic, place.partition], error=error)))
+            epoch = epochs[place.topic, place.partition]
+            found.append(Note(place.topic, place.partition, place.start, epoch, error=error))
 
         for data_loss in ("fail", "continue"):
             parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
             places = [r for p in parts for r in p.ranges]
-            for chunk in read(self.plan.consumer, places, data_loss, lost, failed):
-                yield _batch(
-                    [
-                        [m.topic() for m in chunk],
-                        [m.partition() for m in chunk],
-                        [m.offset() for m in chunk],
-                        [m.timestamp()[1] for m in chunk],
-                        [m.key() for m in chunk],
-                        [m.value() for m in chunk],
-                    ]
-                )
+            for chunk in read(self.plan.worker, places, data_loss, lost, failed):
+                for events in packed(chunk):
+                    yield _row(events=events)
         if found:
-            yield _notes(found)
+            yield _row(notes=pickle.dumps(found))
 
     def commit(self, end: dict[str, Any]) -> None:
         by_connector: dict[str, Offsets] = {}
@@ -223,11 +215,13 @@ class EventsReader(DataSourceStreamReader):
         try:
             for name, offsets in by_connector.items():
                 self._broker().commit(f"helenus-{name}", offsets)
-        except KafkaException as error:
-            structlog.get_logger(__name__).warning("source.commit_failed", error=str(error.args[0].str()))
+        except HelenusError as error:
+            structlog.get_logger(__name__).warning("source.commit_failed", error=error.what)
 
     def stop(self) -> None:
-        self._planner = None
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
 
     def _refresh(self) -> None:
         """Take over what the driver changed in the plan: a topic that left may come again with other partitions."""
@@ -266,7 +260,7 @@ class EventsReader(DataSourceStreamReader):
 
     def _broker(self) -> Planner:
         if self._planner is None:
-            self._planner = Planner(self.plan.consumer)
+            self._planner = planner(self.plan.worker)
         return self._planner
 
     def _known(self) -> dict[str, int]:
@@ -303,23 +297,49 @@ def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusErro
     return HelenusError(Kind.PARTITIONS_CHANGED, f"{topic} has {len(now)} partitions, and had {len(before)}")
 
 
-def limited(start: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets:
-    """Where a batch from `start` ends: at `latest`, or before it so that no more than the limit's rows are read.
+def limited(start: Offsets, latest: Offsets, limit: ReadLimit, broker: Planner) -> Offsets:
+    """Where a batch from `start` ends: at `latest`, or before it so that about the limit's rows are read at most.
 
     Partitions get equal shares of the limit, and what some do not need goes to the others: a long backlog of one table
     does not hold up the next. Each gets at least one row. No offset ever moves back.
     """
-    backlog = {(t, p): last - start.get(t, {}).get(p, 0) for t, ps in latest.items() for p, last in ps.items()}
+    places = [
+        Range(topic, int(p), start.get(topic, {}).get(p, 0), last)
+        for topic, ends in latest.items()
+        for p, last in ends.items()
+    ]
+    sizes = {place: broker.size(place) for place in places}
     end: Offsets = {topic: dict(offsets) for topic, offsets in start.items()}
-    left = limit.max_rows if isinstance(limit, ReadMaxRows) else max(1, sum(backlog.values()))
-    waiting = len(backlog)
-    for (topic, partition), rows in sorted(backlog.items(), key=lambda item: item[1]):
-        take = max(0, rows if isinstance(limit, ReadAllAvailable) else min(rows, max(1, left // waiting)))
+    left = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+    waiting = len(places)
+    for place in sorted(places, key=sizes.__getitem__):
+        share = max(1, left // waiting)
         waiting -= 1
-        left = max(0, left - take)
+        left = max(0, left - min(share, sizes[place]))
         # A topic that is new is taken in with all its partitions, also those without events.
-        end.setdefault(topic, {})[partition] = start.get(topic, {}).get(partition, 0) + take
+        last = place.end if isinstance(limit, ReadAllAvailable) else broker.advance(place, share)
+        end.setdefault(place.topic, {})[str(place.partition)] = max(place.start, last)
     return end
+
+
+def packed(messages: Sequence[Message]) -> Iterator[bytes]:
+    """Messages as the fields of `Event`s, many in one piece of bytes: what `unpacked` takes."""
+    pack: list[tuple[object, ...]] = []
+    size = 0
+    for m in messages:
+        key, value = m.key(), m.value()
+        pack.append((m.topic(), m.partition(), m.offset(), m.timestamp()[1], key, value))
+        size += len(key or b"") + len(value or b"")
+        if len(pack) == _PACK_EVENTS or size >= _PACK_BYTES:
+            yield marshal.dumps(pack)
+            pack, size = [], 0
+    if pack:
+        yield marshal.dumps(pack)
+
+
+def unpacked(events: bytes) -> Iterator[Event]:
+    """The events in a piece that a process of this run packed."""
+    return map(Event._make, marshal.loads(events))
 
 
 def shared_out(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
@@ -334,19 +354,5 @@ def shared_out(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
     return [held for _, _, held in loads]
 
 
-def _notes(notes: Sequence[tuple[Range, Note]]) -> pa.RecordBatch:
-    return _batch(
-        [
-            [r.topic for r, _ in notes],
-            [r.partition for r, _ in notes],
-            [NOTE] * len(notes),
-            [0] * len(notes),
-            [None] * len(notes),
-            [pickle.dumps(note) for _, note in notes],
-        ]
-    )
-
-
-def _batch(columns: Sequence[Sequence[object]]) -> pa.RecordBatch:
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+def _row(notes: bytes | None = None, events: bytes | None = None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([field], pa.binary()) for field in (notes, events)], schema=_SCHEMA)

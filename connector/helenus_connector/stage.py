@@ -86,7 +86,7 @@ class Stage:
         self.session = session
         self.log = log
         self._name = f"{settings.keyspace}.{settings.table}"
-        self._registry = Registry(settings, directory / "schemas.json")
+        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json")
         self._gate = Gate(settings, Replicas(session, settings), directory)
         self._budget = Budget(directory / f"{settings.events}.budget", settings.query_max_rate)
         self._schema_version: object = None
@@ -113,6 +113,8 @@ class Stage:
         attempts = 0
         while True:
             attempts += 1
+            if self._shape.schemas is not None:
+                self.log.declare(self._data, self._shape.schemas)
             admitted.poison[:] = undecoded
             outcome = Outcome(self.settings.name, read=admitted.read, settled=admitted.settled)
             outcome.outdated = admitted.outdated + sum(p.copies for p in admitted.gone)
@@ -141,7 +143,8 @@ class Stage:
         """Let go of all but the session and the Log, which others use too."""
         self._gate.close()
         self._budget.close()
-        self._registry.close()
+        if self._registry is not None:
+            self._registry.close()
 
     def _refresh(self, force: bool) -> None:
         """Follow the table's definition: one small read a batch tells whether any schema changed."""
@@ -169,24 +172,30 @@ class Stage:
         self._schema_version = version
 
     def _shaped(self, table: Table) -> tuple[str, RowShape]:
-        """The data topic, and what makes its records. Where the topic's subjects refuse the table's schemas,
+        """The data topic, and what makes its records. Where the topic's schemas refuse the table's,
         `schema.on.incompatible=new-topic` goes on in a topic of the table as it was made last, and stays there.
         """
         topic, anew = self.settings.data, f"{self.settings.data}-{str(table.id)[:8]}"
         may_move = (
             self.settings.schema_on_incompatible == "new-topic" and self.settings.output_format == "key-value-avro"
         )
-        if may_move and self._registry.has(f"{anew}-key"):
-            return anew, RowShape(table, self.settings, self._registry, anew)
+        if may_move and anew in self.log.topics():
+            return anew, self._accepted(table, anew)
         try:
-            return topic, RowShape(table, self.settings, self._registry)
+            return topic, self._accepted(table, topic)
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_REFUSED or not may_move:
                 raise
-            self.log.create(anew, self.log.topics()[self.settings.events], {"cleanup.policy": "compact"})
-            shape = RowShape(table, self.settings, self._registry, anew)
+            self.log.create(anew, self.log.topics()[topic], {"cleanup.policy": "compact"})
+            shape = self._accepted(table, anew)
             _log.warning("data.new_topic", topic=anew, reason=str(error))
             return anew, shape
+
+    def _accepted(self, table: Table, topic: str) -> RowShape:
+        shape = RowShape(table, self.settings, self._registry, topic)
+        if shape.schemas is not None:
+            self.log.declare(topic, shape.schemas)
+        return shape
 
     def _publish(self, works: Sequence[Work], admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
         """Read and append. Whole partitions and more come before rows: no record shows an older read than one before.

@@ -15,17 +15,17 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from helenus_connector.brokers import data_log
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.directory import use
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
 from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.settle import Pending
-from helenus_connector.source import NOTE, Note
+from helenus_connector.source import Note, unpacked
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.cassandra import connect
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka import KafkaLog
 from helenus_sinks.log import Log
 
 DONE = "done binary"
@@ -49,7 +49,7 @@ class Done:
 
 _stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
 _sessions: dict[tuple[object, ...], Any] = {}
-_logs: dict[tuple[str, str], KafkaLog] = {}
+_logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for what most tables share."""
 
 
@@ -64,18 +64,17 @@ def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.Rec
         lost: dict[str, int] = {}
         events: dict[str, list[Event]] = {}
         for batch in batches:
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                event = Event(*row)
-                if event.offset != NOTE:
+            for notes, pack in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                for event in unpacked(pack) if pack is not None else ():
                     events[event.topic].append(event)
-                    continue
-                note: Note = pickle.loads(event.value or b"")
-                about = done.setdefault(event.topic, Done(event.topic))
-                events.setdefault(event.topic, [])
-                about.starts[str(event.partition)] = note.start
-                about.epoch = note.epoch
-                about.error = about.error or note.error
-                lost[event.topic] = lost.get(event.topic, 0) + note.lost
+                told: list[Note] = pickle.loads(notes) if notes is not None else []
+                for note in told:
+                    about = done.setdefault(note.topic, Done(note.topic))
+                    events.setdefault(note.topic, [])
+                    about.starts[str(note.partition)] = note.start
+                    about.epoch = note.epoch
+                    about.error = about.error or note.error
+                    lost[note.topic] = lost.get(note.topic, 0) + note.lost
         for topic, about in done.items():
             settings = plan.connectors.get(topic)
             if settings is not None and about.error is None:
@@ -106,7 +105,7 @@ def _run(
     own, shared = (plan.directory, settings.events), (plan.directory, "")
     log = _logs.get(own) or _logs.get(shared)
     if log is None:
-        log = _logs[shared] = KafkaLog(plan.worker.producer_config)
+        log = _logs[shared] = data_log(plan.worker)
     largest = log.largest
     try:
         about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from confluent_kafka import KafkaException
-
+from helenus_connector.brokers import data_log, events_log, planner
 from helenus_connector.config import WorkerSettings
-from helenus_connector.kafka_events import Planner
+from helenus_connector.events import Planner, Range
 from helenus_connector.positions import Offsets
 from helenus_connector.states import Task
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_sinks.kafka import KafkaLog, broker_error
+from helenus_sinks.log import Log
 
 
 def reach(worker: WorkerSettings) -> None:
@@ -19,26 +18,24 @@ def reach(worker: WorkerSettings) -> None:
 
     Brokers that are away are no error if `startup.timeout.ms` gives them time. Raises HelenusError.
     """
-    log = KafkaLog(worker.producer_config)
-    try:
-        Planner(worker.consumer_config)
-        log.topics()
-    except KafkaException as failure:
-        raise broker_error(failure.args[0], worker.bootstrap_servers) from None
-    except HelenusError as error:
-        if error.action is not Action.RETRY or not worker.startup_timeout_ms:
-            raise
-    finally:
-        log.close()
+    planner(worker).close()
+    for log in _logs(worker):
+        try:
+            log.topics()
+        except HelenusError as error:
+            if error.action is not Action.RETRY or not worker.startup_timeout_ms:
+                raise
+        finally:
+            log.close()
 
 
 class Topics:
     """What is asked of the brokers outside batches."""
 
     def __init__(self, worker: WorkerSettings) -> None:
-        self._where = worker.bootstrap_servers
-        self._log = KafkaLog(worker.producer_config)
-        self._consumer = worker.consumer_config
+        self._worker = worker
+        self._events, *other = _logs(worker)
+        self._data = other[0] if other else self._events
         self._planner: Planner | None = None
 
     def make(self, tasks: Iterable[Task]) -> None:
@@ -47,7 +44,7 @@ class Topics:
         The data topic has as many partitions as the events topic: one in, one out. Raises HelenusError if the broker is
         away.
         """
-        counts = self._log.topics()
+        counts = self._events.topics()
         for task in tasks:
             if task.settings.events in counts:
                 try:
@@ -61,12 +58,12 @@ class Topics:
 
     def _make(self, task: Task, events: int) -> None:
         settings = task.settings
-        data = self._log.create(settings.data, events, {"cleanup.policy": "compact"})
+        data = self._data.create(settings.data, events, {"cleanup.policy": "compact"})
         if data != events:
             what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
             raise HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name)
         if settings.has_dead_letters:
-            self._log.create(settings.dead_letters, 1, {})
+            self._data.create(settings.dead_letters, 1, {})
 
     def earliest(self, topics: Sequence[str]) -> Offsets:
         """The first offset of every partition. Raises HelenusError if the broker is away."""
@@ -76,12 +73,38 @@ class Topics:
         """The end of every partition. Raises as `earliest`."""
         return self._ask("latest", topics)
 
+    def sizes(self, ranges: Sequence[Range]) -> list[int]:
+        """About how many events are in each."""
+        broker = self._broker()
+        return [broker.size(place) for place in ranges]
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        for log in {id(log): log for log in (self._events, self._data)}.values():
+            log.close()
+        self._forget()
+
     def _ask(self, end: str, topics: Sequence[str]) -> Offsets:
         try:
-            self._planner = self._planner or Planner(self._consumer)
-            counts = self._planner.partitions(topics)
-            found: Offsets = getattr(self._planner, end)({t: n for t, n in counts.items() if n})
-        except KafkaException as failure:
-            self._planner = None
-            raise broker_error(failure.args[0], self._where) from None
+            broker = self._broker()
+            counts = broker.partitions(topics)
+            found: Offsets = getattr(broker, end)({t: n for t, n in counts.items() if n})
+        except HelenusError:
+            self._forget()
+            raise
         return found
+
+    def _broker(self) -> Planner:
+        self._planner = self._planner or planner(self._worker)
+        return self._planner
+
+    def _forget(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+
+def _logs(worker: WorkerSettings) -> list[Log]:
+    """That of the events, and that of the data if it is another."""
+    found = [events_log(worker)]
+    return found if worker.log_of_data == worker.log else [*found, data_log(worker)]

@@ -18,6 +18,7 @@ from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.directory import make
+from helenus_connector.events import Range
 from helenus_connector.queries import Query
 from helenus_connector.rest import serve
 from helenus_connector.states import Connector
@@ -110,6 +111,7 @@ class Worker:
                     session.result().stop()
             pool.shutdown()
             self._tables.close()
+            self._topics.close()
             if server is not None:
                 server.shutdown()
             shutil.rmtree(directory, ignore_errors=True)
@@ -235,9 +237,10 @@ class Worker:
             return  # told by the queries
         where = {group: self.connectors.held(group).where() for group in self._groups()}
         for task in tasks:
-            at = where.get(task.settings.query_group, {}).get(task.settings.events, {})
-            ends = latest.get(task.settings.events, {})
-            metrics.LAG.labels(*task.labels).set(sum(max(0, end - at.get(p, 0)) for p, end in ends.items()))
+            topic = task.settings.events
+            at = where.get(task.settings.query_group, {}).get(topic, {})
+            behind = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
+            metrics.LAG.labels(*task.labels).set(sum(self._topics.sizes(behind)))
 
     def _tell_states(self) -> None:
         told: set[metrics.Labels] = set()

@@ -76,6 +76,20 @@ def value_schema(table: Table) -> Schema:
     return schemas.table(schemas.fields(value_columns(table), bool(never_null(table))))
 
 
+def json_schema(table: Table, columns: Iterable[Column] | None = None) -> Schema:
+    """The schema of a row's JSON, every column nullable: `value_columns` if no others are given. What JSON has as text,
+    is a string here.
+
+    Raises Unmappable, naming the column, for a name that Avro has not: JSON has CQL's.
+    """
+    schemas = _Schemas(table, exact=False)
+    schema = schemas.table(schemas.fields(value_columns(table) if columns is None else columns, plain=False))
+    if renamed := _renamed(schema):
+        what = f"{table.full_name}: no schema of JSON can have the name {renamed}: take Avro, or leave the column out"
+        raise Unmappable(what)
+    return _without_bytes(schema)
+
+
 def value_columns(table: Table) -> tuple[Column, ...]:
     """The columns of `value_schema`, in its order."""
     return table.values or table.primary_key
@@ -185,6 +199,24 @@ class _Schemas:
         if t.name == "tuple":
             return f"Tuple_{_java_hash(str(t)):x}"
         return f"Entry_{_java_hash(str(t)):x}" if self._has_entries(t) else None
+
+
+def _renamed(schema: Schema) -> str | None:
+    """The first name of CQL's that is another in Avro, below a table's own."""
+    parts = schema if isinstance(schema, list) else list(schema.values()) if isinstance(schema, dict) else []
+    own = schema.get("cql_name") if isinstance(schema, dict) and schema.get("type") != "record" else None
+    return own or next(filter(None, map(_renamed, parts)), None)
+
+
+def _without_bytes(schema: Schema) -> Schema:
+    if isinstance(schema, list):
+        return [_without_bytes(part) for part in schema]
+    if isinstance(schema, dict):
+        return {key: _without_bytes(part) if key in _SCHEMAS else part for key, part in schema.items()}
+    return "string" if schema == "bytes" else schema
+
+
+_SCHEMAS = {"type", "items", "values", "fields"}
 
 
 def _walk(types: Iterable[CqlType]) -> Iterator[CqlType]:

@@ -19,6 +19,7 @@ VALUE = (
 """As Pulsar's Java client makes it of their class."""
 VALUE_PROPERTIES = (("__alwaysAllowNull", "true"), ("__jsr310ConversionEnabled", "false"))
 _THREE = 73  # bytes of the fields, with a digest and a node
+_TWO = 36  # with a digest alone
 
 
 def key_schema(table: Table) -> str:
@@ -32,12 +33,14 @@ def key_schema(table: Table) -> str:
 
 
 def sorted_value(value: bytes) -> bytes:
-    """An event's value, as our agent makes it with a digest and a node, with the columns first."""
-    return b"\0%b%b" % (value[: _THREE - 1], value[_THREE:])
+    """An event's value, as our agent makes it with a digest, and a node or none, with the columns first."""
+    width = _THREE if value[34] else _TWO
+    return b"\0%b%b" % (value[: width - 1], value[width:])
 
 
 def unsorted_value(value: bytes) -> bytes:
     """What `sorted_value` was given; any other value as it is."""
-    if len(value) > _THREE and value[:3] == b"\0\2@" and value[35:37] == b"\2H":
-        return b"%b\0%b" % (value[1:_THREE], value[_THREE:])
-    return value
+    if len(value) < _TWO or value[:3] != b"\0\2@" or not (value[35] == 0 or value[35:37] == b"\2H"):
+        return value
+    width = _THREE if value[35] else _TWO
+    return b"%b\0%b" % (value[1:width], value[width:])

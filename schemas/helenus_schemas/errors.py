@@ -152,7 +152,7 @@ class HelenusError(Exception):
         return f"{self.what}{place}: {self.advice} [{self.kind.value}]"
 
 
-_TOLD = re.compile(r"HelenusError: (.*) \[([a-z-]+)\]")
+_TOLD = re.compile(r"(?:HelenusError|\bhelenus_[\w.]+): (.*) \[([a-z-]+)\]")
 
 
 def told_in(text: str) -> HelenusError | None:

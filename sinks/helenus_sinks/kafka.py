@@ -63,6 +63,8 @@ def broker_error(error: KafkaError, where: str) -> HelenusError:
 class KafkaLog:
     """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least."""
 
+    keeps_schemas = False
+
     def __init__(self, config: Mapping[str, str]) -> None:
         self._client = {"log_level": "0", **{k: v for k, v in config.items() if _is_client(k)}}
         self._config = {**_DEFAULTS, **config}

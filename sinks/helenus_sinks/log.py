@@ -29,6 +29,18 @@ class Log(Protocol):
     - One thread uses a Log at a time.
     """
 
+    keeps_schemas: bool
+    """Whether topics know their records' schemas by `declare`; else records name theirs themselves."""
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest record that is taken."""
+        ...
+
+    def cluster(self) -> str:
+        """What tells this cluster from another. Raises as `create`."""
+        ...
+
     def topics(self) -> dict[str, int]:
         """How many partitions each topic has. Raises as `create`."""
         ...
@@ -41,7 +53,7 @@ class Log(Protocol):
         ...
 
     def declare(self, topic: str, schemas: Schemas) -> None:
-        """From now on the topic's records are of these schemas: nothing to a Log whose records name theirs themselves.
+        """From now on the topic's records are of these schemas: nothing to a Log that does not keep them.
 
         Raises as `create`, and REGISTRY_REFUSED if they do not fit those before.
         """

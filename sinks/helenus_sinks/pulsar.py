@@ -41,7 +41,7 @@ T = TypeVar("T")
 class PulsarConfig:
     """How to reach Pulsar. `batches` is `mixed`, or `key` where sinks share a subscription by key.
 
-    With `exclusive`, the newest Log that writes to a partition is the only one that can.
+    With `exclusive`, the newest Log that writes to a partition of a declared topic is the only one that can.
     """
 
     service_url: str
@@ -86,6 +86,8 @@ class PulsarConfig:
 class PulsarLog:
     """A `Log` on Pulsar. Topics are partitioned ones of a namespace; `declare` says which schema one has."""
 
+    keeps_schemas = True
+
     def __init__(self, settings: PulsarConfig) -> None:
         self._settings = settings
         self._where = settings.service_url
@@ -99,6 +101,14 @@ class PulsarLog:
         self._sequences: dict[str, int] = {}
         self._largest = FRAME_MAX
         self._latest = math.inf
+
+    @property
+    def largest(self) -> int:
+        return self._largest
+
+    def cluster(self) -> str:
+        """Where it is reached: Pulsar's brokers tell clients no name."""
+        return self._where
 
     def topics(self) -> dict[str, int]:
         """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
@@ -212,7 +222,8 @@ class PulsarLog:
         if writer is None:
             full = f"{self._settings.name(topic)}-partition-{partition}"
             number = len(session.writers) + 1
-            writer = Writer(session, full, f"{self._name}-{partition}", number, self._sequences)
+            alone = self._settings.exclusive and topic in self._schemas
+            writer = Writer(session, full, f"{self._name}-{partition}", number, self._sequences, alone)
             session.writers[topic, partition] = writer
         writer.schema = self._schemas.get(topic, (None, b""))
         return writer
@@ -243,7 +254,6 @@ class _Session:
     def __init__(self, settings: PulsarConfig) -> None:
         self.where = settings.service_url
         self.by_key = settings.batches == "key"
-        self.exclusive = settings.exclusive
         self.writers: dict[tuple[str, int], Writer] = {}
         self.error: HelenusError | None = None
         self.heard = ""
@@ -321,6 +331,7 @@ class _Session:
         self._thread.join(10)
 
     def _stop(self) -> None:
+        self.error = self.error or HelenusError(Kind.BROKER_UNREACHABLE, "closed")  # nobody opens anything any more
         for writer in self.writers.values():
             writer.end()
         self.client.close()
@@ -330,10 +341,10 @@ class _Session:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
+            self.loop.run_until_complete(asyncio.sleep(0))  # in which sockets are closed, and the last timers go off
             while left := asyncio.all_tasks(self.loop):  # one that ends may have begun another
                 for task in left:
                     task.cancel()
                 self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self.loop.run_until_complete(asyncio.sleep(0))  # in which sockets are closed
         finally:
             self.loop.close()

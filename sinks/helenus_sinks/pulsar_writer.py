@@ -36,7 +36,6 @@ class Session(Protocol):
     loop: asyncio.AbstractEventLoop
     where: str
     by_key: bool
-    exclusive: bool
 
     def acknowledged(self, records: int, size: int) -> None: ...
     def failed(self, error: HelenusError) -> None: ...
@@ -55,7 +54,9 @@ class _Batch:
 class Writer:
     """Appends to one partition. All but `records`, `called` and `schema` is the loop's alone."""
 
-    def __init__(self, session: Session, topic: str, name: str, number: int, sequences: dict[str, int]) -> None:
+    def __init__(
+        self, session: Session, topic: str, name: str, number: int, sequences: dict[str, int], exclusive: bool
+    ) -> None:
         self.records: deque[tuple[Record, tuple[Any, bytes], int]] = deque()
         self.called = False
         self.schema: tuple[Any, bytes] = None, b""
@@ -65,6 +66,7 @@ class Writer:
         self._sequences = sequences
         self._id = number
         self._by_key = session.by_key
+        self._exclusive = exclusive
         self._unacknowledged: deque[_Batch] = deque()
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -116,6 +118,8 @@ class Writer:
         self._connection = None
         if self._unacknowledged or self.records:
             self.pump()
+        else:
+            self._topic_epoch = None  # whoever took over has the right to; so has this one, if it is its turn again
 
     def end(self) -> None:
         if self._opening is not None:
@@ -157,7 +161,6 @@ class Writer:
         connection = await self._session.client.broker(self._topic)
         schema, _ = self.schema
         more = {} if self._topic_epoch is None else {"topic_epoch": self._topic_epoch}
-        exclusive = self._session.exclusive
         connection.producers[self._id] = self
         try:
             said = await connection.ask(
@@ -167,7 +170,7 @@ class Writer:
                 producer_name=self._name,
                 user_provided_producer_name=False,  # or a broker would not let it in again at once
                 epoch=self._epoch,
-                producer_access_mode=_EXCLUSIVE_WITH_FENCING if exclusive else _SHARED,
+                producer_access_mode=_EXCLUSIVE_WITH_FENCING if self._exclusive else _SHARED,
                 **({"schema": schema} if schema is not None else {}),
                 **more,
             )

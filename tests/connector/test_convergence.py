@@ -200,7 +200,7 @@ class Connector:
             one=lambda: SimpleNamespace(schema_version=1), response_future=SimpleNamespace(coordinator_host=None)
         )
         session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata), execute=lambda cql: version)
-        log = SimpleNamespace(append=self._append, flush=lambda timeout: None)
+        log = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
         self.stage = Stage(self.settings, session, log, run)  # type: ignore[arg-type]
 
     def batch(self, size: int, dies_at: str | None = None) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.kafka_events import Range
+from helenus_connector.events import Range
 from helenus_connector.plan import Plan
-from helenus_connector.source import EventsReader, Part, Parts, limited, other_partitions, shared_out
+from helenus_connector.source import EventsReader, Part, Parts, limited, other_partitions, packed, shared_out, unpacked
 from helenus_schemas.errors import Kind
 
 TOPIC = "events-ks.t"
@@ -24,26 +24,26 @@ offsets = st.dictionaries(st.sampled_from("0123"), st.integers(0, 10_000), min_s
 @given(offsets, offsets, st.integers(1, 5_000))
 def test_a_limit_is_shared_and_nothing_moves_back(start: dict[str, int], more: dict[str, int], limit: int) -> None:
     latest = {p: start.get(p, 0) + n for p, n in more.items()}
-    end = limited({TOPIC: start}, {TOPIC: latest}, ReadMaxRows(limit))[TOPIC]
+    end = limited({TOPIC: start}, {TOPIC: latest}, ReadMaxRows(limit), Broker())[TOPIC]
     taken = {p: last - start.get(p, 0) for p, last in end.items()}
     assert all(taken[p] >= 0 and end[p] <= max(latest.get(p, 0), start.get(p, 0)) for p in end)
     assert all(taken.get(p, 0) > 0 for p, n in more.items() if n)
     assert sum(taken.values()) <= limit + len(more)
     assert sum(taken.values()) >= min(limit, sum(more.values()))
-    everything = limited({TOPIC: start}, {TOPIC: latest}, ReadAllAvailable())[TOPIC]
+    everything = limited({TOPIC: start}, {TOPIC: latest}, ReadAllAvailable(), Broker())[TOPIC]
     assert all(everything[p] == last for p, last in latest.items() if last > start.get(p, 0))
 
 
 def test_a_long_backlog_of_one_table_leaves_the_next_its_share() -> None:
     latest = {TOPIC: {"0": 1_000_000}, OTHER: {"0": 300, "1": 0}}
-    assert limited({}, latest, ReadMaxRows(1000)) == {TOPIC: {"0": 700}, OTHER: {"0": 300, "1": 0}}
+    assert limited({}, latest, ReadMaxRows(1000), Broker()) == {TOPIC: {"0": 700}, OTHER: {"0": 300, "1": 0}}
 
 
 class Broker:
     """A broker's answers, for a planner: 4 partitions with so many events, and what `since` finds."""
 
-    def __init__(self, found: dict[str, int]) -> None:
-        self.found = found
+    def __init__(self, found: dict[str, int] | None = None) -> None:
+        self.found = found or {}
         self.ends: dict[str, dict[str, int]] = {}
 
     def partitions(self, topics: list[str]) -> dict[str, int]:
@@ -58,6 +58,16 @@ class Broker:
     def latest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
         return {topic: dict(self.ends[topic]) for topic in partitions if topic in self.ends}
 
+    def size(self, place: Range) -> int:
+        return max(0, place.end - place.start)
+
+    def advance(self, place: Range, events: int) -> int:
+        return min(place.end, place.start + events)
+
+    def commit(self, group: str, offsets: dict[str, dict[str, int]]) -> None: ...
+
+    def close(self) -> None: ...
+
 
 class Planned:
     """A reader whose plan is in a file, as the driver leaves it."""
@@ -68,9 +78,9 @@ class Planned:
         self.connector = ConnectorSettings.of({**keys, "tasks.max": str(tasks)}, "t")
         self.plan = Plan(worker, {TOPIC: self.connector}, str(directory))
         self.plan.save()
-        self.broker = Broker(found or {})
+        self.broker = Broker(found)
         self.reader = EventsReader(str(self.plan.file))
-        self.reader._planner = self.broker  # type: ignore[assignment]
+        self.reader._planner = self.broker
 
     def change(self, **fields: Any) -> None:
         self.plan = dataclasses.replace(self.plan, **fields)
@@ -169,13 +179,37 @@ def test_another_number_of_partitions_is_refused() -> None:
 
 def test_a_topic_that_appears_later_is_taken_in_whole() -> None:
     latest = {TOPIC: {"0": 3, "1": 0}}
-    end = limited({}, latest, ReadMaxRows(10))
+    end = limited({}, latest, ReadMaxRows(10), Broker())
     assert end == latest
     assert other_partitions(TOPIC, end, latest) is None
 
 
 def test_many_parts_go_to_few_tasks_of_like_size() -> None:
-    parts = [Part((Range(f"t{n}", 0, 0, n),), "fail", 0) for n in (1, 2, 3, 100, 4)]
+    parts = [Part((Range(f"t{n}", 0, 0, n),), "fail", 0, events=n) for n in (1, 2, 3, 100, 4)]
     tasks = shared_out(parts, 2)
     assert [sum(part.events for part in task) for task in tasks] == [100, 10]
     assert shared_out(parts, 5) == [[part] for part in parts]
+
+
+class Read:
+    """A message as clients give it."""
+
+    def __init__(self, *fields: Any) -> None:
+        self._fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self._fields[["topic", "partition", "offset", "timestamp", "key", "value"].index(name)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**100), st.none() | st.binary(), st.none() | st.binary(max_size=10))))
+def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, bytes | None]]) -> None:
+    messages: list[Any] = [Read("t", 3, offset, (1, 5), key, value) for offset, key, value in found]
+    events = [event for pack in packed(messages) for event in unpacked(pack)]
+    assert events == [("t", 3, offset, 5, key, value) for offset, key, value in found]
+
+
+def test_a_pack_is_of_some_size() -> None:
+    many: list[Any] = [Read("t", 0, n, (1, 5), b"k", b"v") for n in range(2_500)]
+    large: list[Any] = [Read("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
+    assert [len(list(unpacked(pack))) for pack in packed(many)] == [1_000, 1_000, 500]
+    assert [len(list(unpacked(pack))) for pack in packed(large)] == [2, 2]

@@ -1,0 +1,76 @@
+"""Events topics, as planner and tasks see them: what either Log's reading side offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from helenus_connector.positions import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one partition from offset `start` up to, not including, `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}, partition {self.partition}, offsets {self.start} to {self.end}"
+
+
+class Message(Protocol):
+    """A record that was read, with the methods of confluent-kafka's messages; times in ms since the epoch."""
+
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Sequence[tuple[str, bytes | None]] | None: ...
+
+
+class Planner(Protocol):
+    """What is asked of the brokers. Every call takes some seconds at most, then raises HelenusError.
+
+    Offsets of a partition are numbers that grow with its records; they need not be without gaps.
+    """
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        """How many partitions each topic has; 0 if it does not exist, or one of them has no leader now."""
+        ...
+
+    def latest(self, partitions: Mapping[str, int]) -> Offsets:
+        """The end of every partition. A topic is left out if it is there no more, or can't be asked just now.
+
+        Raises if none can be asked.
+        """
+        ...
+
+    def earliest(self, partitions: Mapping[str, int]) -> Offsets:
+        """The start of every partition."""
+        ...
+
+    def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """The first offset of every partition with at least this timestamp, or one before; -1 where there is none."""
+        ...
+
+    def size(self, place: Range) -> int:
+        """How many events are in a range, as far as can be told without reading it."""
+        ...
+
+    def advance(self, place: Range, events: int) -> int:
+        """The end of about the first so many events of a range: at most its own end."""
+        ...
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Tell the brokers how far a connector is; the checkpoint is what counts."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        ...
