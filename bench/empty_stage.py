@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.plan import Plan
-from helenus_connector.source import EventsSource
+from helenus_connector.source import EventsSource, unpacked
 from helenus_connector.spark import session
 from helenus_sinks.kafka import KafkaLog
 from helenus_stack.programs import Program
@@ -45,9 +45,9 @@ def append_all(producer: dict[str, str], target: str, batches: Iterator[pa.Recor
     """The empty stage. A function of this module, so that a worker finds its producer again in the next batch."""
     log = _logs.setdefault("log", KafkaLog(producer))
     for batch in batches:
-        for _, partition, offset, _, key, value in zip(*(c.to_pylist() for c in batch.columns), strict=True):
-            if offset >= 0:
-                log.append(target, partition, key, value)
+        for pack in batch.column("events").drop_null().to_pylist():
+            for event in unpacked(pack):
+                log.append(target, event.partition, event.key, event.value)
     log.flush(10)
     yield pa.RecordBatch.from_arrays([pa.array([b""], pa.binary())], names=["outcome"])
 

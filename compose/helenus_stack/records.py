@@ -1,4 +1,4 @@
-"""Records of a data topic as a sink sees them: Avro by fastavro with the registry's schemas, or JSON."""
+"""Records of a data topic as a sink sees them: Avro by fastavro, or JSON. And messages of Kafka, with their schemas."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ import fastavro
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
-_GONE = b"{}"
+GONE = b"{}"
+"""The value of a delete in the form `json`."""
+FRAME = 5
+"""Bytes before the Avro in the Confluent wire format."""
 
 
 @dataclass(frozen=True)
 class Record:
     """A record: key and value by column, value None for a delete, which the form `json` writes as an empty object.
 
-    `timestamp` in ms. `schema_id` is that of its value in the registry, None without one.
+    `timestamp` in ms. `schema_id` is that of its value in the registry, or the schema's version on Pulsar, None without
+    one. A key is empty in what Pulsar has without one: the marker of a whole table.
     """
 
     partition: int
@@ -32,12 +36,26 @@ class Record:
     is_json: bool = False
 
 
+class Avro:
+    """Decodes Avro of one schema."""
+
+    def __init__(self, schema: Any) -> None:
+        self._logical, self._plain = fastavro.parse_schema(schema), fastavro.parse_schema(bare(schema))
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """The record in these bytes. Dates and times that Python cannot hold stay numbers. Raises ValueError."""
+        try:
+            return read(data, self._logical)
+        except (OverflowError, ValueError):
+            return read(data, self._plain)
+
+
 class Decoder:
     """Decodes the Confluent wire format, and JSON."""
 
     def __init__(self, registry_url: str) -> None:
         self._registry = SchemaRegistryClient({"url": registry_url})
-        self._schemas: dict[int, Any] = {}
+        self._schemas: dict[int, Avro] = {}
 
     def close(self) -> None:
         """Let go of the registry."""
@@ -51,27 +69,20 @@ class Decoder:
             message.offset(),
             message.timestamp()[1],
             self.decode(message.key()),
-            None if value in (None, _GONE) else self.decode(value),
+            None if value in (None, GONE) else self.decode(value),
             dict(message.headers() or ()),
-            None if value is None or _is_json(value) else _schema_id(value),
-            _is_json(message.key()),
+            None if value is None or is_json(value) else _schema_id(value),
+            is_json(message.key()),
         )
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """The record in these bytes. Dates and times that Python cannot hold stay numbers."""
-        if _is_json(data):
-            record = json.loads(data)
-            assert isinstance(record, dict)
-            return record
+        """The record in these bytes, as `Avro.decode` gives it."""
+        if is_json(data):
+            return from_json(data)
         number = _schema_id(data)
         if number not in self._schemas:
-            schema = json.loads(self._registry.get_schema(number).schema_str)
-            self._schemas[number] = fastavro.parse_schema(schema), fastavro.parse_schema(bare(schema))
-        logical, plain = self._schemas[number]
-        try:
-            return read(data[5:], logical)
-        except (OverflowError, ValueError):
-            return read(data[5:], plain)
+            self._schemas[number] = Avro(json.loads(self._registry.get_schema(number).schema_str))
+        return self._schemas[number].decode(data[FRAME:])
 
 
 def bare(schema: Any) -> Any:
@@ -91,14 +102,22 @@ def read(data: bytes, schema: Any) -> dict[str, Any]:
     return record
 
 
-def _is_json(data: bytes) -> bool:
+def from_json(data: bytes) -> dict[str, Any]:
+    """The object in these bytes."""
+    record = json.loads(data)
+    assert isinstance(record, dict)
+    return record
+
+
+def is_json(data: bytes) -> bool:
+    """Whether a key or value is JSON, and not in the Confluent wire format."""
     return data[:1] == b"{"
 
 
 def _schema_id(data: bytes) -> int:
-    if data[:1] != b"\0" or len(data) < 5:
+    if data[:1] != b"\0" or len(data) < FRAME:
         raise ValueError("not the Confluent wire format")
-    return int.from_bytes(data[1:5], "big")
+    return int.from_bytes(data[1:FRAME], "big")
 
 
 def messages(bootstrap_servers: str, topic: str) -> Iterator[Message]:

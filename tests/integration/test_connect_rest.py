@@ -12,6 +12,7 @@ from integration.pipeline import Pipeline, eventually
 from integration.side_by_side import Side, different, drive
 from kafka_connect.kafka_connect import KafkaConnect
 
+from helenus_stack.records import messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
@@ -115,15 +116,25 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
 def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
     """Begins where the test above ends."""
     client = KafkaConnect(base)
+
+    def told() -> Any:
+        return requests.get(f"{base}/connectors/live/offsets", timeout=30).json()
+
+    def all_done() -> bool:
+        """A record is there a moment before its batch is done."""
+        events = sum(1 for _ in messages(pipeline.status.bootstrap_servers, f"events-{TABLE}"))
+        return events == sum(place["offset"]["offset"] for place in told()["offsets"])
+
+    eventually(all_done, 60, "all events are done")
     client.pause_connector("live")
     kept = client.get_connector("live")
-    offsets = requests.get(f"{base}/connectors/live/offsets", timeout=30).json()
+    offsets = told()
     assert offsets["offsets"]
     assert pipeline.connector.stop() == 0
     pipeline.connector.start().ready()
     reaches(client, "live", "PAUSED")
     assert client.get_connector("live") == kept
-    assert requests.get(f"{base}/connectors/live/offsets", timeout=30).json() == offsets
+    assert told() == offsets
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (4, 'four', 'fourth')")
     client.resume_connector("live")
     reaches(client, "live", "RUNNING")

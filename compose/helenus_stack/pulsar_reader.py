@@ -1,0 +1,203 @@
+"""Reads a stack's topics on Pulsar, whose messages say which version of their topic's schema they have."""
+
+from __future__ import annotations
+
+import json
+import queue
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pulsar
+
+from helenus_connector.pulsar_events import offset
+from helenus_schemas.change import Change, decode
+from helenus_schemas.datastax import unsorted_value
+from helenus_schemas.errors import HelenusError
+from helenus_sinks.pulsar import PulsarConfig
+from helenus_sinks.pulsar_admin import Admin, Refused
+from helenus_stack.errors import StackError
+from helenus_stack.records import GONE, Avro, Record, from_json
+from helenus_stack.status import Status
+
+_NOT_FOUND = 404
+_TIMEOUT_MS = 10_000
+Decode = Callable[[bytes], dict[str, Any]]
+
+
+class Message:
+    """The `events.Message` of Pulsar; an empty value is null, and properties are headers."""
+
+    def __init__(self, message: Any, key: bytes | None) -> None:
+        self._message, self._key = message, key
+        name = message.topic_name().rpartition("/")[2]
+        self._topic, _, self._partition = name.rpartition("-partition-")
+        self.version: int = message._message.int_schema_version()
+        """Of its topic's schema; -1 without one."""
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return int(self._partition)
+
+    def offset(self) -> int:
+        told = self._message.message_id()
+        return offset(told.ledger_id(), told.entry_id(), told.batch_index())
+
+    def timestamp(self) -> tuple[int, int]:
+        """1, and ms since the epoch."""
+        return 1, self._message.publish_timestamp()
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._message.data() or None
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return [(name, text.encode()) for name, text in self._message.properties().items()]
+
+
+class PulsarReader:
+    """The `readers.Reader` of Pulsar."""
+
+    frame = 0
+
+    def __init__(self, status: Status) -> None:
+        login = status.pulsar()
+        cafile = login.get("pulsar.tls.cafile")
+        self._config = PulsarConfig(
+            login["pulsar.service.url"],
+            login["pulsar.admin.url"],
+            token=login.get("pulsar.auth.token"),
+            cafile=Path(cafile) if cafile else None,
+        )
+        self._admin = Admin(login["pulsar.admin.url"], self._config.access)
+        self._client = pulsar.Client(
+            self._config.service_url,
+            pulsar.AuthenticationToken(self._config.token) if self._config.token else None,
+            _TIMEOUT_MS // 1000,
+            tls_trust_certs_file_path=cafile,
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
+        )
+        self._schemas: dict[tuple[str, int], _Schema] = {}
+        self._arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def topics(self) -> set[str]:
+        with self._told():
+            names = self._admin.ask("GET", f"{self._path('')}partitioned")
+        return {name.rpartition("/")[2] for name in names}
+
+    def messages(self, topic: str) -> Iterator[Message]:
+        with self._told():
+            for number in range(self._partitions(topic)):
+                yield from self._partition(f"{topic}-partition-{number}")
+
+    def follow(self, topic: str, whole: bool) -> None:
+        start = pulsar.MessageId.earliest if whole else pulsar.MessageId.latest
+        with self._told():
+            self._client.create_reader(
+                self._config.name(topic), start, reader_listener=lambda _, message: self._arrivals.put(message)
+            )
+
+    def arrival(self, seconds: float) -> Message | None:
+        try:
+            message = self._arrivals.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        with self._told():
+            return self._message(message)
+
+    def record(self, message: Any) -> Record:
+        key, value = message.key(), message.value()
+        with self._told():
+            schema = self._schema(message.topic(), message.version)
+        return Record(
+            message.partition(),
+            message.offset(),
+            message.timestamp()[1],
+            {} if key is None else schema.key(key),
+            None if value in (None, GONE) else schema.value(value),
+            dict(message.headers()),
+            None if value is None else message.version,
+            schema.is_json,
+        )
+
+    def change(self, message: Any) -> Change:
+        return decode(unsorted_value(message.value() or b""))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _partition(self, name: str) -> Iterator[Message]:
+        end = self._admin.ask("GET", f"{self._path(name)}/lastMessageId")
+        last = end["ledgerId"], end["entryId"], end["batchIndex"]
+        reader = self._client.create_reader(self._config.name(name), pulsar.MessageId.earliest)
+        try:
+            while reader.has_message_available():  # what was there may be kept no longer
+                message = reader.read_next(_TIMEOUT_MS)
+                told = message.message_id()
+                yield self._message(message)
+                if (told.ledger_id(), told.entry_id(), told.batch_index()) >= last:
+                    break
+        finally:
+            reader.close()
+
+    def _message(self, message: Any) -> Message:
+        found = Message(message, None)
+        text = message.partition_key()
+        if text:  # base64 says nothing of itself: only a schema without one for keys has them as text
+            plain = self._schema(found.topic(), found.version).text_keys
+            found._key = text.encode() if plain else b64decode(text)
+        return found
+
+    def _partitions(self, topic: str) -> int:
+        try:
+            return int(self._admin.ask("GET", f"{self._path(topic)}/partitions")["partitions"])
+        except Refused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return 0
+
+    def _schema(self, topic: str, version: int) -> _Schema:
+        known = self._schemas.get((topic, version))
+        if known is None:
+            namespace = f"{self._config.tenant}/{self._config.namespace}"
+            path = f"schemas/{namespace}/{topic}/schema/{version}"
+            known = self._schemas[topic, version] = _Schema(self._admin.ask("GET", path) if version >= 0 else None)
+        return known
+
+    def _path(self, name: str) -> str:
+        return f"persistent/{self._config.tenant}/{self._config.namespace}/{name}"
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the client and the admin API as ours."""
+        try:
+            yield
+        except (pulsar.PulsarException, HelenusError) as error:
+            what = error.what if isinstance(error, HelenusError) else f"Pulsar: {error or type(error).__name__}"
+            raise StackError(what, self._config.service_url, "look at the broker's log") from error
+
+
+class _Schema:
+    """A schema as the admin API tells it; None for messages without one."""
+
+    def __init__(self, told: Any) -> None:
+        kind = told["type"] if told else "NONE"
+        self.text_keys = kind in ("AVRO", "JSON")
+        sides = {"value": json.loads(told["data"])} if told else {}
+        kinds = {"value": kind}
+        if kind == "KEY_VALUE":
+            sides = sides["value"]
+            kinds = {side: told["properties"][f"{side}.schema.type"] for side in sides}
+        self.is_json = kinds["value"] == "JSON"
+        self.key = _decoder(kinds.get("key", "JSON"), sides.get("key"))
+        self.value = _decoder(kinds["value"], sides.get("value"))
+
+
+def _decoder(kind: str, schema: Any) -> Decode:
+    return Avro(schema).decode if kind == "AVRO" else from_json

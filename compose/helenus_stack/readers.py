@@ -1,0 +1,118 @@
+"""Reads a stack's topics, on Kafka or Pulsar: here alone the two are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from helenus_connector.events import Message
+from helenus_schemas.change import Change, decode
+from helenus_stack.errors import StackError
+from helenus_stack.records import FRAME, Decoder, Record, messages
+from helenus_stack.status import Status
+
+_TIMEOUT = 10
+
+
+class Reader(Protocol):
+    """Reads topics. Close it at the end. Every method raises StackError if the brokers refuse, or are away."""
+
+    frame: int
+    """How many bytes are before the Avro in a record's key."""
+
+    def topics(self) -> set[str]:
+        """The topics that there are."""
+        ...
+
+    def messages(self, topic: str) -> Iterator[Message]:
+        """All messages of a topic from its start to what its end is now, partition by partition."""
+        ...
+
+    def follow(self, topic: str, whole: bool) -> None:
+        """From now on `arrival` gives what comes to a topic; with `whole`, also what is there."""
+        ...
+
+    def arrival(self, seconds: float) -> Message | None:
+        """The next message of the topics that are followed, in order within a partition; None if none comes in time."""
+        ...
+
+    def record(self, message: Message) -> Record:
+        """A message of a data topic as a Record. Raises ValueError if it is none."""
+        ...
+
+    def change(self, message: Message) -> Change:
+        """A message of an events topic as a Change. Raises ValueError if it is none."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        ...
+
+
+def reader(status: Status) -> Reader:
+    """For the topics of a stack's Log; of Kafka's, if the stack has both."""
+    if status.log == "kafka":
+        return KafkaReader(status)
+    from helenus_stack.pulsar_reader import PulsarReader
+
+    return PulsarReader(status)
+
+
+class KafkaReader:
+    """The `Reader` of Kafka, with the stack's registry."""
+
+    frame = FRAME
+
+    def __init__(self, status: Status) -> None:
+        self._where = status.bootstrap_servers
+        self._decoder = Decoder(status.registry_url)
+        config = {"group.id": "helenus-stack", "enable.auto.commit": "false", "log_level": "0"}
+        self._consumer = Consumer({**status.kafka(), **config})
+
+    def topics(self) -> set[str]:
+        with _told(self._where):
+            return {name for name in self._consumer.list_topics(timeout=_TIMEOUT).topics if not name.startswith("_")}
+
+    def messages(self, topic: str) -> Iterator[Message]:
+        with _told(self._where):
+            yield from messages(self._where, topic)
+
+    def follow(self, topic: str, whole: bool) -> None:
+        with _told(self._where):
+            known = self._consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
+            places = [TopicPartition(topic, number) for number in known.partitions]
+            for place in places:
+                low, high = self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT)
+                place.offset = low if whole else high
+            self._consumer.incremental_assign(places)
+
+    def arrival(self, seconds: float) -> Message | None:
+        with _told(self._where):
+            message = self._consumer.poll(seconds)
+            if message is None or not (error := message.error()):
+                return message
+            if error.retriable():
+                return None
+            raise KafkaException(error)
+
+    def record(self, message: Message) -> Record:
+        return self._decoder.record(message)
+
+    def change(self, message: Message) -> Change:
+        return decode(message.value() or b"")
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._decoder.close()
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Errors of the client as ours."""
+    try:
+        yield
+    except KafkaException as error:
+        raise StackError(f"Kafka: {error.args[0].str()}", where, "look at the broker's log") from error
