@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 
 ##@ Use
 .PHONY: demo
-demo: $(READY) ## Show the whole path on real servers (KEEP=1 leaves it running)
-	@$(BIN)/helenus-stack demo $(if $(KEEP),--keep)
+demo: $(READY) ## Show the whole path on real servers (LOG=pulsar instead of kafka; KEEP=1 leaves it running)
+	@$(BIN)/helenus-stack demo $(if $(LOG),--log $(LOG)) $(if $(KEEP),--keep)
 
 .PHONY: stop
 stop: $(READY) ## Stop what `make demo KEEP=1` left running

@@ -18,6 +18,7 @@ import yaml
 from helenus_stack.cassandra import VERSIONS
 from helenus_stack.errors import StackError
 from helenus_stack.progress import Terminal
+from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
 
 directory_option = click.option(
@@ -197,14 +198,21 @@ def logs(directory: Path, server: str | None, follow: bool, lines: int) -> None:
 @main.command()
 @directory_option
 @click.option("--keep", is_flag=True, help="Leave everything running at the end.")
-def demo(directory: Path, keep: bool) -> None:
+@click.option(
+    "--log",
+    type=click.Choice(["kafka", "pulsar"]),
+    default="kafka",
+    show_default=True,
+    help="What events and records go through.",
+)
+def demo(directory: Path, keep: bool, log: LogName) -> None:
     """Show a statement become an event and a record, on real servers.
 
     Exit code 1 unless topic and table agree at the end.
     """
     from helenus_stack.demo import run  # imported late, as below: the libraries of the path take a second to load
 
-    sys.exit(run(directory, keep))
+    sys.exit(run(directory, keep, log))
 
 
 @main.command()

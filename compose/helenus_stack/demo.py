@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from cassandra.query import tuple_factory
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from helenus_schemas.table import read_tables
@@ -24,7 +22,8 @@ from helenus_stack.java import spark_java_home
 from helenus_stack.process import Process
 from helenus_stack.programs import Program
 from helenus_stack.progress import Terminal
-from helenus_stack.records import Decoder, messages
+from helenus_stack.readers import Reader, reader
+from helenus_stack.settings import LogName
 from helenus_stack.show import LEGEND, Show, how_to_go_on, verdict
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
@@ -42,21 +41,20 @@ QUIET_SECONDS = 2.0
 PAUSE_SECONDS = 0.1
 
 
-def run(directory: Path, keep: bool) -> int:
+def run(directory: Path, keep: bool, log: LogName = "kafka") -> int:
     """Runs the demo in a stack's directory and gives the exit code: 0 if topic and table agree, else 1; 130 at Ctrl-C.
 
-    With `keep` everything is left running at the end. Raises StackError if a step fails; then all is stopped.
+    `log` is kafka or pulsar. With `keep` everything is left running at the end. Raises StackError if a step fails; then
+    all is stopped.
     """
     directory = directory.absolute()
     progress = Terminal()
     try:
-        with _only_one(directory), _supervised(_fresh(directory, progress), keep) as stack:
+        with _only_one(directory), _supervised(_fresh(directory, progress, log), keep) as stack:
             demo = Demo(stack, progress)
             return 0 if demo.run() else 1
     except KeyboardInterrupt:
         return 130
-    except KafkaException as error:
-        raise StackError(f"Kafka: {error.args[0].str()}", str(directory / "logs"), "read kafka.log there") from error
 
 
 @contextmanager
@@ -68,7 +66,7 @@ def _only_one(directory: Path) -> Iterator[None]:
         yield
 
 
-def _fresh(directory: Path, progress: Terminal) -> Stack:
+def _fresh(directory: Path, progress: Terminal, log: LogName) -> Stack:
     """A stack without data. What an earlier demo left goes, what anybody else left is not touched."""
     if any(Process(path).pid for path in (directory / "run").glob("*.pid")):
         advice = "stop it with helenus-stack down, or choose another --dir"
@@ -82,7 +80,7 @@ def _fresh(directory: Path, progress: Terminal) -> Stack:
     Stack(directory, progress=progress).down(delete=True)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    return Stack(directory, progress=progress)
+    return Stack(directory, log=log, progress=progress)
 
 
 @contextmanager
@@ -118,36 +116,36 @@ class Demo:
         """Whether topic and table agree at the end."""
         java = spark_java_home(self.progress)
         folder = self.stack.directory / FOLDER
-        self.show.title(f"Kafka and a schema registry, in {self.stack.directory}")
+        log = ["kafka", "registry"] if self.stack.settings.has_kafka else ["pulsar"]
+        told = {"kafka": "Kafka and a schema registry", "pulsar": "Pulsar, which keeps schemas itself"}[log[0]]
+        self.show.title(f"{told}, in {self.stack.directory}")
         with self.progress.spinning():
-            status = self.stack.up("kafka", "registry")
+            status = self.stack.up(*log)
         self.show.title("The connector, so that Spark loads while Cassandra starts")
         self._start(programs.connector(status, folder, KEYSPACE, TABLE), {"JAVA_HOME": str(java)})
         with self.progress.spinning():
             status = self.stack.up()
-        with session(status) as cassandra:
+        with session(status) as cassandra, closing(reader(status)) as topics:
             self.show.title("A table with cdc = true, and the agent beside its node")
             for cql in SCHEMA:
                 self.show.statement(cql)
                 cassandra.execute(cql)
             agent = programs.agent(status, folder)
             self._start(agent, {})
-            self._wait_for_topic(status, agent)
-            with closing(Tracer(status.bootstrap_servers, status.registry_url, EVENTS, DATA)) as tracer:
-                self._write(cassandra, tracer)
-            return self._converges(status, cassandra)
+            self._wait_for_topic(topics, agent)
+            self._write(cassandra, Tracer(topics, EVENTS, DATA))
+            return self._converges(status, cassandra, topics)
 
     def _start(self, program: Program, environment: dict[str, str]) -> None:
         self.show.statement(f"$ {program.told}")
         program.start(environment)
         self.programs.append(program)
 
-    def _wait_for_topic(self, status: Status, agent: Program) -> None:
+    def _wait_for_topic(self, topics: Reader, agent: Program) -> None:
         """The agent makes the topic when it has found the table, and is at work then."""
-        admin = AdminClient({"bootstrap.servers": status.bootstrap_servers})
         limit = time.monotonic() + START_SECONDS
         with self.progress.spinning():
-            while EVENTS not in admin.list_topics(timeout=10).topics:
+            while EVENTS not in topics.topics():
                 self._patience(limit, agent, f"the agent did not make {EVENTS}")
                 self.progress.waiting(f"waiting for the agent to make {EVENTS}")
                 time.sleep(0.1)
@@ -195,14 +193,13 @@ class Demo:
                 f"  (the first record, {time.monotonic() - self.started:.0f} s after the start: Spark had to load)"
             )
 
-    def _converges(self, status: Status, cassandra: Any) -> bool:
+    def _converges(self, status: Status, cassandra: Any, topics: Reader) -> bool:
         """Compares topic and table, and again while they differ: what the connector reads too early it reads again."""
         table = next(t for t in read_tables(cassandra, KEYSPACE).values() if t.name == TABLE)
-        decoder = Decoder(status.registry_url)
         limit = time.monotonic() + CONVERGE_SECONDS
         with self.progress.spinning(), session(status, tuple_factory) as plain:
             while True:
-                records = [decoder.record(message) for message in messages(status.bootstrap_servers, DATA)]
+                records = [topics.record(message) for message in topics.messages(DATA)]
                 found = differences(plain, table, records)
                 if not found or time.monotonic() > limit:
                     break

@@ -79,8 +79,8 @@ def agent(status: Status, folder: Path) -> Program:
             ("cassandra.port", status.cql_port, "Its port for CQL."),
             ("cassandra.local.dc", status.local_dc, "Its data centre."),
             ("state.dir", folder / "agent", "Where the agent notes how far it has read."),
-            ("log", "kafka", "Where events go."),
-            ("kafka.bootstrap.servers", status.bootstrap_servers, "The brokers."),
+            ("log", status.log, "Where events go."),
+            *_brokers(status, "kafka.bootstrap.servers", "The brokers."),
             ("topic.prefix", "events-", "Events of ks.table go to the topic events-ks.table."),
             ("topic.partitions", 4, "Partitions of the topics that the agent makes."),
             ("http.port", free_port(), "Serves /metrics, /health/live and /health/ready."),
@@ -96,7 +96,8 @@ def connector(status: Status, folder: Path, keyspace: str, table: str) -> Progra
         worker,
         f"What all connectors of a worker share. Start: helenus-connector {worker} {source}",
         [
-            ("bootstrap.servers", status.bootstrap_servers, "The brokers of events and records."),
+            ("log", status.log, "Where events come from, and records go to."),
+            *_brokers(status, "bootstrap.servers", "The brokers of events and records."),
             ("checkpoint.dir", folder / "checkpoint", "Where Spark notes which events are done."),
             ("startup.timeout.ms", 300_000, "How long to wait for servers and a table that are not there yet."),
             ("spark.master", "local[2,4]", "Spark within the worker's process, on two cores, four attempts at a task."),
@@ -108,6 +109,10 @@ def connector(status: Status, folder: Path, keyspace: str, table: str) -> Progra
             ("listeners", f"http://127.0.0.1:{free_port()}", "Serves /metrics, /health/live and /health/ready."),
         ],
     )
+    form = "Key and value are Avro records, in Confluent's wire format."
+    registry = [("value.converter.schema.registry.url", status.registry_url, "Where the records' schemas are kept.")]
+    if status.log == "pulsar":
+        form, registry = "Key and value are Avro records, whose schemas Pulsar keeps.", []
     _write(
         source,
         f"One table: reads events-{keyspace}.{table}, writes data-{keyspace}.{table}.",
@@ -119,11 +124,21 @@ def connector(status: Status, folder: Path, keyspace: str, table: str) -> Progra
             ("cassandra.port", status.cql_port, "Their port for CQL."),
             ("cassandra.local.dc", status.local_dc, "The data centre to read in."),
             ("query.consistency", "LOCAL_QUORUM", "The level of those reads."),
-            ("value.converter.schema.registry.url", status.registry_url, "Where the records' schemas are kept."),
-            ("output.format", "key-value-avro", "Key and value are Avro records, in Confluent's wire format."),
+            *registry,
+            ("output.format", "key-value-avro", form),
         ],
     )
     return Program("connector", Path(status.directory), [worker, source])
+
+
+def _brokers(status: Status, kafka: str, why: str) -> list[tuple[str, object, str]]:
+    """Where the brokers are; `kafka` is the key for Kafka's."""
+    if status.log == "kafka":
+        return [(kafka, status.bootstrap_servers, why)]
+    return [
+        ("pulsar.service.url", status.pulsar_url, why),
+        ("pulsar.admin.url", status.pulsar_admin_url, "Their REST API, over which missing topics are made."),
+    ]
 
 
 def free_port() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,24 +24,22 @@ from helenus_stack.status import Status
 
 _NOT_FOUND = 404
 _TIMEOUT_MS = 10_000
-Decode = Callable[[bytes], dict[str, Any]]
+_NONE = {"type": "NONE", "data": "null"}
 
 
 class Message:
     """The `events.Message` of Pulsar; an empty value is null, and properties are headers."""
 
-    def __init__(self, message: Any, key: bytes | None) -> None:
-        self._message, self._key = message, key
-        name = message.topic_name().rpartition("/")[2]
-        self._topic, _, self._partition = name.rpartition("-partition-")
-        self.version: int = message._message.int_schema_version()
+    def __init__(self, message: Any, place: tuple[str, int], key: bytes | None, version: int) -> None:
+        self._message, self._place, self._key = message, place, key
+        self.version = version
         """Of its topic's schema; -1 without one."""
 
     def topic(self) -> str:
-        return self._topic
+        return self._place[0]
 
     def partition(self) -> int:
-        return int(self._partition)
+        return self._place[1]
 
     def offset(self) -> int:
         told = self._message.message_id()
@@ -147,12 +145,12 @@ class PulsarReader:
             reader.close()
 
     def _message(self, message: Any) -> Message:
-        found = Message(message, None)
+        topic, _, partition = message.topic_name().rpartition("/")[2].rpartition("-partition-")
+        version = message._message.int_schema_version()
         text = message.partition_key()
-        if text:  # base64 says nothing of itself: only a schema without one for keys has them as text
-            plain = self._schema(found.topic(), found.version).text_keys
-            found._key = text.encode() if plain else b64decode(text)
-        return found
+        # pulsar-client does not tell base64 from text: a topic's schema does, which without one for keys has text.
+        key = text.encode() if self._schema(topic, version).text_keys else b64decode(text)
+        return Message(message, (topic, int(partition)), key if text else None, version)
 
     def _partitions(self, topic: str) -> int:
         try:
@@ -167,7 +165,7 @@ class PulsarReader:
         if known is None:
             namespace = f"{self._config.tenant}/{self._config.namespace}"
             path = f"schemas/{namespace}/{topic}/schema/{version}"
-            known = self._schemas[topic, version] = _Schema(self._admin.ask("GET", path) if version >= 0 else None)
+            known = self._schemas[topic, version] = _Schema(self._admin.ask("GET", path) if version >= 0 else _NONE)
         return known
 
     def _path(self, name: str) -> str:
@@ -184,20 +182,15 @@ class PulsarReader:
 
 
 class _Schema:
-    """A schema as the admin API tells it; None for messages without one."""
+    """A schema as the admin API tells it, and what decodes by it."""
 
     def __init__(self, told: Any) -> None:
-        kind = told["type"] if told else "NONE"
+        kind, text = told["type"], json.loads(told["data"])
         self.text_keys = kind in ("AVRO", "JSON")
-        sides = {"value": json.loads(told["data"])} if told else {}
-        kinds = {"value": kind}
+        kinds, sides = {"value": kind}, {"value": text}
         if kind == "KEY_VALUE":
-            sides = sides["value"]
-            kinds = {side: told["properties"][f"{side}.schema.type"] for side in sides}
+            kinds, sides = {side: told["properties"][f"{side}.schema.type"] for side in text}, text
         self.is_json = kinds["value"] == "JSON"
-        self.key = _decoder(kinds.get("key", "JSON"), sides.get("key"))
-        self.value = _decoder(kinds["value"], sides.get("value"))
-
-
-def _decoder(kind: str, schema: Any) -> Decode:
-    return Avro(schema).decode if kind == "AVRO" else from_json
+        self.key, self.value = (
+            Avro(sides[side]).decode if kinds.get(side) == "AVRO" else from_json for side in ("key", "value")
+        )

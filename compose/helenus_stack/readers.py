@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from helenus_connector.events import Message
 from helenus_schemas.change import Change, decode
@@ -67,10 +67,10 @@ class KafkaReader:
     frame = FRAME
 
     def __init__(self, status: Status) -> None:
-        self._where = status.bootstrap_servers
+        self._where, self._login = status.bootstrap_servers, status.kafka()
         self._decoder = Decoder(status.registry_url)
         config = {"group.id": "helenus-stack", "enable.auto.commit": "false", "log_level": "0"}
-        self._consumer = Consumer({**status.kafka(), **config})
+        self._consumer = Consumer({**self._login, **config})
 
     def topics(self) -> set[str]:
         with _told(self._where):
@@ -78,25 +78,25 @@ class KafkaReader:
 
     def messages(self, topic: str) -> Iterator[Message]:
         with _told(self._where):
-            yield from messages(self._where, topic)
+            yield from messages(self._where, topic, self._login)
 
     def follow(self, topic: str, whole: bool) -> None:
         with _told(self._where):
             known = self._consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
             places = [TopicPartition(topic, number) for number in known.partitions]
             for place in places:
-                low, high = self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT)
-                place.offset = low if whole else high
+                at = OFFSET_BEGINNING if whole else self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT)[1]
+                place.offset = at
             self._consumer.incremental_assign(places)
 
     def arrival(self, seconds: float) -> Message | None:
         with _told(self._where):
-            message = self._consumer.poll(seconds)
-            if message is None or not (error := message.error()):
-                return message
-            if error.retriable():
-                return None
-            raise KafkaException(error)
+            polled = self._consumer.poll(seconds)
+            error = polled.error() if polled is not None else None
+            if error is not None and not error.retriable():
+                raise KafkaException(error)
+            message: Message | None = polled if error is None else None
+            return message
 
     def record(self, message: Message) -> Record:
         return self._decoder.record(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,11 +120,10 @@ def _schema_id(data: bytes) -> int:
     return int.from_bytes(data[1:FRAME], "big")
 
 
-def messages(bootstrap_servers: str, topic: str) -> Iterator[Message]:
-    """All messages of a topic from its start to what its end is now, partition by partition."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
-    )
+def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None = None) -> Iterator[Message]:
+    """All messages of a topic of Kafka from its start to what its end is now, partition by partition."""
+    config = {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
+    consumer = Consumer({**config, **(login or {})})
     try:
         known = consumer.list_topics(topic, timeout=10).topics[topic]
         for number in known.partitions:

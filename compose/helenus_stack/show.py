@@ -124,6 +124,9 @@ def verdict(found: Sequence[Difference]) -> str:
 def how_to_go_on(status: Status, table: str) -> str:
     """What to do with a stack that is left running with agent and connector for `table`."""
     here = invocation()
+    brokers = f"Kafka {status.bootstrap_servers}, registry {status.registry_url}"
+    if status.log == "pulsar":
+        brokers = f"Pulsar {status.pulsar_url}, its REST API {status.pulsar_admin_url}"
     where = "" if Path(status.directory) == Path(".helenus-stack").absolute() else f" --dir {status.directory}"
     return f"""
 Everything is left running. Write to the table:
@@ -133,7 +136,7 @@ Watch its records, or its events:
   {here} watch{where} events-{table}
 Stop it:
   {here} down{where}
-Cassandra {status.contact_points[0]}:{status.cql_port}, Kafka {status.bootstrap_servers}, registry {status.registry_url}
+Cassandra {status.contact_points[0]}:{status.cql_port}, {brokers}
 Configuration in {status.directory}/demo, logs in {status.directory}/logs"""
 
 

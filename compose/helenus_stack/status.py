@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -58,6 +58,17 @@ class Status:
     security: Security | None
     nodes: list[NodeStatus]
     servers: list[ServerStatus]
+
+    @property
+    def log(self) -> Literal["kafka", "pulsar"]:
+        """What clients use: Kafka, if the stack has both."""
+        return "kafka" if self.bootstrap_servers else "pulsar"
+
+    def only(self, log: Literal["kafka", "pulsar"]) -> Status:
+        """As a stack with this one alone would have it."""
+        if log == "kafka":
+            return replace(self, pulsar_url=None, pulsar_admin_url=None)
+        return replace(self, bootstrap_servers="", registry_url="")
 
     def kafka(self, user: str = KAFKA_ADMIN) -> dict[str, str]:
         """The settings of librdkafka with which a user of a secure stack, or anybody of another, connects."""

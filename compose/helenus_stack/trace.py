@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
-
-from helenus_schemas.change import Change, decode
-from helenus_stack.records import Decoder, Record
+from helenus_connector.events import Message
+from helenus_schemas.change import Change
+from helenus_stack.readers import Reader
+from helenus_stack.records import Record
 
 _POLL_SECONDS = 0.1
 
@@ -40,13 +40,14 @@ class Arrival:
 class Search:
     """What is known of one statement while its event and record are on their way; messages may come in any order."""
 
+    reader: Reader
     write_time: int
     event: Arrival | None = None
     _records: list[Arrival] = field(default_factory=list)
 
     def add_event(self, arrival: Arrival) -> None:
         """Takes it if it is the first event of the statement: the agent may send one twice."""
-        if self.event is None and decode(arrival.message.value()).write_time == self.write_time:
+        if self.event is None and self.reader.change(arrival.message).write_time == self.write_time:
             self.event = arrival
 
     def add_record(self, arrival: Arrival) -> None:
@@ -59,59 +60,41 @@ class Search:
         if self.event is None:
             return None
         key, since = self.event.message.key(), self.event.message.timestamp()[1]
-        # A record's key is the event's behind the 5 bytes that name its schema.
+        # A record's key is the event's, behind what names its schema.
         later = (r for r in self._records if r.message.timestamp()[1] >= since)
-        return next((r for r in later if r.message.key()[5:] == key), None)
+        return next((r for r in later if (r.message.key() or b"")[self.reader.frame :] == key), None)
 
 
 class Tracer:
-    """Reads the events and the data topic of a table from their start, as soon as they exist. Close it at the end."""
+    """Reads the events and the data topic of a table from their start, as soon as they exist."""
 
-    def __init__(self, bootstrap_servers: str, registry_url: str, events: str, data: str) -> None:
-        self._decoder = Decoder(registry_url)
+    def __init__(self, reader: Reader, events: str, data: str) -> None:
+        self._reader = reader
         self._events = events
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "group.id": "helenus-stack",
-                "enable.auto.commit": "false",
-                "log_level": "0",
-            }
-        )
-        self._missing = [events, data]
+        self._missing = {events, data}
 
     def trace(self, write_time: int, acknowledged: float, waiting: Callable[[Search], None]) -> Trace:
         """Waits for the event with this write time (µs) and its record; `acknowledged` in s of the monotonic clock.
 
-        Calls `waiting` several times a second, which may raise to end it. Raises KafkaException if the broker refuses.
+        Calls `waiting` several times a second, which may raise to end it. Raises StackError if the brokers refuse.
         """
-        search = Search(write_time)
+        search = Search(self._reader, write_time)
         while (event := search.event) is None or (record := search.record) is None:
             waiting(search)
-            self._assign()
-            message = self._consumer.poll(_POLL_SECONDS)
-            arrival = Arrival(message, time.monotonic())
-            if message is None:
-                continue
-            if message.error():
-                if message.error().retriable():
-                    continue
-                raise KafkaException(message.error())
-            (search.add_event if message.topic() == self._events else search.add_record)(arrival)
+            self._follow()
+            message = self._reader.arrival(_POLL_SECONDS)
+            if message is not None:
+                arrival = Arrival(message, time.monotonic())
+                (search.add_event if message.topic() == self._events else search.add_record)(arrival)
         return Trace(
-            decode(event.message.value()),
-            self._decoder.record(record.message),
+            self._reader.change(event.message),
+            self._reader.record(record.message),
             max(0.0, event.at - acknowledged),
             max(0.0, record.at - event.at),
         )
 
-    def _assign(self) -> None:
+    def _follow(self) -> None:
         if self._missing:
-            known = self._consumer.list_topics(timeout=10).topics
-            found = [topic for topic in self._missing if topic in known]
-            self._consumer.incremental_assign([TopicPartition(t, p, 0) for t in found for p in known[t].partitions])
-            self._missing = [topic for topic in self._missing if topic not in found]
-
-    def close(self) -> None:
-        """Lets go of the broker."""
-        self._consumer.close()
+            for topic in self._missing & self._reader.topics():
+                self._reader.follow(topic, whole=True)
+                self._missing.remove(topic)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import io
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import fastavro
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from helenus_connector.events import Message
 from helenus_schemas.avro import key_schema
-from helenus_schemas.change import decode
 from helenus_schemas.table import read_tables
 from helenus_stack.cql import session
 from helenus_stack.errors import StackError
-from helenus_stack.records import Decoder
+from helenus_stack.readers import Reader, reader
+from helenus_stack.records import read
 from helenus_stack.show import key_text, value_text
 from helenus_stack.status import Status
 
@@ -26,43 +26,29 @@ def watch(status: Status, topic: str, whole: bool) -> Iterator[str]:
 
     Topics of events and of records are decoded. Raises StackError if there is no such topic.
     """
-    where = status.bootstrap_servers
-    consumer = Consumer({**status.kafka(), "group.id": "helenus-stack", "enable.auto.commit": "false"})
-    try:
-        known = consumer.list_topics(timeout=10).topics
+    with closing(reader(status)) as topics:
+        known = topics.topics()
         if topic not in known:
-            there = ", ".join(sorted(name for name in known if not name.startswith("_"))) or "none"
-            raise StackError(f"there is no topic {topic}", where, f"topics are: {there}")
-        text = _events(status, topic) if topic.startswith("events-") else _records(status)
-        places = [TopicPartition(topic, number) for number in known[topic].partitions]
-        for place in places:
-            low, high = consumer.get_watermark_offsets(place, timeout=10)
-            place.offset = low if whole else high
-        consumer.assign(places)
+            where = status.bootstrap_servers or status.pulsar_url or ""
+            raise StackError(f"there is no topic {topic}", where, f"topics are: {', '.join(sorted(known)) or 'none'}")
+        text = _events(status, topics, topic) if topic.startswith("events-") else _records(topics)
+        topics.follow(topic, whole)
         while True:
-            message = consumer.poll(_POLL_SECONDS)
-            if message is not None and message.error():
-                raise KafkaException(message.error())
+            message = topics.arrival(_POLL_SECONDS)
             if message is not None:
                 at = datetime.datetime.fromtimestamp(message.timestamp()[1] / 1000)
                 yield f"{at:%H:%M:%S.%f}"[:-3] + f"  {text(message)}"
-    except KafkaException as error:
-        raise StackError(f"Kafka: {error.args[0].str()}", where, "look at the broker's log") from error
-    finally:
-        consumer.close()
 
 
-def _records(status: Status) -> Callable[[Message], str]:
-    decoder = Decoder(status.registry_url)
-
+def _records(topics: Reader) -> Callable[[Message], str]:
     def text(message: Message) -> str:
-        record = decoder.record(message)
+        record = topics.record(message)
         return f"{key_text(record.key)} {value_text(record.value)}"
 
     return text
 
 
-def _events(status: Status, topic: str) -> Callable[[Message], str]:
+def _events(status: Status, topics: Reader, topic: str) -> Callable[[Message], str]:
     name = topic.removeprefix("events-")
     with session(status) as connected:
         table = next((t for t in read_tables(connected).values() if t.full_name == name), None)
@@ -71,8 +57,8 @@ def _events(status: Status, topic: str) -> Callable[[Message], str]:
     schema = fastavro.parse_schema(key_schema(table))
 
     def text(message: Message) -> str:
-        key = fastavro.schemaless_reader(io.BytesIO(message.key()), schema, None)
-        change = decode(message.value())
+        key = read(message.key() or b"", schema)
+        change = topics.change(message)
         return f"{key_text(key)} {change.scope.name}, written at {change.write_time} µs, digest {change.digest}"
 
     return text

@@ -67,7 +67,8 @@ CloseConsumer: consumer_id=1 uint64, request_id=2 uint64
 Ack: consumer_id=1 uint64, ack_type=2 int32, message_id=3 *MessageIdData, request_id=8 uint64
 AckResponse: consumer_id=1 uint64, error=4 int32, message=5 string, request_id=6 uint64
 GetLastMessageId: consumer_id=1 uint64, request_id=2 uint64
-GetLastMessageIdResponse: last_message_id=1 MessageIdData, request_id=2 uint64
+GetLastMessageIdResponse: last_message_id=1 MessageIdData, request_id=2 uint64,
+ consumer_mark_delete_position=3 MessageIdData
 BaseCommand: type=1 int32, connect=2 Connect, connected=3 Connected, subscribe=4 Subscribe, producer=5 Producer,
  send=6 Send, send_receipt=7 SendReceipt, send_error=8 SendError, ack=10 Ack, success=13 Success, error=14 Error,
  close_producer=15 CloseProducer, close_consumer=16 CloseConsumer, producer_success=17 ProducerSuccess, ping=18 Ping,

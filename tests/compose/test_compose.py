@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from functools import cache
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,10 +20,14 @@ import yaml
 
 from helenus_agent.config import AgentSettings
 from helenus_connector.config import ConnectorSettings, WorkerSettings, load
+from helenus_stack import pulsar
+from helenus_stack.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose"
-FILES = ["kafka.yaml", "observability.yaml"]
+LOGS = ["kafka", "pulsar"]
+SHARED = "helenus.yaml"
+OVER = "observability.yaml"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -30,25 +35,18 @@ def read(name: str) -> dict[str, Any]:
         return dict(yaml.safe_load(file))
 
 
-@cache
-def services() -> dict[str, Any]:
-    """The services of all files together, as `-f kafka.yaml -f observability.yaml` has them."""
-    return {name: service for file in FILES for name, service in read(file)["services"].items()}
-
-
-def mounts(service: str) -> dict[str, str]:
-    """Path in the container -> volume, or path of the file on this machine."""
-    found = {}
-    for mount in services()[service].get("volumes", []):
-        source, target, *_ = mount.split(":")
-        found[target] = str(COMPOSE / source) if source.startswith(".") else source
-    return found
-
-
-def here(service: str, path: str) -> Path:
-    """The file on this machine that a service finds at a path."""
-    target = next(t for t in mounts(service) if path == t or path.startswith(f"{t}/"))
-    return Path(mounts(service)[target] + path[len(target) :])
+def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A service that extends another: mappings are merged, lists appended, all else is its own."""
+    result = dict(base)
+    for key, value in own.items():
+        if isinstance(value, dict):
+            result[key] = merged(result.get(key, {}), value)
+        elif key in ("volumes", "ports"):
+            result[key] = [*result.get(key, []), *value]
+        else:
+            assert key not in result, f"{key} goes before what is extended: a reader would not see that"
+            result[key] = value
+    return result
 
 
 def instruction(dockerfile: str, name: str) -> str:
@@ -57,25 +55,79 @@ def instruction(dockerfile: str, name: str) -> str:
     return [line.partition(" ")[2] for line in lines if line.startswith(f"{name} ")][-1]
 
 
-def arguments(service: str) -> list[str]:
-    """What the program in a container of ours is started with."""
-    given = services()[service].get("command")
-    return given or json.loads(instruction(services()[service]["build"]["dockerfile"], "CMD"))
+class Stack:
+    """What `docker compose -f <log>.yaml -f observability.yaml` starts."""
+
+    def __init__(self, log: str) -> None:
+        self.log = log
+        self.files = [read(f"{log}.yaml"), read(OVER)]
+
+    @cached_property
+    def services(self) -> dict[str, Any]:
+        """By name, with what they extend."""
+        found = {}
+        for file in self.files:
+            for name, service in file["services"].items():
+                own = {key: value for key, value in service.items() if key != "extends"}
+                of = service.get("extends")
+                found[name] = merged(read(of["file"])["services"][of["service"]], own) if of else own
+        return found
+
+    def mounts(self, service: str) -> dict[str, str]:
+        """Path in the container -> volume, or path of the file on this machine."""
+        found = {}
+        for mount in self.services[service].get("volumes", []):
+            source, target, *_ = mount.split(":")
+            assert target not in found
+            found[target] = str(COMPOSE / source) if source.startswith(".") else source
+        return found
+
+    def here(self, service: str, path: str) -> Path:
+        """The file on this machine that a service finds at a path."""
+        mounts = self.mounts(service)
+        target = next(t for t in mounts if path == t or path.startswith(f"{t}/"))
+        return Path(mounts[target] + path[len(target) :])
+
+    def listens(self, service: str) -> set[int]:
+        """The ports in a service's container that are open on this machine too."""
+        return {int(port.split(":")[-1]) for port in self.services[service].get("ports", [])}
+
+    def is_there(self, url: str) -> bool:
+        """Whether an address is one of a service here."""
+        host, port = urlsplit(url).hostname, urlsplit(url).port
+        return host in self.services and port in self.listens(host)
+
+    def dockerfile(self, service: str) -> str:
+        return str(self.services[service]["build"]["dockerfile"])
+
+    def arguments(self, service: str) -> list[str]:
+        """What the program in a container of ours is started with."""
+        given = self.services[service].get("command")
+        return given or json.loads(instruction(self.dockerfile(service), "CMD"))
+
+    @cached_property
+    def agent(self) -> AgentSettings:
+        (path,) = self.arguments("agent")
+        return AgentSettings.load(self.here("agent", path))
+
+    @cached_property
+    def connector(self) -> tuple[WorkerSettings, list[ConnectorSettings]]:
+        worker, *connectors = [self.here("connector", path) for path in self.arguments("connector")]
+        return load(worker, connectors)
+
+    @property
+    def script(self) -> str:
+        """What turns CDC on in Cassandra's container."""
+        (script,) = self.services["cassandra"]["entrypoint"][2:]
+        return str(script)
 
 
-@cache
-def agent() -> AgentSettings:
-    (path,) = arguments("agent")
-    return AgentSettings.load(here("agent", path))
+@pytest.fixture(scope="module", params=LOGS)
+def stack(request: pytest.FixtureRequest) -> Stack:
+    return Stack(request.param)
 
 
-@cache
-def connector() -> tuple[WorkerSettings, list[ConnectorSettings]]:
-    worker, *connectors = [here("connector", path) for path in arguments("connector")]
-    return load(worker, connectors)
-
-
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*(f"{log}.yaml" for log in LOGS), SHARED, OVER])
 def test_files_are_of_the_schema(name: str) -> None:
     schema = jsonschema.Draft7Validator(json.loads((Path(__file__).parent / "compose-spec.json").read_text()))
     schema.validate(read(name))
@@ -85,46 +137,69 @@ def test_files_are_of_the_schema(name: str) -> None:
         schema.validate(wrong)
 
 
-def test_volumes_and_files_are_there() -> None:
-    declared = {name for file in FILES for name in read(file)["volumes"]}
-    used = {source for service in services() for source in mounts(service).values()}
+def test_stacks_keep_apart() -> None:
+    """Positions of one log are nothing on another: each project has volumes of its own, also with Grafana over it."""
+    names = [read(f"{log}.yaml")["name"] for log in LOGS]
+    assert len(set(names)) == len(LOGS)
+    assert "name" not in read(OVER)
+
+
+def test_what_is_shared_depends_on_nothing() -> None:
+    """Whether `extends` takes dependencies along differs by the version of Compose: every file says its own."""
+    shared = read(SHARED)["services"]
+    assert [name for name, service in shared.items() if "depends_on" in service] == []
+    for log in LOGS:
+        extended = [s["extends"]["service"] for s in read(f"{log}.yaml")["services"].values() if "extends" in s]
+        assert sorted(extended) == sorted(shared)
+
+
+def test_volumes_and_files_are_there(stack: Stack) -> None:
+    declared = {name for file in stack.files for name in file["volumes"]}
+    used = {source for service in stack.services for source in stack.mounts(service).values()}
     assert {source for source in used if "/" not in source} == declared
     assert [source for source in used if "/" in source and not Path(source).exists()] == []
 
 
-def test_who_is_waited_for_is_there_and_says_when_it_is_ready() -> None:
-    for name, service in services().items():
+def test_images_are_of_a_version(stack: Stack) -> None:
+    images = [service["image"] for service in stack.services.values() if "build" not in service]
+    assert len(images) > 4
+    assert [image for image in images if not re.search(r":v?\d+\.\d", image)] == []
+
+
+def test_who_is_waited_for_is_there_and_says_when_it_is_ready(stack: Stack) -> None:
+    for name, service in stack.services.items():
         for other, how in service.get("depends_on", {}).items():
             assert how["condition"] in ("service_healthy", "service_completed_successfully")
-            built = "build" in services()[other]
-            assert how["condition"] != "service_healthy" or built or "healthcheck" in services()[other], (name, other)
+            other_one = stack.services[other]
+            assert how["condition"] != "service_healthy" or {"build", "healthcheck"} & other_one.keys(), (name, other)
+    for program in ("agent", "connector"):
+        assert stack.log in stack.services[program]["depends_on"]
 
 
-def test_every_port_is_this_machine_s_alone() -> None:
-    ports = [port for service in services().values() for port in service.get("ports", [])]
+def test_every_port_is_this_machine_s_alone(stack: Stack) -> None:
+    ports = [port for service in stack.services.values() for port in service.get("ports", [])]
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
     assert len({port.split(":")[1] for port in ports}) == len(ports)
 
 
-def test_the_agent_reads_the_log_of_its_node() -> None:
-    settings = agent()
+def test_the_agent_reads_the_log_of_its_node(stack: Stack) -> None:
+    settings = stack.agent
     assert settings.cassandra_contact_points == ("cassandra",)
-    (script,) = services()["cassandra"]["entrypoint"][2:]
-    told = yaml.safe_load(re.search(r"printf '(.*?)'", script)[1].replace("\\n", "\n"))  # type: ignore[index]
+    told = yaml.safe_load(re.search(r"printf '(.*?)'", stack.script)[1].replace("\\n", "\n"))  # type: ignore[index]
     assert told["cdc_enabled"] is True
     assert told["cdc_raw_directory"] == str(settings.cdc_raw_dir)
     # One volume at one path, because Cassandra links segments into cdc_raw.
-    assert mounts("agent")["/var/lib/cassandra"] == mounts("cassandra")["/var/lib/cassandra"]
+    assert stack.mounts("agent")["/var/lib/cassandra"] == stack.mounts("cassandra")["/var/lib/cassandra"]
     assert str(settings.cdc_raw_dir).startswith("/var/lib/cassandra/")
-    assert settings.cassandra_local_dc == services()["cassandra"]["environment"]["CASSANDRA_DC"]
+    assert settings.cassandra_local_dc == stack.services["cassandra"]["environment"]["CASSANDRA_DC"]
     assert instruction("agent/Dockerfile", "USER") == "999:999"  # the user of Cassandra's image
 
 
-def test_the_script_turns_cdc_on(tmp_path: Path) -> None:
+def test_the_script_turns_cdc_on(stack: Stack, tmp_path: Path) -> None:
     file = tmp_path / "cassandra.yaml"
     file.write_text("cluster_name: x\ncdc_enabled: false\n# cdc_raw_directory: /x\ncdc_block_writes: false\n")
-    (script,) = services()["cassandra"]["entrypoint"][2:]
-    script = script.replace("/etc/cassandra/cassandra.yaml", str(file)).replace("exec docker-entrypoint.sh", "echo")
+    script = stack.script.replace("/etc/cassandra/cassandra.yaml", str(file))
+    script = script.replace("exec docker-entrypoint.sh", "echo")
     for _ in range(2):  # a container may be started again
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
         assert done.stdout == "cassandra -f\n"
@@ -133,12 +208,12 @@ def test_the_script_turns_cdc_on(tmp_path: Path) -> None:
         assert list(told) == ["cluster_name", "cdc_enabled", "cdc_raw_directory", "cdc_total_space"]
 
 
-def test_what_lasts_is_on_volumes() -> None:
-    worker, _ = connector()
-    for service, path in (("agent", agent().state_dir), ("connector", worker.checkpoint_dir)):
-        volume = mounts(service)[str(path)]
+def test_what_lasts_is_on_volumes(stack: Stack) -> None:
+    worker, _ = stack.connector
+    for service, path in (("agent", stack.agent.state_dir), ("connector", worker.checkpoint_dir)):
+        volume = stack.mounts(service)[str(path)]
         assert "/" not in volume
-        dockerfile = services()[service]["build"]["dockerfile"]
+        dockerfile = stack.dockerfile(service)
         # A new volume takes its owner from the image.
         assert instruction(dockerfile, "VOLUME") == str(path)
         assert (
@@ -147,36 +222,56 @@ def test_what_lasts_is_on_volumes() -> None:
         )
 
 
-def test_addresses_are_those_of_services() -> None:
-    worker, connectors = connector()
-    kafka = services()["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
-    for address in (agent().kafka_bootstrap_servers, worker.bootstrap_servers):
-        assert f"INSIDE://{address}" in kafka
-    listened = {}  # service -> ports
-    for name, service in services().items():
-        listened[name] = {int(port.split(":")[-1]) for port in service.get("ports", [])}
+def test_addresses_are_those_of_services(stack: Stack) -> None:
+    worker, connectors = stack.connector
+    assert worker.log == worker.log_of_data == stack.agent.log == stack.log
     for settings in connectors:
-        registry = urlsplit(settings.value_converter_schema_registry_url)
-        assert registry.port in listened[registry.hostname or ""]
-        assert set(settings.cassandra_contact_points) <= services().keys()
-        assert settings.cassandra_port in listened["cassandra"]
-        assert f"{settings.keyspace}.{settings.table}" in (COMPOSE / "kafka" / "shop.cql").read_text()
-    assert worker.rest_advertised_host_name in services()
-    assert worker.listener[-1] in listened["connector"]
-    assert agent().http_port in listened["agent"]
-    ui = services()["ui"]["environment"]
-    connect = urlsplit(ui["KAFKA_CLUSTERS_0_KAFKACONNECT_0_ADDRESS"])
-    assert (connect.hostname, connect.port) == ("connector", worker.listener[-1])
-    assert ui["KAFKA_CLUSTERS_0_SCHEMAREGISTRY"] == connectors[0].value_converter_schema_registry_url
+        assert set(settings.cassandra_contact_points) <= stack.services.keys()
+        assert settings.cassandra_port in stack.listens("cassandra")
+        assert f"{settings.keyspace}.{settings.table}" in stack.here("schema", "/shop.cql").read_text()
+    assert worker.rest_advertised_host_name in stack.services
+    assert worker.listener[-1] in stack.listens("connector")
+    assert stack.agent.http_port in stack.listens("agent")
     with open(COMPOSE / "observability" / "prometheus.yml") as file:
         jobs = {job["job_name"]: job["static_configs"][0]["targets"] for job in yaml.safe_load(file)["scrape_configs"]}
-    ports = {"agent": agent().http_port, "connector": worker.listener[-1]}
+    ports = {"agent": stack.agent.http_port, "connector": worker.listener[-1]}
     assert jobs == {f"helenus-{name}": [f"{name}:{port}"] for name, port in ports.items()}
 
 
+def test_kafka_s_addresses() -> None:
+    stack = Stack("kafka")
+    worker, connectors = stack.connector
+    kafka = stack.services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    for address in (stack.agent.kafka_bootstrap_servers, worker.bootstrap_servers):
+        assert f"INSIDE://{address}" in kafka
+    for settings in connectors:
+        assert stack.is_there(settings.value_converter_schema_registry_url)
+    ui = stack.services["ui"]["environment"]
+    assert ui["KAFKA_CLUSTERS_0_KAFKACONNECT_0_ADDRESS"] == f"http://connector:{worker.listener[-1]}"
+    assert ui["KAFKA_CLUSTERS_0_SCHEMAREGISTRY"] == connectors[0].value_converter_schema_registry_url
+
+
+def test_pulsar_s_addresses() -> None:
+    stack = Stack("pulsar")
+    worker, connectors = stack.connector
+    environment = stack.services["pulsar"]["environment"]
+    for settings in (stack.agent, worker):
+        # The broker tells a client by which name to come back.
+        assert urlsplit(settings.pulsar_service_url).hostname == environment["advertisedAddress"]
+        assert stack.is_there(settings.pulsar_service_url)
+        assert stack.is_there(settings.pulsar_admin_url or "")
+        namespace = f"{settings.pulsar_tenant}/{settings.pulsar_namespace}"
+        assert namespace in stack.services["pulsar"]["healthcheck"]["test"]
+    assert [c.value_converter_schema_registry_url for c in connectors] == [""]
+    # Configured as the one that the tests run.
+    run = pulsar.configuration(Settings(log="pulsar"), Path("/none"))
+    told = {key: value for key, value in environment.items() if key != "PULSAR_MEM"}
+    assert {key: run.get(key) for key in told} == {**told, "advertisedAddress": "127.0.0.1"}
+
+
 @pytest.mark.parametrize("service", ["agent", "connector"])
-def test_health_is_asked_where_it_is_answered(service: str) -> None:
-    port = agent().http_port if service == "agent" else connector()[0].listener[-1]
-    dockerfile = services()[service]["build"]["dockerfile"]
+def test_health_is_asked_where_it_is_answered(stack: Stack, service: str) -> None:
+    port = stack.agent.http_port if service == "agent" else stack.connector[0].listener[-1]
+    dockerfile = stack.dockerfile(service)
     assert f"http://127.0.0.1:{port}/health/live" in instruction(dockerfile, "HEALTHCHECK")
     assert instruction(dockerfile, "EXPOSE") == str(port)

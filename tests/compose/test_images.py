@@ -63,9 +63,13 @@ def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None
     extensions = list(target.glob("lib/python3*/site-packages/helenus_agent/decoder*.so"))
     assert bool(extensions) == compiled
     files = {"agent": ["agent.properties"], "connector": ["worker.properties", "connectors/shop-orders.properties"]}
-    given = [str(ROOT / "compose" / "kafka" / name) for name in files[part]]
-    done = subprocess.run([program, "validate", *given], cwd=tmp_path, env=bare, capture_output=True, text=True)
-    if part == "connector":
-        assert done.returncode == 0, done.stderr
-    else:  # it looks for cdc_raw too, and names nothing else
-        assert "cdc_raw is not a directory" in done.stderr
+    for log in ("kafka", "pulsar"):
+        given = [str(ROOT / "compose" / log / name) for name in files[part]]
+        done = subprocess.run([program, "validate", *given], cwd=tmp_path, env=bare, capture_output=True, text=True)
+        if part == "connector":
+            assert done.returncode == 0, done.stderr
+        else:  # it looks for cdc_raw too, and names nothing else
+            assert "cdc_raw is not a directory" in done.stderr
+    # What `log=pulsar` takes beside.
+    modules = "helenus_sinks.pulsar" + (", helenus_connector.pulsar_events" if part == "connector" else "")
+    subprocess.run([target / "bin" / "python", "-c", f"import {modules}"], cwd=tmp_path, env=bare, check=True)

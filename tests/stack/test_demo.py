@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -17,15 +19,16 @@ import pytest
 from rich.console import Console
 
 from helenus_agent.config import AgentSettings
-from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.config import WorkerSettings
 from helenus_schemas.change import Change, encode
 from helenus_stack import programs
 from helenus_stack.compare import Difference
 from helenus_stack.demo import run
 from helenus_stack.errors import StackError
 from helenus_stack.process import Process
+from helenus_stack.readers import Reader, reader
 from helenus_stack.records import Record
-from helenus_stack.settings import Settings
+from helenus_stack.settings import LogName, Settings
 from helenus_stack.show import Show, key_text, milliseconds, plain, value_text, verdict
 from helenus_stack.stack import Stack
 from helenus_stack.trace import Arrival, Search, Trace
@@ -50,40 +53,47 @@ class Message:
         return 1, self.made
 
 
+@pytest.fixture(params=["kafka", "pulsar"])
+def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reader]:
+    """A reader of either Log; it asks no server."""
+    with closing(reader(Stack(tmp_path, log="both").status().only(request.param))) as topics:
+        yield topics
+
+
 def event(write_time: int, key: bytes = b"key", made: int = 1000) -> Arrival:
     return Arrival(Message(encode(Change("0" * 32, "node", write_time=write_time)), key, made), at=1.0)
 
 
-def record(key: bytes = b"\0\0\0\0\1key", made: int = 1000) -> Arrival:
-    return Arrival(Message(None, key, made), at=2.0)
+def record(topics: Reader, key: bytes = b"key", made: int = 1000) -> Arrival:
+    return Arrival(Message(None, bytes(topics.frame) + key, made), at=2.0)
 
 
 class TestSearch:
-    def test_finds_the_event_by_its_write_time(self) -> None:
-        search = Search(7)
+    def test_finds_the_event_by_its_write_time(self, topics: Reader) -> None:
+        search = Search(topics, 7)
         search.add_event(event(6))
         assert search.event is None
         search.add_event(wanted := event(7))
         search.add_event(event(7))
         assert search.event is wanted, "the agent may send it twice"
 
-    def test_finds_the_record_by_the_key_of_the_event(self) -> None:
-        search = Search(7)
+    def test_finds_the_record_by_the_key_of_the_event(self, topics: Reader) -> None:
+        search = Search(topics, 7)
         search.add_event(event(7))
-        search.add_record(record(b"\0\0\0\0\1other"))
+        search.add_record(record(topics, b"other"))
         assert search.record is None
-        search.add_record(wanted := record())
+        search.add_record(wanted := record(topics))
         assert search.record is wanted
 
-    def test_an_earlier_record_of_the_key_is_not_the_one(self) -> None:
-        search = Search(7)
-        search.add_record(record(made=999))
+    def test_an_earlier_record_of_the_key_is_not_the_one(self, topics: Reader) -> None:
+        search = Search(topics, 7)
+        search.add_record(record(topics, made=999))
         search.add_event(event(7, made=1000))
         assert search.record is None
 
-    def test_the_record_may_arrive_before_the_event(self) -> None:
-        search = Search(7)
-        search.add_record(wanted := record(made=1001))
+    def test_the_record_may_arrive_before_the_event(self, topics: Reader) -> None:
+        search = Search(topics, 7)
+        search.add_record(wanted := record(topics, made=1001))
         assert search.record is None
         search.add_event(event(7, made=1000))
         assert search.record is wanted
@@ -148,18 +158,30 @@ def test_verdict() -> None:
     assert "('ada', 1): the topic says {'status': 'new'}, the table None" in told
 
 
-def test_the_files_are_what_the_commands_want(tmp_path: Path) -> None:
-    status = Stack(tmp_path).status()
+@pytest.mark.parametrize(
+    ("log", "of_agent", "of_worker"),
+    [
+        ("kafka", {"kafka_bootstrap_servers": "127.0.0.1:9092"}, {"bootstrap_servers": "127.0.0.1:9092"}),
+        ("pulsar", pulsar := {"pulsar_service_url": "pulsar://127.0.0.1:6650"}, pulsar),
+    ],
+)
+def test_the_files_are_what_the_commands_want(
+    tmp_path: Path, log: LogName, of_agent: dict[str, str], of_worker: dict[str, str]
+) -> None:
+    status = Stack(tmp_path, log=log).status()
     agent = programs.agent(status, tmp_path / "demo")
     connector = programs.connector(status, tmp_path / "demo", "shop", "orders")
-    assert AgentSettings.load(agent.files[0]).cassandra_port == 9042
-    assert WorkerSettings.load(connector.files[0]).bootstrap_servers == "127.0.0.1:9092"
-    assert ConnectorSettings.load(connector.files[1]).events == "events-shop.orders"
+    settings, worker = AgentSettings.load(agent.files[0]), WorkerSettings.load(connector.files[0])
+    assert (settings.cassandra_port, settings.log, worker.log) == (9042, log, log)
+    assert {name: getattr(settings, name) for name in of_agent} == of_agent
+    assert {name: getattr(worker, name) for name in of_worker} == of_worker
+    assert worker.model.load(connector.files[1]).events == "events-shop.orders"
     for path in (*agent.files, *connector.files):
         lines = path.read_text().splitlines()
         keys = [i for i, line in enumerate(lines) if "=" in line and not line.startswith("#")]
         assert keys
         assert all(lines[i - 1].startswith("# ") for i in keys), "every key is explained"
+        assert log == "kafka" or not any("kafka" in line.lower() or "registry" in line for line in lines)
 
 
 def test_every_statement_can_be_traced() -> None:
@@ -205,14 +227,15 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.integration
 @pytest.mark.timeout(600)
-def test_demo_converges_and_goes_on(tmp_path: Path) -> None:
-    done = subprocess.run(command("demo", "--keep", "--dir", tmp_path), capture_output=True, text=True)
+@pytest.mark.parametrize(("log", "brokers"), [("kafka", {"kafka", "registry"}), ("pulsar", {"pulsar"})])
+def test_demo_converges_and_goes_on(tmp_path: Path, log: str, brokers: set[str]) -> None:
+    done = subprocess.run(command("demo", "--keep", "--log", log, "--dir", tmp_path), capture_output=True, text=True)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "\nconverged" in done.stdout
         assert done.stdout.count("→ record") == sum(not cql.startswith("ALTER") for _, c in CHAPTERS for cql in c)
         assert "(value schema" in done.stdout, "the new column has come"
-        assert {p.stem for p in stack_of(tmp_path)} == {"cassandra1", "kafka", "registry", "agent", "connector"}
+        assert {p.stem for p in stack_of(tmp_path)} == {"cassandra1", *brokers, "agent", "connector"}
 
         again = subprocess.run(command("demo", "--dir", tmp_path), capture_output=True, text=True)
         assert again.returncode == 1
