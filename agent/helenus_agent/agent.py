@@ -295,7 +295,7 @@ class Agent:
                     raise
                 self._untaken = str(error)
                 metrics.RETRIES.labels(error.kind.value).inc()
-                _log.error("segment.not-taken", path=str(segment.path), error=str(error), then="it is tried again")
+                _log.error("segment.not_taken", path=str(segment.path), error=str(error), then="it is tried again")
             else:
                 finished.remove(segment)
         first, most = _AGAIN
@@ -333,7 +333,7 @@ class Agent:
         self._report(report)
         silent = {table.keyspace for table in self._tables.followed_now} & set(schema.not_durable)
         for keyspace in silent - self._not_durable:
-            _log.warning("keyspace.not-durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
+            _log.warning("keyspace.not_durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
         self._not_durable = silent
         if report.resumed:
             self._state.save(self._positions)  # the gaps, before what they were found by is forgotten

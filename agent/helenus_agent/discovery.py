@@ -82,7 +82,7 @@ class Cassandra:
         except HelenusError as error:
             settings = {}  # no virtual tables before 4.0
             if error.kind is Kind.CASSANDRA_AUTH:
-                _log.warning("node.settings-refused", advice="GRANT SELECT ON system_views.settings TO its role")
+                _log.warning("node.settings_refused", advice="GRANT SELECT ON system_views.settings TO its role")
         return Node(local.host_id, local.release_version, settings)
 
     def schema(self) -> Schema:

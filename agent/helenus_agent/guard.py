@@ -74,7 +74,7 @@ def look_back(positions: Positions, first: int, present: Collection[int]) -> Non
     if oldest <= first:
         return
     metrics.POSSIBLE_LOSS.inc()
-    _log.error("log.possible-loss", first_missing=first, first_present=oldest, advice=_ADVICE)
+    _log.error("log.possible_loss", first_missing=first, first_present=oldest, advice=_ADVICE)
     _note(positions, "", "possible_loss")
 
 

@@ -80,8 +80,8 @@ def _pulsar(worker: WorkerSettings) -> PulsarConfig:
         from helenus_sinks.pulsar import PulsarConfig
     except ModuleNotFoundError as error:
         raise _missing(error) from None
-    # Sinks may share a subscription by key; and of two that write to a partition of data, the older has to stop.
-    return PulsarConfig.of(worker, batches="key", exclusive=True)
+    # Sinks may share a subscription by key. Not exclusive: Spark's workers take turns at a partition.
+    return PulsarConfig.of(worker, batches="key")
 
 
 def _pulsar_events() -> ModuleType:

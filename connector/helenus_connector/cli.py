@@ -92,16 +92,18 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
 @_WORKER
 @_CONNECTORS
 def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
-    """Print the Avro schemas of connectors' records, as JSON objects of subject and schema, one a line.
+    """Print the schemas of connectors' records, as JSON objects of subject and schema, or topic and schema on Pulsar.
 
-    For value.converter.auto.register.schemas=false: register them before the connector starts, and again after a table
-    was altered. The subject ending in -truncation is of the keys of markers that a TRUNCATE leaves.
+    For value.converter.auto.register.schemas=false, or a namespace of Pulsar with isAllowAutoUpdateSchema=false: have
+    them there before the connector starts, those of events before the agent does, and again after a table was altered.
+    The subject ending in -truncation is of the keys of markers that a TRUNCATE leaves.
     """
     from helenus_connector.subjects import subjects
 
     with _told():
-        for settings in config.load(worker_properties, connector_properties)[1]:
-            for line in subjects(settings):
+        worker, connectors = config.load(worker_properties, connector_properties)
+        for settings in connectors:
+            for line in subjects(worker, settings):
                 click.echo(line)
 
 

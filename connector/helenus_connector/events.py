@@ -45,7 +45,8 @@ class Planner(Protocol):
         ...
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The end of every partition. A topic is left out if it is there no more, or can't be asked just now.
+        """The end of every partition, -1 if nothing is there and nothing tells what was. A topic is left out if it is
+        there no more, or can't be asked just now.
 
         Raises if none can be asked.
         """
@@ -65,6 +66,10 @@ class Planner(Protocol):
 
     def advance(self, place: Range, events: int) -> int:
         """The end of about the first so many events of a range: at most its own end."""
+        ...
+
+    def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
+        """Topics and partitions that no longer have all events from these starts on, as far as reading can't tell."""
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:

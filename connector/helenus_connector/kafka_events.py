@@ -55,6 +55,10 @@ class Planner:
     def advance(self, place: Range, events: int) -> int:
         return max(place.start, min(place.end, place.start + events))
 
+    def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:  # noqa: ARG002
+        """None: reading tells."""
+        return []
+
     def commit(self, group: str, offsets: Offsets) -> None:
         """Move a consumer group, which dashboards read as lag.
 

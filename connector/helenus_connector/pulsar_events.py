@@ -15,13 +15,14 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, S
 from typing import Any, TypeVar
 
 import pulsar
+import structlog
 
 from helenus_connector.events import Range
 from helenus_connector.positions import Offsets
 from helenus_schemas.datastax import unsorted_value
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar import PulsarConfig
-from helenus_sinks.pulsar_client import Client, Connection
+from helenus_sinks.pulsar_client import TOPIC_NOT_FOUND, Answered, Client, Connection, end_loop
 
 _CHUNK = 5_000
 _TIMEOUT_S = 10.0
@@ -99,12 +100,18 @@ class Planner:
         # By topic: how many messages an entry has, of late.
         self._in_entry: dict[str, float] = {}
         self._ends: dict[tuple[str, int], int] = {}
+        self._whole: set[str] = set()  # topics without partitions
+        self._refused: set[str] = set()
+        self._followed: set[tuple[str, str]] = set()  # subscriptions, by topic, that are where their group is
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
         async def ask() -> list[int | None]:
             return await asyncio.gather(*(self._client.partitions(self._config.name(topic)) for topic in topics))
 
-        return {topic: found or 0 for topic, found in zip(topics, self._run(ask()), strict=True)}
+        told = dict(zip(topics, self._run(ask()), strict=True))
+        self._whole = {*(self._whole - told.keys()), *(topic for topic, found in told.items() if found == 0)}
+        self._followed = {(group, topic) for group, topic in self._followed if topic not in told}
+        return {topic: 1 if found == 0 else found or 0 for topic, found in told.items()}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
         places = [(topic, p) for topic, n in partitions.items() for p in range(n)]
@@ -113,15 +120,22 @@ class Planner:
             return await asyncio.gather(*(self._end(topic, p) for topic, p in places))
 
         found: Offsets = {}
-        gone: set[str] = set()
+        refused: dict[str, HelenusError] = {}
         for (topic, p), end in zip(places, self._run(ask()), strict=True):
             if isinstance(end, HelenusError):
                 if end.kind is not Kind.BROKER_REFUSED:
                     raise end
-                gone.add(topic)
+                refused[topic] = end
             else:
                 found.setdefault(topic, {})[str(p)] = end
-        return {topic: ends for topic, ends in found.items() if topic not in gone}
+        for topic, error in refused.items():
+            if not isinstance(error, Answered) or error.code != TOPIC_NOT_FOUND:
+                if refused.keys() >= partitions.keys():
+                    raise error
+                if topic not in self._refused:
+                    structlog.get_logger(__name__).warning("source.refused", topic=topic, error=error.what)
+                self._refused.add(topic)
+        return {topic: ends for topic, ends in found.items() if topic not in refused}
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         """Before all there is."""
@@ -187,11 +201,37 @@ class Planner:
 
         self._run(tell())
 
+    def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
+        """Goes by the group's subscription: a message TTL, a backlog quota or somebody's hand moves it past what was
+        not read, and then the broker may drop that. While the start's ledger is there, so is what follows.
+
+        Asks when it is first called for a topic, which makes the subscription, and again when `commit` has found it to
+        be ahead.
+        """
+        places = [
+            (topic, p, at)
+            for topic, by_partition in starts.items()
+            for p, at in by_partition.items()
+            if (group, topic) not in self._followed
+        ]
+
+        async def ask() -> list[Any]:
+            asked = (self._asked(self._place(topic, int(p)), group, "last_id") for topic, p, _ in places)
+            return await asyncio.gather(*asked)
+
+        found = [
+            (topic, p)
+            for (topic, p, at), said in zip(places, self._run(ask()), strict=True)
+            if 0 < at <= _done(said) and self._begins_elsewhere(topic, int(p), at)
+        ]
+        lost = {topic for topic, _ in found}
+        self._followed |= {(group, topic) for topic, _, _ in places if topic not in lost}
+        return found
+
     def close(self) -> None:
         """Let go of the brokers."""
         self._client.close()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+        end_loop(self._loop)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def limited() -> T:
@@ -205,35 +245,44 @@ class Planner:
 
     async def _end(self, topic: str, partition: int) -> int | HelenusError:
         try:
-            said = await self._asked(f"{self._config.name(topic)}-partition-{partition}", "", "last_id")
+            said = await self._asked(self._place(topic, partition), "", "last_id")
         except HelenusError as error:
             return error
-        told = said.last_message_id
-        if told.ledgerId == _NONE:
-            return 0
-        if told.entryId == _NONE:
-            return offset(told.ledgerId, 0, 0)
-        index = max(told.batch_index, 0) if told.HasField("batch_index") else 0
-        end = offset(told.ledgerId, told.entryId, index) + 1
-        if self._ends.get((topic, partition)) != end:
+        end = _behind(said.last_message_id)
+        if end >= 0 and self._ends.get((topic, partition)) != end:
             self._ends[topic, partition] = end
+            index = parts(end - 1)[2]
             self._in_entry[topic] = 0.8 * self._in_entry.get(topic, index + 1) + 0.2 * (index + 1)
         return end
 
     async def _acknowledge(self, group: str, topic: str, partition: int, at: int) -> None:
         if not at:
             return
-        ledger, entry, index = parts(at)
+        said = await self._asked(self._place(topic, partition), group, "last_id")
+        if _done(said) >= at:
+            self._followed.discard((group, topic))
+        ledger, entry, _ = parts(at)
         # All before this id: an entry that is read in part stays whole.
         before = {"ledgerId": ledger, "entryId": entry - 1 if entry else _NONE}
-        if index > 0 and await self._is_whole(topic, partition, at):
+        if at == _behind(said.last_message_id):
             before["entryId"] = entry
-        full = f"{self._config.name(topic)}-partition-{partition}"
-        await self._asked(full, group, "ack", ack_type=_CUMULATIVE, message_id=[before])
+        await self._asked(self._place(topic, partition), group, "ack", ack_type=_CUMULATIVE, message_id=[before])
 
-    async def _is_whole(self, topic: str, partition: int, at: int) -> bool:
-        """Whether an offset is the partition's end, and so behind the last message of its entry."""
-        return await self._end(topic, partition) == at
+    def _begins_elsewhere(self, topic: str, partition: int, at: int) -> bool:
+        """Whether the first message that is there, from an offset on, is in another ledger."""
+        reader = _reader(self._config, topic, partition, at)
+        try:
+            if not reader.has_message_available():
+                return False  # the next one tells
+            return parts(_offset(reader.read_next(_ms(_TIMEOUT_S))))[0] != parts(at)[0]
+        except pulsar.PulsarException as error:
+            raise _error(error, f"topic {topic}, partition {partition}") from None
+        finally:
+            reader.close()
+
+    def _place(self, topic: str, partition: int) -> str:
+        full = self._config.name(topic)
+        return full if topic in self._whole else f"{full}-partition-{partition}"
 
     async def _asked(self, topic: str, group: str, name: str, **fields: Any) -> Any:
         """The answer to what is asked by a consumer: the group's, or one that reads nothing and leaves no trace."""
@@ -258,6 +307,21 @@ class Planner:
         )
         connection.consumers.add(number)
         return connection, number
+
+
+def _behind(told: Any) -> int:
+    """The offset behind a last message's id, which is behind its whole entry; -1 if there is none."""
+    if _NONE in (told.ledgerId, told.entryId):
+        return -1
+    return offset(told.ledgerId, told.entryId, told.batch_index if told.HasField("batch_index") else 0) + 1
+
+
+def _done(said: Any) -> int:
+    """The offset of the last entry that a subscription does not wait for; -1 if that is none, or not told."""
+    told = said.consumer_mark_delete_position
+    if not said.HasField("consumer_mark_delete_position") or _NONE in (told.ledgerId, told.entryId):
+        return -1
+    return offset(told.ledgerId, told.entryId, 0)
 
 
 class _Reading:
@@ -370,7 +434,10 @@ def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iter
 
 def _message(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
     told = message.partition_key()
-    key = b64decode(told) if told else None
+    try:
+        key = b64decode(told, validate=True) if told else None
+    except ValueError:  # no agent's: a text
+        key = told.encode()
     time_ms = message.publish_timestamp()
     return Message(place, _offset(message), time_ms, key, unsorted_value(message.data()), headers)
 
@@ -379,7 +446,10 @@ def _reader(config: PulsarConfig, topic: str, partition: int, at: int) -> pulsar
     where = f"topic {topic}, partition {partition}"
     start = pulsar.MessageId(partition, *parts(at)) if at else pulsar.MessageId.earliest
     try:
-        name = f"{config.name(topic)}-partition-{partition}"
+        full = config.name(topic)
+        # One without partitions is its own only one.
+        whole = partition == 0 and _client(config).get_topic_partitions(full) == [full]
+        name = full if whole else f"{full}-partition-{partition}"
         return _client(config).create_reader(name, start, start_message_id_inclusive=True)
     except pulsar.PulsarException as error:
         raise _error(error, where) from None

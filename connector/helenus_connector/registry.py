@@ -18,11 +18,12 @@ from typing import Any
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
+from helenus_schemas.avro import unnamed
 from helenus_schemas.errors import HelenusError, Kind
 
-_REFUSED = {409, 422}
+_CONFLICT = 409
+_REFUSED = {_CONFLICT, 422}
 _UNKNOWN_TO_IT = {401, 403}
-_NAMES = {"name", "namespace", "doc", "aliases", "cql_name"}
 
 
 class Registry:
@@ -63,7 +64,7 @@ class Registry:
             return known[name]
         avro = Schema(schema, "AVRO")
         if self._may_register:
-            self._ask(lambda: self._client.set_compatibility(subject, "BACKWARD"), subject)
+            self._ask(lambda: self._set_compatibility(subject), subject)
             number = int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
         else:
             number = int(self._ask(lambda: self._client.lookup_schema(subject, avro), subject).schema_id)
@@ -79,7 +80,7 @@ class Registry:
         if name in self._remembered():
             return self._remembered()[name]
         latest = self._latest(subject)
-        if latest is None or _bare(json.loads(latest.schema.schema_str)) != _bare(json.loads(schema)):
+        if latest is None or unnamed(json.loads(latest.schema.schema_str)) != unnamed(json.loads(schema)):
             return self.register(subject, schema)
         self._remember({**self._remembered(), name: int(latest.schema_id)})
         return int(latest.schema_id)
@@ -97,6 +98,15 @@ class Registry:
             files = ", ".join(str(value) for key, value in self._config.items() if key.startswith("ssl."))
             what = f"cannot use value.converter.schema.registry.*: {error}"
             raise HelenusError(Kind.CONFIG, what, files or self._url) from None
+
+    def _set_compatibility(self, subject: str) -> None:
+        try:
+            self._client.set_compatibility(subject, "BACKWARD")
+        except SchemaRegistryError as error:
+            if error.http_status_code != _CONFLICT:
+                raise
+            # Apicurio's answer where another task sets it at the same moment.
+            self._client.set_compatibility(subject, "BACKWARD")
 
     def _latest(self, subject: str) -> Any:
         def ask() -> Any:
@@ -149,10 +159,3 @@ class Registry:
         with os.fdopen(file, "w") as out:
             json.dump(ids, out)
         Path(path).replace(self._memory)
-
-
-def _bare(schema: Any) -> Any:
-    """What of a schema decides on the bytes, and what they mean: all but names."""
-    if isinstance(schema, dict):
-        return {key: _bare(value) for key, value in schema.items() if key not in _NAMES}
-    return [_bare(part) for part in schema] if isinstance(schema, list) else schema

@@ -68,7 +68,7 @@ class RowShape:
     def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry | None, topic: str = "") -> None:
         self._table = table
         self._form = _form(table, settings, registry, topic or settings.data)
-        self.schemas = _declared(table, settings) if registry is None else None
+        self.schemas = declared(table, settings) if registry is None else None
         self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
         self._write_time = "writetime" in settings.headers
         self._expires = "expires" in settings.headers
@@ -224,7 +224,7 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def _declared(table: Table, settings: ConnectorSettings) -> Schemas:
+def declared(table: Table, settings: ConnectorSettings) -> Schemas:
     """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
     if settings.output_format == "key-value-avro":
         return Schemas(*schemas(table, settings))

@@ -74,7 +74,7 @@ class EventsSource(DataSource):
 class Part:
     """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read.
 
-    `events` is about how many they are.
+    `events` is about how many they are, `lost` how many are known to be gone before they were read.
     """
 
     ranges: tuple[Range, ...]
@@ -82,6 +82,7 @@ class Part:
     epoch: int
     error: HelenusError | None = None
     events: int = 0
+    lost: int = 0
 
 
 class Parts(InputPartition):
@@ -161,7 +162,9 @@ class EventsReader(DataSourceStreamReader):
             self._planned = (start, end)
             self._fresh = (self._known().keys() & self.plan.connectors.keys()) - self._begun
             self._begun |= self._fresh
-        begin = self._step_back(overlaid(start["topics"], self.plan.held))
+        begin = overlaid(start["topics"], self.plan.held)
+        gone = self._gone({topic: begin[topic] for topic in begin if topic in end["topics"]})
+        begin = self._step_back(begin)
         parts: list[Part] = []
         for topic, connector in self.plan.connectors.items():
             ends = end["topics"].get(topic, {})
@@ -170,15 +173,19 @@ class EventsReader(DataSourceStreamReader):
                 Range(topic, int(p), starts.get(p, last), last)
                 for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
             ]
-            error = self._wrong.get(topic)
-            everything = start["tick"] != end["tick"] or topic in self._fresh or error is not None
+            loss, epoch = connector.errors_data_loss, self.plan.epochs.get(topic, 0)
+            error, lost = self._wrong.get(topic), gone.get(topic, [])
+            if lost and loss == "fail" and error is None:
+                what = f"events were dropped before helenus-{connector.name} had read them"
+                error = HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}, partition {', '.join(lost)}")
+            everything = start["tick"] != end["tick"] or topic in self._fresh or error is not None or bool(lost)
             # A range may lie before what is held, if that was moved since the batch was planned.
             ranges = [r for r in ranges if r.start < r.end or (everything and r.start == r.end)]
             shares = min(connector.tasks_max, len(ranges))
-            loss, epoch = connector.errors_data_loss, self.plan.epochs.get(topic, 0)
-            for share in (tuple(ranges[i::shares]) for i in range(shares)):
+            for i in range(shares):
+                share = tuple(ranges[i::shares])
                 events = sum(map(self._broker().size, share))
-                parts += [Part(share, loss, epoch, error, events)]
+                parts.append(Part(share, loss, epoch, error, events, 0 if i else len(lost)))
         most = max((c.tasks_max for c in self.plan.connectors.values()), default=1)
         return [Parts(task) for task in shared_out(parts, max(most, self.plan.slots))]
 
@@ -188,6 +195,10 @@ class EventsReader(DataSourceStreamReader):
         yield _row(notes=pickle.dumps(notes))
         epochs = {(note.topic, note.partition): note.epoch for note in notes}
         found: list[Note] = []
+        for part in partition.parts:
+            if part.lost:
+                place = part.ranges[0]
+                found.append(Note(place.topic, place.partition, place.start, part.epoch, lost=part.lost))
 
         def lost(place: Range, events: int) -> None:
             if events:
@@ -208,10 +219,12 @@ class EventsReader(DataSourceStreamReader):
             yield _row(notes=pickle.dumps(found))
 
     def commit(self, end: dict[str, Any]) -> None:
+        self._refresh()  # a part of the batch may be held: that is not done
+        done = overlaid(end["topics"], self.plan.held)
         by_connector: dict[str, Offsets] = {}
         for topic, connector in self.plan.connectors.items():
-            if topic in end["topics"]:
-                by_connector.setdefault(connector.name, {})[topic] = end["topics"][topic]
+            if topic in done:
+                by_connector.setdefault(connector.name, {})[topic] = done[topic]
         try:
             for name, offsets in by_connector.items():
                 self._broker().commit(f"helenus-{name}", offsets)
@@ -241,7 +254,7 @@ class EventsReader(DataSourceStreamReader):
                 del self._partitions[topic]
             elif error := other_partitions(topic, begin, latest):
                 self._wrong[topic] = error
-            elif any(begin.get(topic, {}).get(p, 0) > last for p, last in latest[topic].items()):
+            elif any(0 <= last < begin.get(topic, {}).get(p, 0) for p, last in latest[topic].items()):
                 # A broker that has just become the leader may not know its end for a moment.
                 if now - self._behind.setdefault(topic, now) > _BEHIND_S:
                     what = f"{topic} ends before the position of its connector: was it made anew?"
@@ -276,6 +289,19 @@ class EventsReader(DataSourceStreamReader):
             return min(warm, float(Path(self.plan.due_file).read_text() or warm))
         except FileNotFoundError:
             return warm
+
+    def _gone(self, begin: Offsets) -> dict[str, list[str]]:
+        """By topic the partitions that no longer have all events from where they are to be read."""
+        found: dict[str, list[str]] = {}
+        for topic in begin.keys() & self.plan.connectors.keys() & self._partitions.keys():
+            try:
+                gone = self._broker().gone(f"helenus-{self.plan.connectors[topic].name}", {topic: begin[topic]})
+            except HelenusError as error:  # the next batch asks again
+                structlog.get_logger(__name__).warning("source.not_checked", topic=topic, error=error.what)
+                continue
+            if gone:
+                found[topic] = [partition for _, partition in gone]
+        return found
 
     def _step_back(self, begin: Offsets) -> Offsets:
         """A topic's first batch in a process reads again what may have been pending when the last one ended."""

@@ -1,20 +1,22 @@
-"""The schemas that a connector's records have now, for a registry that is filled by somebody else."""
+"""The schemas that a connector's topics have now, for a registry, or a Pulsar, that somebody else fills."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.shape import schemas, shown
-from helenus_schemas import avro
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.shape import declared, schemas, shown
+from helenus_schemas import avro, datastax
 from helenus_schemas.cassandra import connect
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import read_tables
+from helenus_sinks.log import Schemas
 
 
-def subjects(settings: ConnectorSettings) -> Iterator[str]:
-    """JSON objects of `subject` and `schema` by table: of its keys, of its values, of the markers of TRUNCATE.
+def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[str]:
+    """JSON objects of `subject` and `schema` by table: of its keys, of its values, of the markers of TRUNCATE. Of
+    `topic` and `schema` for topics on Pulsar: as its admin API takes it, and `pulsar-admin schemas upload`.
 
     Raises HelenusError: as `connect`, TABLE_MISSING, TABLE_UNSUPPORTED.
     """
@@ -28,6 +30,18 @@ def subjects(settings: ConnectorSettings) -> Iterator[str]:
         if name not in tables:
             raise HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{name}")
         one = settings.of_table(name)
+        if worker.log == "pulsar":
+            key = datastax.key_schema(tables[name])
+            yield _upload(one.events, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+        if worker.log_of_data == "pulsar":
+            yield _upload(one.data, declared(shown(tables[name], one), one))
+            continue
         key, value = schemas(shown(tables[name], one), one)
         for part, schema in (("key", key), ("value", value), ("truncation", avro.TRUNCATION)):
             yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})
+
+
+def _upload(topic: str, schemas: Schemas) -> str:
+    from helenus_sinks.pulsar_wire import payload_of
+
+    return json.dumps({"topic": topic, "schema": payload_of(schemas)}, ensure_ascii=False)

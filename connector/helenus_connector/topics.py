@@ -44,11 +44,13 @@ class Topics:
         The data topic has as many partitions as the events topic: one in, one out. Raises HelenusError if the broker is
         away.
         """
-        counts = self._events.topics()
-        for task in tasks:
-            if task.settings.events in counts:
+        waiting = list(tasks)
+        # Not by a list of what there is: of a topic that is just being made it may have some partitions.
+        counts = self._partitions([task.settings.events for task in waiting])
+        for task in waiting:
+            if partitions := counts[task.settings.events]:
                 try:
-                    self._make(task, counts[task.settings.events])
+                    self._make(task, partitions)
                 except HelenusError as error:
                     if error.action is Action.RETRY:
                         raise
@@ -58,6 +60,7 @@ class Topics:
 
     def _make(self, task: Task, events: int) -> None:
         settings = task.settings
+        self.latest([settings.events])  # or nobody would say that it may not be read
         data = self._data.create(settings.data, events, {"cleanup.policy": "compact"})
         if data != events:
             what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
@@ -84,11 +87,17 @@ class Topics:
             log.close()
         self._forget()
 
-    def _ask(self, end: str, topics: Sequence[str]) -> Offsets:
+    def _partitions(self, topics: Sequence[str]) -> dict[str, int]:
         try:
-            broker = self._broker()
-            counts = broker.partitions(topics)
-            found: Offsets = getattr(broker, end)({t: n for t, n in counts.items() if n})
+            return self._broker().partitions(topics)
+        except HelenusError:
+            self._forget()
+            raise
+
+    def _ask(self, end: str, topics: Sequence[str]) -> Offsets:
+        counts = self._partitions(topics)
+        try:
+            found: Offsets = getattr(self._broker(), end)({t: n for t, n in counts.items() if n})
         except HelenusError:
             self._forget()
             raise

@@ -44,6 +44,9 @@ _RECORDS: dict[str, list[tuple[str, str]]] = {
 }
 
 
+_NAMES = {"name", "namespace", "doc", "aliases", "cql_name"}
+
+
 class Unmappable(ValueError):
     """A CQL type that has no Avro form here."""
 
@@ -106,6 +109,13 @@ def never_null(table: Table) -> tuple[Column, ...]:
 def text(schema: Schema) -> str:
     """The schema as compact JSON, as registries and readers take it."""
     return json.dumps(schema, separators=(",", ":"))
+
+
+def unnamed(schema: Schema) -> Schema:
+    """What of a schema decides on the bytes, and what they mean: all but names."""
+    if isinstance(schema, dict):
+        return {key: unnamed(value) for key, value in schema.items() if key not in _NAMES}
+    return [unnamed(part) for part in schema] if isinstance(schema, list) else schema
 
 
 class _Schemas:

@@ -95,7 +95,9 @@ POLICIES: dict[Kind, Policy] = {
         "stop writers, drain the topic, then start with a new checkpoint.dir; order per key spans one partition count",
     ),
     Kind.OFFSETS_LOST: Policy(
-        Action.STOP, "raise the events topic's retention; or set errors.data.loss=continue to go on and count it"
+        Action.STOP,
+        "have the events topic keep events longer, by its retention or Pulsar's message TTL and backlog quota; or set "
+        "errors.data.loss=continue to go on and count it",
     ),
     Kind.RECORD_TOO_LARGE: Policy(
         Action.STOP,
@@ -111,8 +113,8 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.REGISTRY_REFUSED: Policy(
         Action.STOP,
-        "compare the table with the subject's latest version; delete it, choose another data.topic, or let "
-        "schema.on.incompatible=new-topic go on in another",
+        "compare the table with the latest schema of the registry's subject, or of Pulsar's topic; delete it, choose "
+        "another data.topic, or let schema.on.incompatible=new-topic go on in another",
     ),
     Kind.POISON_EVENT: Policy(
         Action.DEAD_LETTER, "read the event at its position; errors.tolerance=all dead-letters such events"

@@ -12,21 +12,23 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import math
 import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from helenus_schemas.avro import unnamed
 from helenus_schemas.config import PulsarSettings
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas
 from helenus_sinks.pulsar_admin import Admin, Refused
-from helenus_sinks.pulsar_client import Access, Client
-from helenus_sinks.pulsar_wire import FRAME_MAX, schema_of
+from helenus_sinks.pulsar_client import Access, Client, end_loop
+from helenus_sinks.pulsar_wire import FRAME_MAX, key_schema_of, schema_of
 from helenus_sinks.pulsar_writer import FRAME_BYTES, RECORD_BYTES, Record, Writer
 
 _ANSWER_TIMEOUT = 30.0
@@ -97,6 +99,7 @@ class PulsarLog:
         self._session: _Session | None = None
         self._schemas: dict[str, tuple[Any, bytes]] = {}
         self._declared: dict[str, Schemas] = {}
+        self._whole: set[str] = set()  # topics that have no partitions
         self._retained: set[str] = set()  # topics that are known to keep what they have
         self._sequences: dict[str, int] = {}
         self._largest = FRAME_MAX
@@ -111,7 +114,10 @@ class PulsarLog:
         return self._where
 
     def topics(self) -> dict[str, int]:
-        """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
+        """How many partitions each topic has; one that is not partitioned is its own only one.
+
+        Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED.
+        """
         namespace = f"{self._settings.tenant}/{self._settings.namespace}"
 
         async def ask(client: Client) -> list[str]:
@@ -119,11 +125,16 @@ class PulsarLog:
             return [str(topic) for topic in said.topics]
 
         found: dict[str, int] = {}
+        whole: set[str] = set()
         for full in self._asked(ask):
-            topic, _, partition = full.rpartition("/")[2].rpartition("-partition-")
+            name = full.rpartition("/")[2]
+            topic, _, partition = name.rpartition("-partition-")
             if topic and partition.isdigit():
                 found[topic] = max(found.get(topic, 0), int(partition) + 1)
-        return found
+            else:
+                whole.add(name)
+        self._whole = whole - found.keys()
+        return {**dict.fromkeys(self._whole, 1), **found}
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         full = self._settings.name(topic)
@@ -146,13 +157,13 @@ class PulsarLog:
     def declare(self, topic: str, schemas: Schemas) -> None:
         if self._declared.get(topic) == schemas:
             return
-        schema = schema_of(schemas)
-
-        async def ask(client: Client) -> bytes:
-            # A schema belongs to the whole topic, and any broker that has a part of it may be asked.
-            return await client.register(f"{self._settings.name(topic)}-partition-0", schema)
-
-        self._schemas[topic] = schema, self._asked(ask)
+        try:
+            self._schemas[topic] = self._registered(topic, schemas)
+        except HelenusError as error:
+            kept = self._with_known_key(topic, schemas) if error.kind is Kind.REGISTRY_REFUSED else None
+            if kept is None:
+                raise HelenusError(error.kind, error.what, f"{self._where}, topic {topic}") from None
+            self._schemas[topic] = self._registered(topic, kept)
         self._declared[topic] = schemas
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
@@ -217,16 +228,37 @@ class PulsarLog:
         self._session = _Session(self._settings)
         return self._session
 
+    def _registered(self, topic: str, schemas: Schemas) -> tuple[Any, bytes]:
+        """A schema and its version. It belongs to the whole topic: any broker that has a part of it may be asked."""
+        schema = schema_of(schemas)
+        return schema, self._asked(lambda client: client.register(self._place(topic, 0), schema))
+
+    def _with_known_key(self, topic: str, schemas: Schemas) -> Schemas | None:
+        """These schemas with the key's as the topic has it, if that is the same but for its names; else None.
+
+        A column of a key that gets another name changes no byte of any key, and Pulsar takes it for another column.
+        """
+        if schemas.key is None:
+            return None
+        known = key_schema_of(self._asked(lambda client: client.schema(self._place(topic, 0))))
+        if known is None or known == schemas.key or unnamed(json.loads(known)) != unnamed(json.loads(schemas.key)):
+            return None
+        return replace(schemas, key=known)
+
     def _writer(self, session: _Session, topic: str, partition: int) -> Writer:
         writer = session.writers.get((topic, partition))
         if writer is None:
-            full = f"{self._settings.name(topic)}-partition-{partition}"
+            full = self._place(topic, partition)
             number = len(session.writers) + 1
             alone = self._settings.exclusive and topic in self._schemas
             writer = Writer(session, full, f"{self._name}-{partition}", number, self._sequences, alone)
             session.writers[topic, partition] = writer
         writer.schema = self._schemas.get(topic, (None, b""))
         return writer
+
+    def _place(self, topic: str, partition: int) -> str:
+        full = self._settings.name(topic)
+        return full if topic in self._whole else f"{full}-partition-{partition}"
 
     def _wait_for_room(self, session: _Session, topic: str) -> None:
         session.hasten()
@@ -335,16 +367,9 @@ class _Session:
         for writer in self.writers.values():
             writer.end()
         self.client.close()
-        self.loop.call_soon(self.loop.stop)  # after the transports have gone
+        self.loop.stop()
 
     def _work(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-            self.loop.run_until_complete(asyncio.sleep(0))  # in which sockets are closed, and the last timers go off
-            while left := asyncio.all_tasks(self.loop):  # one that ends may have begun another
-                for task in left:
-                    task.cancel()
-                self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        finally:
-            self.loop.close()
+        self.loop.run_forever()
+        end_loop(self.loop)

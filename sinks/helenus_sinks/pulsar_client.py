@@ -20,6 +20,8 @@ _HOPS = 20
 _CLIENT = "helenus"
 _REDIRECT, _CONNECT = 0, 1
 AUTHENTICATION, AUTHORIZATION, TOPIC_NOT_FOUND, INCOMPATIBLE_SCHEMA, FENCED = 3, 4, 11, 18, 25
+_LONG = 400
+_NO_UPDATES = "schema auto updating is disabled"
 _REFUSED = {AUTHENTICATION, AUTHORIZATION, TOPIC_NOT_FOUND, 15, 17, 22, FENCED}  # also terminated, illegal, not allowed
 
 
@@ -73,9 +75,14 @@ class Access:
 def broker_error(code: int, message: str, where: str) -> HelenusError:
     """An answer that says no: by its code in PulsarApi.proto, with the broker's own words."""
     kind = Kind.BROKER_REFUSED if code in _REFUSED else Kind.BROKER_UNREACHABLE
-    if code == INCOMPATIBLE_SCHEMA or "SchemaParseException" in message or "SchemaException" in message:
-        kind = Kind.REGISTRY_REFUSED
     text = " ".join(message.split()) or "it says no more"
+    if len(text) > _LONG:  # with two schemas in it, say
+        text = text.partition(" caused by ")[0][:_LONG]
+    if _NO_UPDATES in message:
+        kind = Kind.BROKER_REFUSED
+        text += "; allow it by isAllowAutoUpdateSchema of the namespace, or upload what helenus-connector schemas says"
+    elif code == INCOMPATIBLE_SCHEMA or "SchemaParseException" in message or "SchemaException" in message:
+        kind = Kind.REGISTRY_REFUSED
     return Answered(kind, f"Pulsar: {text}", where, code)
 
 
@@ -120,6 +127,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self.closed:  # nobody waits for it any more
+            transport.abort()
+            return
         login = {"auth_method_name": "token", "auth_data": self._token.encode()} if self._token else {}
         behind = {"proxy_to_broker_url": self.address.behind} if self.address.behind else {}
         flags = {"supports_auth_refresh": True, "supports_get_partitioned_metadata_without_auto_creation": True}
@@ -222,7 +232,7 @@ class Connection(asyncio.Protocol):
         answer = self._waiting.get(said.request_id)
         if answer is None or answer.done():
             return
-        code, message = ("error_code", "error_message") if name == "schema_response" else ("error", "message")
+        code, message = ("error_code", "error_message") if name.endswith("schema_response") else ("error", "message")
         if code in said.DESCRIPTOR.fields_by_name and said.HasField(code):
             answer.set_exception(broker_error(getattr(said, code), getattr(said, message), str(self.address)))
         else:
@@ -236,6 +246,16 @@ class Connection(asyncio.Protocol):
         self._heard = False
         self.write(command("ping"))
         self._timer = asyncio.get_running_loop().call_later(_KEEP_ALIVE, self._keep_alive)
+
+
+def end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop that stands still, and leave nothing behind: what is under way in it is cancelled."""
+    while left := asyncio.all_tasks(loop):  # one that ends may have begun another
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(asyncio.sleep(0))  # in which sockets are closed
+    loop.close()
 
 
 class Client:
@@ -293,7 +313,10 @@ class Client:
         raise HelenusError(Kind.BROKER_UNREACHABLE, f"Pulsar: brokers send us round in circles for {topic}")
 
     async def partitions(self, topic: str) -> int | None:
-        """How many partitions a topic has; None if there is no such topic. Raises HelenusError."""
+        """How many partitions a topic has, 0 if it is not partitioned; None if there is no such topic.
+
+        Raises HelenusError.
+        """
         service = await self.service()
         try:
             said = await service.ask("partitioned_metadata", topic=topic, metadata_auto_creation_enabled=False)
@@ -301,7 +324,7 @@ class Client:
             if error.code == TOPIC_NOT_FOUND:
                 return None
             raise
-        return int(said.partitions) or None
+        return int(said.partitions)
 
     async def register(self, topic: str, schema: Any) -> bytes:
         """The version of a schema among those of a topic, one of its partitions. Raises HelenusError."""
@@ -316,6 +339,11 @@ class Client:
             connection.write(command("close_producer", producer_id=0, request_id=0))
             said = await connection.ask("schema", topic=topic, schema=schema)
         return bytes(said.schema_version)
+
+    async def schema(self, topic: str) -> Any:
+        """The latest schema of a topic. Raises HelenusError."""
+        connection = await self.broker(topic)
+        return (await connection.ask("get_schema", topic=topic)).schema
 
     def close(self) -> None:
         """Drop all connections at once."""

@@ -59,6 +59,8 @@ Ping:
 Pong:
 GetTopicsOfNamespace: request_id=1 uint64, namespace=2 string, mode=3 int32
 GetTopicsOfNamespaceResponse: request_id=1 uint64, topics=2 *string
+GetSchema: request_id=1 uint64, topic=2 string
+GetSchemaResponse: request_id=1 uint64, error_code=2 int32, error_message=3 string, schema=4 Schema
 GetOrCreateSchema: request_id=1 uint64, topic=2 string, schema=3 Schema
 GetOrCreateSchemaResponse: request_id=1 uint64, error_code=2 int32, error_message=3 string, schema_version=4 bytes
 Subscribe: topic=1 string, subscription=2 string, subType=3 int32, consumer_id=4 uint64, request_id=5 uint64,
@@ -75,7 +77,8 @@ BaseCommand: type=1 int32, connect=2 Connect, connected=3 Connected, subscribe=4
  pong=19 Pong, partitioned_metadata=21 PartitionedMetadata,
  partitioned_metadata_response=22 PartitionedMetadataResponse, lookup=23 Lookup, lookup_response=24 LookupResponse,
  last_id=29 GetLastMessageId, last_id_response=30 GetLastMessageIdResponse, get_topics=32 GetTopicsOfNamespace,
- get_topics_response=33 GetTopicsOfNamespaceResponse, auth_challenge=36 AuthChallenge, auth_response=37 AuthResponse,
+ get_topics_response=33 GetTopicsOfNamespaceResponse, get_schema=34 GetSchema,
+ get_schema_response=35 GetSchemaResponse, auth_challenge=36 AuthChallenge, auth_response=37 AuthResponse,
  ack_response=38 AckResponse, schema=39 GetOrCreateSchema, schema_response=40 GetOrCreateSchemaResponse
 """
 
@@ -193,6 +196,24 @@ def schema_of(schemas: Schemas) -> Any:
         told |= {f"{side}.schema.name": "", f"{side}.schema.properties": own_text, f"{side}.schema.type": schemas.kind}
     listed = [{"key": name, "value": content} for name, content in sorted(told.items())]
     return messages.Schema(name="KeyValue", schema_data=data, type=KEY_VALUE, properties=listed)
+
+
+def key_schema_of(schema: Any) -> str | None:
+    """The schema of keys in what `schema_of` gives, or a broker; None if it has none."""
+    if schema.type != KEY_VALUE:
+        return None
+    (size,) = struct.unpack_from(">I", schema.schema_data)
+    return bytes(schema.schema_data[4 : 4 + size]).decode()
+
+
+def payload_of(schemas: Schemas) -> dict[str, Any]:
+    """The same schema as Pulsar's admin API takes it, and `pulsar-admin schemas upload`."""
+    text = schemas.value
+    if schemas.key is not None:
+        sides = {"key": json.loads(schemas.key), "value": json.loads(schemas.value)}
+        text = json.dumps(sides, separators=(",", ":"), ensure_ascii=False)
+    properties = {told.key: told.value for told in schema_of(schemas).properties}
+    return {"type": schemas.kind if schemas.key is None else "KEY_VALUE", "schema": text, "properties": properties}
 
 
 def _text(content: bytes) -> str:

@@ -118,8 +118,6 @@ class Writer:
         self._connection = None
         if self._unacknowledged or self.records:
             self.pump()
-        else:
-            self._topic_epoch = None  # whoever took over has the right to; so has this one, if it is its turn again
 
     def end(self) -> None:
         if self._opening is not None:

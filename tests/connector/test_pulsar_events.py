@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 
+import pulsar
 import pytest
 
 from helenus_connector.kafka_events import Range
@@ -16,6 +17,8 @@ from helenus_sinks.pulsar_admin import Admin
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration
+
+NO_RETENTION = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +167,91 @@ def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planne
     assert done() == parts(offsets[29])[1]
     planner.commit("helenus-c", {"kept": {"0": offsets[3]}})
     assert done() == parts(offsets[29])[1], "it never goes back"
+
+
+def test_events_that_the_broker_drops_before_they_are_read(config: PulsarConfig) -> None:
+    """As by a message TTL. What was read may go, and so may what the subscription still waits for stay."""
+    assert config.admin_url
+    admin = Admin(config.admin_url, config.access)
+    place = "persistent/public/default/dropped-partition-0"
+
+    def look(at: int) -> tuple[int, bool]:
+        """Where the topic ends, and whether events from an offset on are gone, to a planner that begins."""
+        planner = Planner(config)
+        end = planner.latest({"dropped": 1})["dropped"]["0"]
+        gone = planner.gone("helenus-c", {"dropped": {"0": at}})
+        assert gone in ([], [("dropped", "0")])
+        planner.commit("helenus-c", {"dropped": {"0": at}})
+        planner.close()
+        return end, bool(gone)
+
+    write(config, "dropped", 1, [1] * 5)
+    at, _ = look(0)
+    assert look(at) == (at, False)
+    admin.ask("PUT", f"{place}/unload")
+    trim(admin, place, parts(at)[0])
+    end, gone = look(at)
+    assert (end in (-1, at), gone) == (True, False)
+    write(config, "dropped", 1, [1] * 3)
+    at, gone = look(at)
+    assert not gone, "it goes on in another ledger, and all is read"
+    write(config, "dropped", 1, [1] * 3)
+    admin.ask("PUT", f"{place}/unload")
+    write(config, "dropped", 1, [1])
+    time.sleep(2)
+    total = write(config, "dropped", 1, [1])
+    admin.ask("POST", f"{place}/subscription/helenus-c/expireMessages/1")
+    assert look(at)[1] is False, "they have expired, and are there"
+    trim(admin, place, parts(at)[0])
+    end, gone = look(at)
+    assert gone
+    assert numbers(got(config, Range("dropped", 0, at, end)))[-1] == total - 1
+    planner = Planner(config)
+    assert planner.gone("helenus-c", {"dropped": {"0": end}}) == []
+    planner.close()
+
+
+def trim(admin: Admin, place: str, ledger: int) -> None:
+    """Have a partition drop what nobody waits for, until it has not that ledger."""
+    deadline = time.monotonic() + 20
+    while any(kept["ledgerId"] == ledger for kept in admin.ask("GET", f"{place}/internalStats")["ledgers"]):
+        assert time.monotonic() < deadline
+        admin.ask("POST", f"{place.removesuffix('-partition-0')}/retention", NO_RETENTION)
+        admin.ask("POST", f"{place}/trim")
+        time.sleep(0.2)
+
+
+def test_a_topic_without_partitions(config: PulsarConfig, planner: Planner) -> None:
+    """As brokers make them by themselves, for DataStax's agents too: it is its own one partition."""
+    assert config.admin_url
+    Admin(config.admin_url, config.access).ask("PUT", "persistent/public/default/whole")
+    log = PulsarLog(config)
+    assert log.topics()["whole"] == 1
+    log.extend("whole", 0, [(b"k", b"%d" % n) for n in range(30)])
+    log.flush(20)
+    log.close()
+    assert planner.partitions(["whole", "no such"]) == {"whole": 1, "no such": 0}
+    end = planner.latest({"whole": 1})["whole"]["0"]
+    found = got(config, Range("whole", 0, 0, end))
+    assert numbers(found) == list(range(30))
+    middle = planner.advance(Range("whole", 0, 0, end), 7)
+    assert numbers(got(config, Range("whole", 0, middle, end))) == list(range(7, 30))
+    assert planner.since({"whole": 1}, 0)["whole"]["0"] == found[0].offset()
+    planner.commit("helenus-c", {"whole": {"0": end}})
+    assert planner.gone("helenus-c", {"whole": {"0": end}}) == []
+
+
+def test_a_key_that_no_agent_wrote(config: PulsarConfig, planner: Planner) -> None:
+    """Text, in base64's letters or not."""
+    talking = pulsar.Client(config.service_url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+    write(config, "texts", 1, [1])
+    producer = talking.create_producer(f"{config.name('texts')}-partition-0")
+    for key in ("abc", "ä€", "a b==", ""):
+        producer.send(b"1", partition_key=key)
+    talking.close()
+    end = planner.latest({"texts": 1})["texts"]["0"]
+    found = got(config, Range("texts", 0, 0, end))
+    assert [m.key() for m in found[1:]] == [b"abc", "ä€".encode(), b"a b==", None]
 
 
 def test_a_topic_that_ended_before(config: PulsarConfig, planner: Planner) -> None:

@@ -304,6 +304,11 @@ def test_offsets(made: Api) -> None:
     others = [at("a", 1, 0), at("b", 0, 3)]  # as they were: at the first event
     altered = sorted([*alter["offsets"], *others], key=lambda o: list(o["partition"].values()))
     assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": altered})
+    large = at("a", 0, 9 << 64 | 7 << 32 | 5)  # as on Pulsar
+    as_text = {**large, "offset": {"offset": str(large["offset"]["offset"])}}
+    for given in (large, as_text):
+        assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": [given]})[0] == 200
+        assert made.told("GET", "/connectors/f1/offsets")[1]["offsets"][0] == large
     assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": [at("a", 0, None)]})[0] == 200
     assert made.told("GET", "/connectors/f1/offsets")[1]["offsets"][0] == at("a", 0, 3)
     whole = [at(topic, partition, offset) for topic in "ab" for partition, offset in ((0, 3), (1, 0))]

@@ -111,6 +111,52 @@ def test_json_needs_no_registry() -> None:
     assert RowShape(TWO, of, Registry(of, __file__)).row(KeyCodec(TWO).encode(KEY), None, None).value == b"{}"  # type: ignore[arg-type]
 
 
+def fields(schema: str | None) -> list[str]:
+    return [field["name"] for field in fastavro.parse_schema(json.loads(schema or "null"))["fields"]]
+
+
+@pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
+def test_where_topics_keep_schemas_records_have_no_frames(form: str) -> None:
+    """As on Pulsar: bytes are of the schemas that the topic declares, and a truncation, which has none, has no key."""
+    of = table(("a", "int"), ("b", "blob"), ("d", "decimal"))
+    shape = RowShape(of, settings(output_format=form), None)
+    image = Image((int32(1), b"\xff", b"\0\0\0\1\x7b"), 5)
+    record = shape.row(KeyCodec(of).encode(KEY), image, 5)
+    declared = shape.schemas
+    assert declared is not None
+    assert record.key is not None
+    assert record.value is not None
+    if form == "key-value-avro":
+        key, value = (
+            fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(json.loads(schema)))
+            for data, schema in ((record.key, declared.key), (record.value, declared.value))
+        )
+        assert declared.kind == "AVRO"
+        assert value == {"a": 1, "b": b"\xff", "d": {"bigint": b"\x7b", "scale": 1}}
+    else:
+        key, value = json.loads(record.key), json.loads(record.value)
+        assert declared.kind == "JSON"
+        assert fields(declared.value) == list(value)
+        assert '"bytes"' not in declared.value
+        assert (declared.key is None) == (form == "json")
+    assert key == {"pk": 7, "ck": "x"}
+    assert declared.key is None or fields(declared.key) == list(key)
+    assert shape.truncation(5).key is None
+    assert shape.truncation(5).value is None
+
+
+def test_a_schema_of_json_has_the_names_of_json() -> None:
+    """Which are CQL's; Avro forbids some."""
+    odd = table(("my col", "int"))
+    assert RowShape(odd, settings(), None).schemas is not None
+    for form in ("key-value-json", "json"):
+        with pytest.raises(HelenusError, match="my col") as error:
+            RowShape(odd, settings(output_format=form), None)
+        assert error.value.kind is Kind.TABLE_UNSUPPORTED
+    leaving_out = settings(output_format="json", columns="other")
+    assert RowShape(shown(odd, leaving_out), leaving_out, None).schemas is not None
+
+
 def test_a_table_of_key_columns_only_shows_them() -> None:
     of = table()
     registry = Subjects()

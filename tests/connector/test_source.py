@@ -6,10 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from helenus_connector import source
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.events import Range
 from helenus_connector.plan import Plan
@@ -45,6 +47,8 @@ class Broker:
     def __init__(self, found: dict[str, int] | None = None) -> None:
         self.found = found or {}
         self.ends: dict[str, dict[str, int]] = {}
+        self.dropped: list[str] = []
+        self.committed: dict[str, dict[str, dict[str, int]]] = {}
 
     def partitions(self, topics: list[str]) -> dict[str, int]:
         return dict.fromkeys(topics, 4)
@@ -64,7 +68,11 @@ class Broker:
     def advance(self, place: Range, events: int) -> int:
         return min(place.end, place.start + events)
 
-    def commit(self, group: str, offsets: dict[str, dict[str, int]]) -> None: ...
+    def gone(self, group: str, starts: dict[str, dict[str, int]]) -> list[tuple[str, str]]:
+        return [(topic, p) for topic in starts for p in self.dropped]
+
+    def commit(self, group: str, offsets: dict[str, dict[str, int]]) -> None:
+        self.committed[group] = offsets
 
     def close(self) -> None: ...
 
@@ -168,6 +176,42 @@ def test_a_topic_with_other_partitions_is_told_to_its_connector_alone(tmp_path: 
     told = errors[TOPIC]
     assert told is not None
     assert told.kind is Kind.PARTITIONS_CHANGED
+
+
+def test_what_a_batch_left_held_is_not_committed(tmp_path: Path) -> None:
+    """Or a broker that keeps what a subscription waits for might drop it."""
+    planned = Planned(tmp_path)
+    planned.tasks(offset(0, 0, 0), offset(0, 20, 20))
+    planned.change(held={TOPIC: {"1": 12}})
+    planned.reader.commit(offset(0, 20, 20))
+    assert planned.broker.committed == {"helenus-t": {TOPIC: {"0": 20, "1": 12}}}
+
+
+@pytest.mark.parametrize("loss", ["fail", "continue"])
+def test_events_that_were_dropped_before_they_were_read(tmp_path: Path, loss: str) -> None:
+    planned = Planned(tmp_path)
+    connector = planned.connector.model_copy(update={"errors_data_loss": loss})
+    planned.change(connectors={TOPIC: connector})
+    planned.broker.ends = {TOPIC: {"0": 9, "1": 9}}
+    planned.broker.dropped = ["1"]
+    end = planned.reader.latestOffset(offset(0, 5, 5), ReadMaxRows(5))
+    ((part,),) = planned.tasks(offset(0, 5, 5), end)
+    if loss == "fail":
+        assert part.error
+        assert part.error.kind is Kind.OFFSETS_LOST
+        assert "partition 1" in part.error.where
+    else:
+        assert (part.error, part.lost) == (None, 1)
+
+
+def test_a_partition_that_has_nothing_is_no_topic_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_BEHIND_S", -1.0)
+    for nothing, wrong in ((-1, False), (0, True)):
+        planned = Planned(tmp_path)
+        planned.broker.ends = {TOPIC: {"0": nothing}}
+        end = planned.reader.latestOffset(offset(0, 5), ReadMaxRows(5))
+        assert end["topics"] == {TOPIC: {"0": 5}}
+        assert bool(planned.reader._wrong) is wrong
 
 
 def test_another_number_of_partitions_is_refused() -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,24 @@ def test_schemas_are_not_registered_where_they_may_not_be(
     (tmp_path / "schemas.json").unlink()
     shape(status, table("manual", ("v", "int")), tmp_path, **off)
     assert registry.get_compatibility("data-evolution.manual-value") == "NONE", "what is there is left as it is"
+
+
+def test_tasks_that_register_a_schema_at_the_same_moment(
+    status: Status, registry: SchemaRegistryClient, tmp_path: Path
+) -> None:
+    """As the tasks of a new table do: the registry may refuse one of two that set a subject up."""
+    tasks = 4
+    together = threading.Barrier(tasks)
+
+    def register(task: int, n: int) -> None:
+        directory = tmp_path / f"{n}-{task}"
+        directory.mkdir()
+        together.wait(30)
+        shape(status, table(f"together{n}", ("v", "int")), directory)
+
+    with ThreadPoolExecutor(tasks) as pool:
+        for n in range(15):
+            for done in [pool.submit(register, task, n) for task in range(tasks)]:
+                done.result()
+    assert registry.get_compatibility("data-evolution.together0-value") == "BACKWARD"
+    assert registry.get_versions("data-evolution.together0-value") == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -301,6 +302,24 @@ def test_schemas_follow_the_table_and_an_unfit_one_is_refused(settings: PulsarCo
     assert messages(settings, "schemas")[-1]._message.int_schema_version() == 2
 
 
+def test_a_key_that_gets_another_name_keeps_its_schema(settings: PulsarConfig, log: PulsarLog) -> None:
+    """Its bytes are the same; the value's schema goes on, and a key of another type is refused as before."""
+    log.create("renamed", 1, KEEP)
+    log.declare("renamed", Schemas(KEY, value_schema("a")))
+    renamed = KEY.replace('"id"', '"number"')
+    log.declare("renamed", Schemas(renamed, value_schema("a", "b")))
+    log.append("renamed", 0, b"\2", b"\0\0")
+    log.flush(20)
+    told = admin(settings).ask("GET", "schemas/public/default/renamed/schema")
+    schema = json.loads(told["data"])
+    assert [field["name"] for field in schema["key"]["fields"]] == ["id"]
+    assert [field["name"] for field in schema["value"]["fields"]] == ["a", "b"]
+    assert told["version"] == 1
+    with pytest.raises(HelenusError) as error:
+        log.declare("renamed", Schemas(renamed.replace('"int"', '"string"'), value_schema("a", "b")))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+
+
 def test_keys_stay_with_their_consumer(settings: PulsarConfig) -> None:
     """Two consumers share a subscription by key: batches of one key each are given whole to the right one."""
     log = PulsarLog(replace(settings, batches="key"))
@@ -331,13 +350,18 @@ def test_keys_stay_with_their_consumer(settings: PulsarConfig) -> None:
 
 
 def test_a_newer_writer_fences_the_older(settings: PulsarConfig) -> None:
+    """The older one stood still while it had records to write, as a process does that is swapped out."""
     older, newer = (PulsarLog(replace(settings, exclusive=True)) for _ in range(2))
     older.create("fenced", 1, KEEP)
+    for log in (older, newer):
+        log.declare("fenced", Schemas(None, value_schema("a")))
     older.append("fenced", 0, b"k", b"1")
     older.flush(20)
+    assert older._session
+    older._session.loop.call_soon_threadsafe(time.sleep, 3)
+    older.append("fenced", 0, b"k", b"3")
     newer.append("fenced", 0, b"k", b"2")
     newer.flush(20)
-    older.append("fenced", 0, b"k", b"3")
     with pytest.raises(HelenusError, match="another writer took over") as error:
         older.flush(20)
     assert error.value.kind is Kind.BROKER_REFUSED

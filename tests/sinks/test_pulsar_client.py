@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks import pulsar as pulsar_module
 from helenus_sinks import pulsar_client
 from helenus_sinks.pulsar import PulsarConfig, PulsarLog
 from helenus_sinks.pulsar_wire import command, commands
@@ -261,3 +264,60 @@ def test_a_broker_that_went_deaf(brokers: list[Broker], log: PulsarLog, monkeypa
     log.flush(30)
     assert len(broker.open) == 2
     assert broker.stored == [0]
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of who takes connections in and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def full() -> Iterator[str]:
+    """The address of who takes nobody in: his queue is full."""
+    waiting = []
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        for _ in range(3):
+            waiting.append(socket.socket())
+            waiting[-1].setblocking(False)
+            waiting[-1].connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        for one in waiting:
+            one.close()
+
+
+@pytest.mark.parametrize("scheme", ["pulsar", "pulsar+ssl"])
+@pytest.mark.parametrize("who", ["silent", "full"])
+@pytest.mark.parametrize("wait", [0.0, 0.001, 0.006, 0.05])
+def test_an_end_in_the_middle_of_opening_leaves_nothing_behind(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, scheme: str, who: str, wait: float
+) -> None:
+    """No task, no socket: pytest makes errors of what Python warns of, asyncio logs tasks that are destroyed."""
+    url = f"{scheme}://{request.getfixturevalue(who)}"
+    threads = threading.active_count()
+    for start in (True, False):
+        log = PulsarLog(PulsarConfig(url.replace("127.0.0.1", "localhost") if start else url))
+        if start:
+            log.start()
+        for partition in range(3):
+            log.append("t", partition, b"k", b"v")
+        time.sleep(wait)
+        log.close()
+    gc.collect()
+    assert threading.active_count() <= threads + 1, "but for the one that looks names up"
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_an_end_while_nobody_answers_leaves_nothing_behind(
+    silent: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection was not answered in time, and the question gave up before that."""
+    monkeypatch.setattr(pulsar_module, "_ANSWER_TIMEOUT", 0.1)
+    log = PulsarLog(PulsarConfig(f"pulsar://{silent}"))
+    with pytest.raises(HelenusError, match="does not answer in time") as error:
+        log.topics()
+    assert error.value.kind is Kind.BROKER_UNREACHABLE
+    log.close()
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
