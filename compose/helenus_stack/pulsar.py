@@ -76,12 +76,15 @@ def configuration(settings: Settings, folder: Path) -> dict[str, str]:
         "advertisedAddress": "127.0.0.1",
         "brokerServicePort": str(settings.pulsar_port),
         "webServicePort": str(settings.pulsar_web_port),
-        # The bookie takes any free port, on loopback too.
         "listeningInterface": "lo",
+        # Else the bookie takes a free port, and needs the same one after a restart, when another may have it.
+        "allowEphemeralPorts": "true",
         # Helenus creates its topics; one that appears by itself would hide a mistake.
         "allowAutoTopicCreation": "false",
         # As on a cluster that follows tables: columns come and go.
         "schemaCompatibilityStrategy": "BACKWARD_TRANSITIVE",
+        # The marker of a TRUNCATE has no key.
+        "topicCompactionRetainNullKey": "true",
         **_secured(settings, folder.parent),
         **settings.pulsar_properties,
     }
@@ -127,6 +130,7 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
     options += [word for module in OPENED for word in ("--add-opens", f"{module}=ALL-UNNAMED")]
     data = folder / "data"
     kept_in = ["--metadata-dir", str(data / "metadata"), "--bookkeeper-dir", str(data / "bookkeeper")]
+    kept_in += ["--bookkeeper-port", str(settings.bookie_port)]
     arguments = ["--config", str(folder / "standalone.conf"), *kept_in, "--no-functions-worker", "--no-stream-storage"]
     start = [str(java / "bin/java"), *options, "org.apache.pulsar.PulsarStandaloneStarter", *arguments]
     return Command(start, folder, {"CLASSPATH": f"{home / 'conf'}:{home / 'lib'}/*"})

@@ -13,7 +13,8 @@ from helenus_stack.files import write_atomically
 
 _FIXED = ("nodes", "cassandra", "secure", "log")
 """What is in the data of a stack and can't be changed."""
-LogName = Literal["kafka", "pulsar", "both"]
+LogName = Literal["kafka", "pulsar"]
+Logs = Literal["kafka", "pulsar", "both"]
 Override = str | int | float | bool | None | Mapping[str, object]
 
 
@@ -32,7 +33,7 @@ class Settings:
     nodes: int = 1
     cassandra: str = "5.0"
     secure: bool = False
-    log: LogName = "kafka"
+    log: Logs = "kafka"
     connect: bool = False
     postgres: bool = False
     port_offset: int = 0
@@ -101,6 +102,11 @@ class Settings:
         return 8443 + self.port_offset
 
     @property
+    def bookie_port(self) -> int:
+        """Of Pulsar's storage; 3181 would meet another stack's registry."""
+        return 3184 + self.port_offset
+
+    @property
     def connect_port(self) -> int:
         return 8083 + self.port_offset
 
@@ -112,7 +118,7 @@ class Settings:
     def listeners(self) -> list[tuple[str, int]]:
         """Every (address, port) the whole stack listens on."""
         own = [self.kafka_port, self.controller_port, self.registry_port, self.management_port] * self.has_kafka
-        own += [self.pulsar_port, self.pulsar_web_port] * self.has_pulsar
+        own += [self.pulsar_port, self.pulsar_web_port, self.bookie_port] * self.has_pulsar
         own += [self.pulsar_tls_port, self.pulsar_web_tls_port] * (self.has_pulsar and self.secure)
         own += [self.connect_port] * self.connect + [self.postgres_port] * self.postgres
         return (

@@ -38,7 +38,7 @@ from helenus_stack.process import STOP_SECONDS, Process, stop
 from helenus_stack.progress import Progress, Silent
 from helenus_stack.resolve import resolve
 from helenus_stack.server import Server
-from helenus_stack.settings import LogName, Override, Settings
+from helenus_stack.settings import Logs, Override, Settings
 from helenus_stack.status import Status, report
 
 
@@ -63,7 +63,7 @@ class Stack:
         nodes: int | None = None,
         cassandra: str | None = None,
         secure: bool | None = None,
-        log: LogName | None = None,
+        log: Logs | None = None,
         connect: bool | None = None,
         postgres: bool | None = None,
         port_offset: int | None = None,

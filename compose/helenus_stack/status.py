@@ -12,7 +12,7 @@ from helenus_stack import cassandra, connect, postgres, pulsar, registry
 from helenus_stack.process import Process
 from helenus_stack.secure import CASSANDRA_ADMIN, KAFKA_ADMIN, PULSAR_ADMIN, Security, security
 from helenus_stack.server import Server
-from helenus_stack.settings import Settings
+from helenus_stack.settings import LogName, Settings
 
 State = Literal["ready", "starting", "paused", "died", "stopped"]
 
@@ -60,11 +60,11 @@ class Status:
     servers: list[ServerStatus]
 
     @property
-    def log(self) -> Literal["kafka", "pulsar"]:
+    def log(self) -> LogName:
         """What clients use: Kafka, if the stack has both."""
         return "kafka" if self.bootstrap_servers else "pulsar"
 
-    def only(self, log: Literal["kafka", "pulsar"]) -> Status:
+    def only(self, log: LogName) -> Status:
         """As a stack with this one alone would have it."""
         if log == "kafka":
             return replace(self, pulsar_url=None, pulsar_admin_url=None)

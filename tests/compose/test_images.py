@@ -64,7 +64,7 @@ def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None
     assert bool(extensions) == compiled
     files = {"agent": ["agent.properties"], "connector": ["worker.properties", "connectors/shop-orders.properties"]}
     for log in ("kafka", "pulsar"):
-        given = [str(ROOT / "compose" / log / name) for name in files[part]]
+        given = [str(ROOT / "compose" / "properties" / log / name) for name in files[part]]
         done = subprocess.run([program, "validate", *given], cwd=tmp_path, env=bare, capture_output=True, text=True)
         if part == "connector":
             assert done.returncode == 0, done.stderr

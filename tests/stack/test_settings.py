@@ -65,9 +65,9 @@ def test_kafka_formats_its_folder_only_before_the_first_start(tmp_path: Path) ->
 
 def test_every_listener_is_on_loopback_and_distinct() -> None:
     assert len(Settings(nodes=3).listeners) == 13
-    assert len(Settings(log="pulsar").listeners) == 5
+    assert len(Settings(log="pulsar").listeners) == 6
     listeners = Settings(nodes=3, log="both", secure=True, connect=True, postgres=True).listeners
-    assert len(set(listeners)) == len(listeners) == 19
+    assert len(set(listeners)) == len(listeners) == 20
     assert all(address.startswith("127.0.0.") for address, _ in listeners)
 
 
