@@ -7,7 +7,7 @@
 - copies: events per second through the stage when two of three are copies from other replicas.
 - memory: of a process whose stage sees ten times as many changes as its cache holds.
 - backlog: records per second of the whole connector, Spark and all, and CPU seconds per million of its processes and
-  of Cassandra.
+  of Cassandra. With `--log pulsar` on Pulsar.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
 """
@@ -31,10 +31,10 @@ from cassandra import ConsistencyLevel
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
-from confluent_kafka import Producer
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
-from helenus_connector.config import ConnectorSettings
+from helenus_connector.brokers import events_log
+from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.gate import Event
 from helenus_connector.reread import Reader
 from helenus_connector.rows import RawProtocolHandler, row_factory
@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*PIECES, []], default=list(PIECES))
     parser.add_argument("--seconds", type=float, default=6, help="of each measurement of reads")
     parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
+    parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka", help="of the backlog alone")
     parser.add_argument("--stack", type=Path, help="use the stack in this directory, which runs already")
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
@@ -139,7 +140,7 @@ def main() -> None:
         if options.stack:
             measure(Stack(options.stack), directory, options)
         else:
-            with Stack(directory / "stack", progress=Terminal()) as stack:
+            with Stack(directory / "stack", log=options.log, progress=Terminal()) as stack:
                 measure(stack, directory, options)
 
 
@@ -278,11 +279,11 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
     insert = cassandra.prepare("INSERT INTO bench.backlog (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1")
     rows = ((n, "x" * 100, n) for n in range(warm + count))
     execute_concurrent_with_args(cassandra, insert, rows, concurrency=100)
-    log = KafkaLog({"bootstrap.servers": status.bootstrap_servers})
-    log.create("events-bench.backlog", PARTS, {})
     (table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == "backlog")
     codec = KeyCodec(table)
-    producer = Producer({"bootstrap.servers": status.bootstrap_servers, "linger.ms": 20})
+    connector = programs.connector(status, directory, "bench", "backlog")
+    log = events_log(WorkerSettings.load(connector.files[0]))
+    log.create("events-bench.backlog", PARTS, {})
 
     def produce(first: int, last: int) -> None:
         for n in range(first, last):
@@ -290,12 +291,9 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
             partition = names.partition(Murmur3Token.hash_fn(raw), PARTS)
             digest = hashlib.md5(raw, usedforsecurity=False).hexdigest()
             value = encode(Change(digest, NODES[0], write_time=1))
-            producer.produce("events-bench.backlog", value, codec.encode((raw,)), partition)
-            if not n % 1000:
-                producer.poll(0)
-        producer.flush()
+            log.append("events-bench.backlog", partition, codec.encode((raw,)), value)
+        log.flush(60)
 
-    connector = programs.connector(status, directory, "bench", "backlog")
     with connector.files[1].open("a") as settings:
         settings.write("\ntasks.max=2\n")
     with running(connector, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
@@ -310,7 +308,7 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         wait(lambda: written() >= warm, "warm-up")
         time.sleep(3)
         mine, node = connector.process.pid, next(s.pid for s in status.servers if s.name.startswith("cassandra"))
-        broker = next(s.pid for s in status.servers if s.name == "kafka")
+        broker = next(s.pid for s in status.servers if s.name == status.log)
         assert mine
         assert node
         assert broker
@@ -320,8 +318,9 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         wait(lambda: written() >= warm + count, "the backlog", 600)
         seconds = time.monotonic() - start
         spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, node, broker)], strict=True)]
+    log.close()
     told = ", ".join(
-        f"{n} {s / count * 1e6:.0f}" for n, s in zip(("connector", "Cassandra", "Kafka"), spent, strict=True)
+        f"{n} {s / count * 1e6:.0f}" for n, s in zip(("connector", "Cassandra", "broker"), spent, strict=True)
     )
     print(
         f"backlog of {count}: {count / seconds:.0f} records/s; CPU s per million: {told}; load {os.getloadavg()[0]:.1f}"

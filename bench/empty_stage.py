@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.brokers import data_log
+from helenus_connector.config import WorkerSettings
 from helenus_connector.plan import Plan
 from helenus_connector.source import EventsSource, unpacked
 from helenus_connector.spark import session
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.log import Log
 from helenus_stack.programs import Program
-from helenus_stack.status import Status
 
-_logs: dict[str, KafkaLog] = {}
+_logs: dict[str, Log] = {}
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,17 @@ class _Module(Program):
         self.process.start(command, self.directory, self.log, {**environment, **here})
 
 
-def program(status: Status, directory: Path, worker: Path, events: str, target: str) -> Program:
+def program(directory: Path, worker: Path, events: str, target: str) -> Program:
     """The program that copies `events` to `target` through an empty stage, with the settings of a worker file."""
-    KafkaLog({"bootstrap.servers": status.bootstrap_servers}).create(target, 4, {})
+    log = data_log(WorkerSettings.load(worker))
+    log.create(target, 4, {})
+    log.close()
     return _Module("empty", directory, [worker, Path(events), Path(target)])
 
 
-def append_all(producer: dict[str, str], target: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def append_all(worker: WorkerSettings, target: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The empty stage. A function of this module, so that a worker finds its producer again in the next batch."""
-    log = _logs.setdefault("log", KafkaLog(producer))
+    log = _logs.get("log") or _logs.setdefault("log", data_log(worker))
     for batch in batches:
         for pack in batch.column("events").drop_null().to_pylist():
             for event in unpacked(pack):
@@ -56,13 +58,13 @@ def main(worker_file: str, events: str, target: str) -> None:
     worker = WorkerSettings.load(worker_file)
     keyspace, _, table = events.removeprefix("events-").partition(".")
     keys = {"name": "empty", "keyspace": keyspace, "table": table, "value.converter.schema.registry.url": "none"}
-    connector = ConnectorSettings.of(keys, "empty")
+    connector = worker.model.of(keys, "empty")
     directory = tempfile.mkdtemp()
     plan = Plan(worker, {events: connector}, directory)
     plan.save()
     spark = session(worker, Path(directory))
     spark.dataSource.register(EventsSource)
-    stage = partial(append_all, worker.producer_config, target)
+    stage = partial(append_all, worker, target)
 
     def process(frame: Any, _: int) -> None:
         frame.mapInArrow(stage, "outcome binary").collect()

@@ -1,6 +1,6 @@
 """Latency of the path at steady rates of writes, and reads per event.
 
-    python -m bench path [--rates 50]
+    python -m bench path [--rates 50] [--log kafka]
 
 - write → event: from the driver's acknowledgement to the event in a consumer on this machine.
 - write → record: to the first record of the key that shows the write or a later one.
@@ -18,20 +18,18 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from cassandra.concurrent import execute_concurrent_with_args
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from helenus_schemas.change import decode
 from helenus_stack import programs
 from helenus_stack.cql import session
 from helenus_stack.java import spark_java_home
 from helenus_stack.process import stop
 from helenus_stack.progress import Terminal
+from helenus_stack.readers import reader
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
@@ -44,8 +42,13 @@ EVENTS = 20_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=int, nargs="*", default=[50], help="writes a second; none: no latencies")
-    rates = parser.parse_args().rates
-    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder) / "stack", progress=Terminal()) as stack:
+    parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka")
+    options = parser.parse_args()
+    rates = options.rates
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Stack(Path(folder) / "stack", log=options.log, progress=Terminal()) as stack,
+    ):
         status = stack.status()
         java = {"JAVA_HOME": str(spark_java_home(Terminal()))}
         with session(status) as cassandra:
@@ -72,8 +75,8 @@ def running(program: programs.Program, environment: dict[str, str]) -> Iterator[
 
 
 def topics_exist(status: Status, *topics: str) -> None:
-    admin = AdminClient({"bootstrap.servers": status.bootstrap_servers})
-    wait(lambda: set(topics) <= admin.list_topics(timeout=10).topics.keys(), f"topics {topics}")
+    with closing(reader(status)) as log:
+        wait(lambda: set(topics) <= log.topics(), f"topics {topics}")
 
 
 def is_ready(connector: programs.Program) -> bool:
@@ -99,34 +102,31 @@ class Arrivals:
 
     def __init__(self, status: Status, *topics: str) -> None:
         self.seen: dict[str, list[tuple[bytes, int, float]]] = {t: [] for t in topics}
-        self._consumer = Consumer(
-            {"bootstrap.servers": status.bootstrap_servers, "group.id": "bench", "fetch.wait.max.ms": "5"}
-        )
-        known = self._consumer.list_topics(timeout=10).topics
-        ends = [TopicPartition(t, p, -1) for t in topics for p in known[t].partitions]
-        self._consumer.assign(ends)
+        self._reader = reader(status)
+        for topic in topics:
+            self._reader.follow(topic, whole=False)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            message = self._consumer.poll(0.1)
-            if message is None or message.error():
+            message = self._reader.arrival(0.1)
+            if message is None:
                 continue
             now = time.time()
-            topic, key = message.topic(), message.key()
+            topic, key = message.topic(), message.key() or b""
             if topic.startswith("data-"):
-                written = int(dict(message.headers())["writetime"])
-                key = key[5:]
+                written = int(dict(message.headers() or ())["writetime"] or 0)
+                key = key[self._reader.frame :]
             else:
-                written = decode(message.value()).write_time or 0
+                written = self._reader.change(message).write_time or 0
             self.seen[topic].append((key, written, now))
 
     def close(self) -> None:
         self._stop.set()
         self._thread.join()
-        self._consumer.close()
+        self._reader.close()
 
 
 def write(cassandra: Any, seconds: float, rate: int) -> list[tuple[bytes, int, float]]:
@@ -158,7 +158,7 @@ def latency(stack: Stack, status: Status, cassandra: Any, java: dict[str, str], 
     from bench import empty_stage
 
     worker = connector.files[0]
-    empty = empty_stage.program(status, stack.directory, worker, "events-bench.latency", "empty-bench.latency")
+    empty = empty_stage.program(stack.directory, worker, "events-bench.latency", "empty-bench.latency")
     with running(empty, java):
         topics_exist(status, "empty-bench.latency")
         write(cassandra, WARM_UP_SECONDS, 50)
