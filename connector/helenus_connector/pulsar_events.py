@@ -8,6 +8,7 @@ between hold no messages, so that a difference of two is no count.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from base64 import b64decode
@@ -27,7 +28,11 @@ from helenus_sinks.pulsar_client import TOPIC_NOT_FOUND, Answered, Client, Conne
 _CHUNK = 5_000
 _TIMEOUT_S = 10.0
 _READ_TIMEOUT_S = 60.0
-_FIRST_S = 3.0
+_IMPATIENT_S = 2.0
+_END_S = 3.0
+_FIRST_S = 5.0
+_FEW = 128  # entries whose events are not counted: a thousand each is the most
+_KEPT = 64  # readers, each with up to a thousand messages
 _SLICE_MS = 500
 _NONE = 2**64 - 1  # an id's way to say -1
 _EXCLUSIVE, _CUMULATIVE, _LATEST, _EARLIEST = 0, 1, 0, 1
@@ -92,8 +97,8 @@ class Planner:
 
     def __init__(self, config: PulsarConfig) -> None:
         self._config = config
-        self._loop = asyncio.new_event_loop()
         self._client = Client(config.service_url, config.access)
+        self._loop = asyncio.new_event_loop()
         self._numbers = itertools.count(1)
         # A consumer for each (topic, subscription), and its connection.
         self._consumers: dict[tuple[str, str], tuple[Connection, int]] = {}
@@ -102,13 +107,19 @@ class Planner:
         self._ends: dict[tuple[str, int], int] = {}
         self._whole: set[str] = set()  # topics without partitions
         self._refused: set[str] = set()
+        self._committed: set[tuple[str, str, int, int]] = set()
         self._followed: set[tuple[str, str]] = set()  # subscriptions, by topic, that are where their group is
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        async def ask() -> list[int | None]:
-            return await asyncio.gather(*(self._client.partitions(self._config.name(topic)) for topic in topics))
+        async def ask() -> list[int | BaseException | None]:
+            asked = (self._client.partitions(self._config.name(topic)) for topic in topics)
+            return await asyncio.gather(*asked, return_exceptions=True)
 
-        told = dict(zip(topics, self._run(ask()), strict=True))
+        answers = self._run(ask())
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failed and len(failed) == len(answers):
+            raise failed[0]
+        told = {t: None if isinstance(n, BaseException) else n for t, n in zip(topics, answers, strict=True)}
         self._whole = {*(self._whole - told.keys()), *(topic for topic, found in told.items() if found == 0)}
         self._followed = {(group, topic) for group, topic in self._followed if topic not in told}
         return {topic: 1 if found == 0 else found or 0 for topic, found in told.items()}
@@ -123,8 +134,6 @@ class Planner:
         refused: dict[str, HelenusError] = {}
         for (topic, p), end in zip(places, self._run(ask()), strict=True):
             if isinstance(end, HelenusError):
-                if end.kind is not Kind.BROKER_REFUSED:
-                    raise end
                 refused[topic] = end
             else:
                 found.setdefault(topic, {})[str(p)] = end
@@ -135,6 +144,7 @@ class Planner:
                 if topic not in self._refused:
                     structlog.get_logger(__name__).warning("source.refused", topic=topic, error=error.what)
                 self._refused.add(topic)
+        self._refused -= found.keys() - refused.keys()
         return {topic: ends for topic, ends in found.items() if topic not in refused}
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
@@ -146,15 +156,10 @@ class Planner:
         found: Offsets = {}
         for topic, n in partitions.items():
             for p in range(n):
-                reader = _reader(self._config, topic, p, 0)
-                try:
+                with _opened(self._config, topic, p, 0) as reader:
                     reader.seek(timestamp_ms)
                     there = reader.has_message_available()
                     found.setdefault(topic, {})[str(p)] = _offset(reader.read_next(_ms(_TIMEOUT_S))) if there else -1
-                except pulsar.PulsarException as error:
-                    raise _error(error, f"topic {topic}, partition {p}") from None
-                finally:
-                    reader.close()
         return found
 
     def size(self, place: Range) -> int:
@@ -172,34 +177,34 @@ class Planner:
         return max(1, int((last_entry - entry) * self._in_entry.get(place.topic, 1)) + last_index + 1 - index)
 
     def advance(self, place: Range, events: int) -> int:
-        """Reads the events, unless they are less by `size`, which can be wrong."""
-        if parts(place.start)[0] == parts(place.end - 1)[0] and self.size(place) <= events:
+        """Reads the events, unless there are few entries, and less events by `size`, which can be wrong."""
+        if place.start >= place.end:
+            return place.end
+        (ledger, entry, _), (last_ledger, last_entry, _) = parts(place.start), parts(place.end - 1)
+        if ledger == last_ledger and last_entry - entry < _FEW and self.size(place) <= events:
             return place.end
         at, count = place.start, 0
         entries: set[tuple[int, int]] = set()
-        reader = _reader(self._config, place.topic, place.partition, place.start)
-        try:
+        with _opened(self._config, place.topic, place.partition, place.start) as reader:
             while count < events and at < place.end and reader.has_message_available():
                 found = _offset(reader.read_next(_ms(_TIMEOUT_S)))
                 if found >= place.start:
                     at, count = found + 1, count + 1
                     entries.add(parts(found)[:2])
-        except pulsar.PulsarException as error:
-            raise _error(error, str(place)) from None
-        finally:
-            reader.close()
         if entries:
             self._in_entry[place.topic] = count / len(entries)
         return min(at, place.end)
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Move a durable subscription: so the broker keeps what is unread, and dashboards see the lag."""
-        wanted = [(t, int(p), at) for t, ends in offsets.items() for p, at in ends.items()]
+        places = [(group, t, int(p), at) for t, ends in offsets.items() for p, at in ends.items()]
+        wanted = [place for place in places if place not in self._committed]
 
         async def tell() -> list[None]:
-            return await asyncio.gather(*(self._acknowledge(group, *place) for place in wanted))
+            return await asyncio.gather(*(self._acknowledge(*place) for place in wanted))
 
         self._run(tell())
+        self._committed = {place for place in self._committed if place[0] != group} | set(places)
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
         """Goes by the group's subscription: a message TTL, a backlog quota or somebody's hand moves it past what was
@@ -235,6 +240,8 @@ class Planner:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def limited() -> T:
+            for _ in range(3):  # connections that were closed while nobody ran the loop are found out
+                await asyncio.sleep(0)
             return await asyncio.wait_for(work, _TIMEOUT_S)
 
         try:
@@ -245,9 +252,12 @@ class Planner:
 
     async def _end(self, topic: str, partition: int) -> int | HelenusError:
         try:
-            said = await self._asked(self._place(topic, partition), "", "last_id")
+            said = await asyncio.wait_for(self._asked(self._place(topic, partition), "", "last_id"), _END_S)
         except HelenusError as error:
             return error
+        except asyncio.TimeoutError:
+            what = f"Pulsar does not answer within {_END_S:.0f} s"
+            return HelenusError(Kind.BROKER_UNREACHABLE, what, f"topic {topic}, partition {partition}")
         end = _behind(said.last_message_id)
         if end >= 0 and self._ends.get((topic, partition)) != end:
             self._ends[topic, partition] = end
@@ -270,15 +280,10 @@ class Planner:
 
     def _begins_elsewhere(self, topic: str, partition: int, at: int) -> bool:
         """Whether the first message that is there, from an offset on, is in another ledger."""
-        reader = _reader(self._config, topic, partition, at)
-        try:
-            if not reader.has_message_available():
-                return False  # the next one tells
-            return parts(_offset(reader.read_next(_ms(_TIMEOUT_S))))[0] != parts(at)[0]
-        except pulsar.PulsarException as error:
-            raise _error(error, f"topic {topic}, partition {partition}") from None
-        finally:
-            reader.close()
+        with _opened(self._config, topic, partition, at) as reader:
+            # If nothing is there the next one tells.
+            there = reader.has_message_available()
+            return there and parts(_offset(reader.read_next(_ms(_TIMEOUT_S))))[0] != parts(at)[0]
 
     def _place(self, topic: str, partition: int) -> str:
         full = self._config.name(topic)
@@ -287,12 +292,20 @@ class Planner:
     async def _asked(self, topic: str, group: str, name: str, **fields: Any) -> Any:
         """The answer to what is asked by a consumer: the group's, or one that reads nothing and leaves no trace."""
         held = self._consumers.get((topic, group))
-        if held is None or held[0].closed or held[1] not in held[0].consumers:
-            held = self._consumers[topic, group] = await self._subscribe(topic, group)
-        connection, number = held
-        return await connection.ask(name, consumer_id=number, **fields)
+        try:
+            if held is None or held[0].closed or held[1] not in held[0].consumers:
+                held = self._consumers[topic, group] = await self._subscribe(topic, group)
+            connection, number = held
+            return await connection.ask(name, consumer_id=number, **fields)
+        except Answered as error:
+            raise Answered(error.kind, error.what, f"{error.where}, topic {topic}", error.code) from None
 
     async def _subscribe(self, topic: str, group: str) -> tuple[Connection, int]:
+        # A consumer would make a topic that was deleted, where brokers make topics by themselves.
+        if await self._client.partitions(topic.partition("-partition-")[0]) is None:
+            raise Answered(
+                Kind.BROKER_REFUSED, "Pulsar: there is no such topic", self._config.service_url, TOPIC_NOT_FOUND
+            )
         connection = await self._client.broker(topic)
         number = next(self._numbers)
         where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": _NONE, "entryId": _NONE}}
@@ -343,10 +356,11 @@ def read(
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
 ) -> Iterator[list[Message]]:
-    """As `brokers.read`, one range after the other. The process keeps its readers between calls.
+    """As `brokers.read`, one range after the other. The process keeps its latest readers between calls.
 
     How many events are lost nobody knows: `lost` hears of one, where a topic ends before a range does.
     """
+    patience = _READ_TIMEOUT_S
     for place in places:
         if place.start >= place.end:
             continue
@@ -354,10 +368,11 @@ def read(
         try:
             reading = _readings.get(name)
             if reading is None or reading.at != place.start:
-                if reading is not None:
-                    reading.reader.close()
-                reading = _readings[name] = _Reading(config, place.topic, place.partition, place.start)
-            if not (yield from _read(reading, place)):
+                _forget(name)
+                reading = _Reading(config, place.topic, place.partition, place.start)
+            _readings.pop(name, None)
+            _readings[name] = reading  # the latest is the last
+            if not (yield from _read(reading, place, patience)):
                 if data_loss == "continue":
                     lost(place, 1)
                 else:
@@ -368,13 +383,16 @@ def read(
         except pulsar.PulsarException as error:
             _forget(name)
             failed(place, _error(error, str(place)))
+            patience = _IMPATIENT_S  # not as long again for every partition of a broker that hangs
+    while len(_readings) > _KEPT:
+        _forget(next(iter(_readings)))
 
 
-def _read(reading: _Reading, place: Range) -> Generator[list[Message], None, bool]:
+def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Message], None, bool]:
     """Reads to the range's end; False if the topic's comes first."""
     chunk: list[Message] = []
     whole = True
-    deadline = time.monotonic() + _READ_TIMEOUT_S
+    deadline = time.monotonic() + patience
     while reading.at < place.end:
         if not reading.reader.has_message_available():
             whole, reading.at = False, -1
@@ -385,7 +403,7 @@ def _read(reading: _Reading, place: Range) -> Generator[list[Message], None, boo
             if time.monotonic() > deadline:
                 raise
             continue
-        at = _offset(message)
+        at, deadline = _offset(message), time.monotonic() + patience
         if at < place.start:  # it is in the entry that the range starts in
             continue
         if at >= place.end:  # which lies between two messages; this one is for a new reader
@@ -395,7 +413,7 @@ def _read(reading: _Reading, place: Range) -> Generator[list[Message], None, boo
         chunk.append(_message(place, message))
         if len(chunk) == _CHUNK:
             yield chunk
-            chunk, deadline = [], time.monotonic() + _READ_TIMEOUT_S
+            chunk = []
     if chunk:
         yield chunk
     return whole
@@ -429,7 +447,7 @@ def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iter
         raise _error(error, where) from None
     finally:
         if consumer is not None:
-            consumer.close()
+            _close(consumer)
 
 
 def _message(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
@@ -440,6 +458,18 @@ def _message(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = 
         key = told.encode()
     time_ms = message.publish_timestamp()
     return Message(place, _offset(message), time_ms, key, unsorted_value(message.data()), headers)
+
+
+@contextlib.contextmanager
+def _opened(config: PulsarConfig, topic: str, partition: int, at: int) -> Iterator[pulsar.Reader]:
+    """A reader for a moment. Raises HelenusError for what goes wrong with it."""
+    reader = _reader(config, topic, partition, at)
+    try:
+        yield reader
+    except pulsar.PulsarException as error:
+        raise _error(error, f"topic {topic}, partition {partition}") from None
+    finally:
+        _close(reader)
 
 
 def _reader(config: PulsarConfig, topic: str, partition: int, at: int) -> pulsar.Reader:
@@ -474,7 +504,12 @@ def _client(config: PulsarConfig) -> pulsar.Client:
 def _forget(name: tuple[str, str, int]) -> None:
     reading = _readings.pop(name, None)
     if reading is not None:
-        reading.reader.close()
+        _close(reading.reader)
+
+
+def _close(reader: Any) -> None:
+    with contextlib.suppress(pulsar.PulsarException):  # a broker that hangs does not answer to this either
+        reader.close()
 
 
 def _offset(message: Any) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -74,6 +75,7 @@ class RowShape:
         self._expires = "expires" in settings.headers
         self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
         self._exact_key = settings.key_compat != "exact"
+        self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
         columns = avro.value_columns(table)
         self._names = [c.name for c in columns]
         self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
@@ -96,7 +98,7 @@ class RowShape:
         if expires is not None and self._expires:
             headers.append(("expires", b"%d" % expires))
         if self._exact_key:
-            headers.append(("exact_key", key))
+            headers.append(("exact_key", self._encode_key(key)))
         if b"" in values or (image is not None and b"" in image.values):
             headers += self._empty_header(values, image)
         try:

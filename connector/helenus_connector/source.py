@@ -134,6 +134,10 @@ class EventsReader(DataSourceStreamReader):
                     first = self._broker().earliest(new)
                     begin.update(first)
                     latest.update(first)
+                readable = {t: ends for t, ends in latest.items() if t not in self._wrong}
+                if not isinstance(limit, ReadAllAvailable):
+                    limit = ReadMaxRows(self.plan.max_batch_size)
+                topics = limited(begin, readable, limit, self._broker(), self._wrong)
             except HelenusError as error:
                 # A broker that is away makes no batch. A client that has met one is let go: it may go by the leaders
                 # of before the broker's restart for ever.
@@ -142,11 +146,8 @@ class EventsReader(DataSourceStreamReader):
                 time.sleep(1)
                 return start
             self._broker_is(None)
-            readable = {t: ends for t, ends in latest.items() if t not in self._wrong}
             wake = bool(self._wrong or self.plan.held) or now >= self._due()
-            if not isinstance(limit, ReadAllAvailable):
-                limit = ReadMaxRows(self.plan.max_batch_size)
-            end = {"tick": start["tick"] + wake, "topics": limited(begin, readable, limit, self._broker())}
+            end = {"tick": start["tick"] + wake, "topics": topics}
             if end != start:
                 self._last_batch = now
                 if end["topics"] != start["topics"]:
@@ -212,9 +213,13 @@ class EventsReader(DataSourceStreamReader):
         for data_loss in ("fail", "continue"):
             parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
             places = [r for p in parts for r in p.ranges]
-            for chunk in read(self.plan.worker, places, data_loss, lost, failed):
-                for events in packed(chunk):
-                    yield _row(events=events)
+            try:
+                for chunk in read(self.plan.worker, places, data_loss, lost, failed):
+                    for events in packed(chunk):
+                        yield _row(events=events)
+            except HelenusError as error:  # of the client, on this host
+                for place in places:
+                    failed(place, error)
         if found:
             yield _row(notes=pickle.dumps(found))
 
@@ -323,11 +328,14 @@ def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusErro
     return HelenusError(Kind.PARTITIONS_CHANGED, f"{topic} has {len(now)} partitions, and had {len(before)}")
 
 
-def limited(start: Offsets, latest: Offsets, limit: ReadLimit, broker: Planner) -> Offsets:
+def limited(
+    start: Offsets, latest: Offsets, limit: ReadLimit, broker: Planner, wrong: dict[str, HelenusError]
+) -> Offsets:
     """Where a batch from `start` ends: at `latest`, or before it so that about the limit's rows are read at most.
 
     Partitions get equal shares of the limit, and what some do not need goes to the others: a long backlog of one table
-    does not hold up the next. Each gets at least one row. No offset ever moves back.
+    does not hold up the next. Each gets at least one row. No offset ever moves back. A topic whose events cannot be
+    counted stays where it is, and is put among those that are `wrong`.
     """
     places = [
         Range(topic, int(p), start.get(topic, {}).get(p, 0), last)
@@ -343,7 +351,13 @@ def limited(start: Offsets, latest: Offsets, limit: ReadLimit, broker: Planner) 
         waiting -= 1
         left = max(0, left - min(share, sizes[place]))
         # A topic that is new is taken in with all its partitions, also those without events.
-        last = place.end if isinstance(limit, ReadAllAvailable) else broker.advance(place, share)
+        last = place.end
+        try:
+            if not isinstance(limit, ReadAllAvailable):
+                last = broker.advance(place, share)
+        except HelenusError as error:
+            wrong[place.topic] = error
+            last = place.start
         end.setdefault(place.topic, {})[str(place.partition)] = max(place.start, last)
     return end
 

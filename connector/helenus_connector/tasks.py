@@ -104,8 +104,12 @@ def _run(
         return
     own, shared = (plan.directory, settings.events), (plan.directory, "")
     log = _logs.get(own) or _logs.get(shared)
-    if log is None:
-        log = _logs[shared] = data_log(plan.worker)
+    try:
+        if log is None:
+            log = _logs[shared] = data_log(plan.worker)
+    except HelenusError as error:  # of the client, on this host
+        about.error = error
+        return
     largest = log.largest
     try:
         about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from helenus_connector.brokers import data_log, events_log, planner
 from helenus_connector.config import WorkerSettings
@@ -30,13 +32,14 @@ def reach(worker: WorkerSettings) -> None:
 
 
 class Topics:
-    """What is asked of the brokers outside batches."""
+    """What is asked of the brokers outside batches. Any thread may call `earliest`, the others are the worker's."""
 
     def __init__(self, worker: WorkerSettings) -> None:
         self._worker = worker
         self._events, *other = _logs(worker)
         self._data = other[0] if other else self._events
         self._planner: Planner | None = None
+        self._lock = threading.RLock()  # of the planner, which is for one thread at a time
 
     def make(self, tasks: Iterable[Task]) -> None:
         """Make the topics of each task whose events topic is there by now: it is ready then, or has failed.
@@ -47,16 +50,20 @@ class Topics:
         waiting = list(tasks)
         # Not by a list of what there is: of a topic that is just being made it may have some partitions.
         counts = self._partitions([task.settings.events for task in waiting])
+        passing: HelenusError | None = None
         for task in waiting:
             if partitions := counts[task.settings.events]:
                 try:
                     self._make(task, partitions)
                 except HelenusError as error:
                     if error.action is Action.RETRY:
-                        raise
-                    task.error = error
+                        passing = error
+                    else:
+                        task.error = error
                 else:
                     task.ready = True
+        if passing is not None:
+            raise passing
 
     def _make(self, task: Task, events: int) -> None:
         settings = task.settings
@@ -78,30 +85,35 @@ class Topics:
 
     def sizes(self, ranges: Sequence[Range]) -> list[int]:
         """About how many events are in each."""
-        broker = self._broker()
-        return [broker.size(place) for place in ranges]
+        with self._lock:
+            broker = self._broker()
+            return [broker.size(place) for place in ranges]
 
     def close(self) -> None:
         """Let go of the brokers."""
         for log in {id(log): log for log in (self._events, self._data)}.values():
             log.close()
-        self._forget()
+        with self._lock:
+            self._forget()
 
     def _partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        try:
-            return self._broker().partitions(topics)
-        except HelenusError:
-            self._forget()
-            raise
+        with self._asking() as broker:
+            return broker.partitions(topics)
 
     def _ask(self, end: str, topics: Sequence[str]) -> Offsets:
-        counts = self._partitions(topics)
-        try:
-            found: Offsets = getattr(self._broker(), end)({t: n for t, n in counts.items() if n})
-        except HelenusError:
-            self._forget()
-            raise
-        return found
+        with self._asking() as broker:
+            counts = broker.partitions(topics)
+            found: Offsets = getattr(broker, end)({t: n for t, n in counts.items() if n})
+            return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[Planner]:
+        with self._lock:
+            try:
+                yield self._broker()
+            except HelenusError:
+                self._forget()
+                raise
 
     def _broker(self) -> Planner:
         self._planner = self._planner or planner(self._worker)

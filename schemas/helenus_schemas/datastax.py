@@ -43,4 +43,4 @@ def unsorted_value(value: bytes) -> bytes:
     if len(value) < _TWO or value[:3] != b"\0\2@" or not (value[35] == 0 or value[35:37] == b"\2H"):
         return value
     width = _THREE if value[35] else _TWO
-    return b"%b\0%b" % (value[1:width], value[width:])
+    return b"%b\0%b" % (value[1:width], value[width:]) if len(value) > width else value

@@ -122,11 +122,17 @@ class PulsarLog:
 
         async def ask(client: Client) -> list[str]:
             said = await (await client.service()).ask("get_topics", namespace=namespace, mode=0)
+            if not said.topics:  # a namespace that is missing has none either, but its topics have no broker
+                await client.broker(self._settings.name("any"))
             return [str(topic) for topic in said.topics]
 
         found: dict[str, int] = {}
         whole: set[str] = set()
-        for full in self._asked(ask):
+        try:
+            names = self._asked(ask)
+        except HelenusError as error:
+            raise HelenusError(error.kind, error.what, f"{error.where}, namespace {namespace}") from None
+        for full in names:
             name = full.rpartition("/")[2]
             topic, _, partition = name.rpartition("-partition-")
             if topic and partition.isdigit():
@@ -212,8 +218,9 @@ class PulsarLog:
         if not left and not error:
             return
         self.close()
-        self._largest = min(self._largest, session.largest)
         if error is not None:
+            if error.kind is Kind.RECORD_TOO_LARGE:
+                self._largest = min(self._largest, session.largest)
             raise error
         told = f": {heard}" if heard else ""
         raise HelenusError(Kind.APPEND_FAILED, f"Pulsar did not acknowledge {left} records in time{told}", self._where)

@@ -22,6 +22,7 @@ _REDIRECT, _CONNECT = 0, 1
 AUTHENTICATION, AUTHORIZATION, TOPIC_NOT_FOUND, INCOMPATIBLE_SCHEMA, FENCED = 3, 4, 11, 18, 25
 _LONG = 400
 _NO_UPDATES = "schema auto updating is disabled"
+_STORAGE = ".SchemaException: "  # the class itself: schemas can't be read or kept just now; those of it say no
 _REFUSED = {AUTHENTICATION, AUTHORIZATION, TOPIC_NOT_FOUND, 15, 17, 22, FENCED}  # also terminated, illegal, not allowed
 
 
@@ -81,6 +82,8 @@ def broker_error(code: int, message: str, where: str) -> HelenusError:
     if _NO_UPDATES in message:
         kind = Kind.BROKER_REFUSED
         text += "; allow it by isAllowAutoUpdateSchema of the namespace, or upload what helenus-connector schemas says"
+    elif _STORAGE in message:
+        kind = Kind.BROKER_UNREACHABLE
     elif code == INCOMPATIBLE_SCHEMA or "SchemaParseException" in message or "SchemaException" in message:
         kind = Kind.REGISTRY_REFUSED
     return Answered(kind, f"Pulsar: {text}", where, code)

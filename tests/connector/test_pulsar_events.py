@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
+from helenus_connector import pulsar_events
 from helenus_connector.kafka_events import Range
 from helenus_connector.pulsar_events import Message, Planner, offset, parts, read
 from helenus_schemas.errors import HelenusError, Kind
@@ -97,6 +98,13 @@ def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: Planner) -
     for low, high in [*pairs, *((start, high) for high in bounds)]:
         inside = [n for n, at in enumerate(offsets) if low <= at < high]
         assert numbers(got(config, Range("ranges", 0, low, high))) == inside
+
+
+def test_nothing_is_read_to_tell_the_end_of_nothing(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planner asks many times a second."""
+    monkeypatch.setattr(pulsar_events, "_reader", None)
+    for start, end in ((0, 0), (0, -1), (offset(5, 6, 7), -1), (offset(5, 6, 7), offset(5, 6, 7))):
+        assert planner.advance(Range("empty", 0, start, end), 10) == end
 
 
 def test_a_range_is_cut_to_a_number_of_events(config: PulsarConfig, planner: Planner) -> None:

@@ -16,7 +16,7 @@ from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.events import Range
 from helenus_connector.plan import Plan
 from helenus_connector.source import EventsReader, Part, Parts, limited, other_partitions, packed, shared_out, unpacked
-from helenus_schemas.errors import Kind
+from helenus_schemas.errors import HelenusError, Kind
 
 TOPIC = "events-ks.t"
 OTHER = "events-ks.u"
@@ -26,19 +26,19 @@ offsets = st.dictionaries(st.sampled_from("0123"), st.integers(0, 10_000), min_s
 @given(offsets, offsets, st.integers(1, 5_000))
 def test_a_limit_is_shared_and_nothing_moves_back(start: dict[str, int], more: dict[str, int], limit: int) -> None:
     latest = {p: start.get(p, 0) + n for p, n in more.items()}
-    end = limited({TOPIC: start}, {TOPIC: latest}, ReadMaxRows(limit), Broker())[TOPIC]
+    end = limited({TOPIC: start}, {TOPIC: latest}, ReadMaxRows(limit), Broker(), {})[TOPIC]
     taken = {p: last - start.get(p, 0) for p, last in end.items()}
     assert all(taken[p] >= 0 and end[p] <= max(latest.get(p, 0), start.get(p, 0)) for p in end)
     assert all(taken.get(p, 0) > 0 for p, n in more.items() if n)
     assert sum(taken.values()) <= limit + len(more)
     assert sum(taken.values()) >= min(limit, sum(more.values()))
-    everything = limited({TOPIC: start}, {TOPIC: latest}, ReadAllAvailable(), Broker())[TOPIC]
+    everything = limited({TOPIC: start}, {TOPIC: latest}, ReadAllAvailable(), Broker(), {})[TOPIC]
     assert all(everything[p] == last for p, last in latest.items() if last > start.get(p, 0))
 
 
 def test_a_long_backlog_of_one_table_leaves_the_next_its_share() -> None:
     latest = {TOPIC: {"0": 1_000_000}, OTHER: {"0": 300, "1": 0}}
-    assert limited({}, latest, ReadMaxRows(1000), Broker()) == {TOPIC: {"0": 700}, OTHER: {"0": 300, "1": 0}}
+    assert limited({}, latest, ReadMaxRows(1000), Broker(), {}) == {TOPIC: {"0": 700}, OTHER: {"0": 300, "1": 0}}
 
 
 class Broker:
@@ -223,7 +223,7 @@ def test_another_number_of_partitions_is_refused() -> None:
 
 def test_a_topic_that_appears_later_is_taken_in_whole() -> None:
     latest = {TOPIC: {"0": 3, "1": 0}}
-    end = limited({}, latest, ReadMaxRows(10), Broker())
+    end = limited({}, latest, ReadMaxRows(10), Broker(), {})
     assert end == latest
     assert other_partitions(TOPIC, end, latest) is None
 
@@ -233,6 +233,20 @@ def test_many_parts_go_to_few_tasks_of_like_size() -> None:
     tasks = shared_out(parts, 2)
     assert [sum(part.events for part in task) for task in tasks] == [100, 10]
     assert shared_out(parts, 5) == [[part] for part in parts]
+
+
+def test_a_topic_whose_events_cannot_be_counted_stays_and_the_others_go_on() -> None:
+    class Broken(Broker):
+        def advance(self, place: Range, events: int) -> int:
+            if place.topic == OTHER:
+                raise HelenusError(Kind.BROKER_UNREACHABLE, "a ledger that cannot be read")
+            return super().advance(place, events)
+
+    wrong: dict[str, HelenusError] = {}
+    latest = {TOPIC: {"0": 5}, OTHER: {"0": 8}}
+    end = limited({TOPIC: {"0": 1}, OTHER: {"0": 2}}, latest, ReadMaxRows(10), Broken(), wrong)
+    assert end == {TOPIC: {"0": 5}, OTHER: {"0": 2}}
+    assert list(wrong) == [OTHER]
 
 
 class Read:
