@@ -274,3 +274,28 @@ def test_a_topic_that_ended_before(config: PulsarConfig, planner: Planner) -> No
     assert lost == [1]
     assert [error.kind for error in failures] == [Kind.OFFSETS_LOST]
     assert planner.latest({"short": 1, "no such": 1}) == {"short": {"0": end}}, "a topic that is not there is left out"
+
+
+def test_a_broker_that_hangs_fails_its_ranges_and_no_more(
+    config: PulsarConfig, planner: Planner, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even to close a reader is answered then."""
+    for name, value in (("_TIMEOUT_S", 2.0), ("_READ_TIMEOUT_S", 3.0), ("_clients", {}), ("_readings", {})):
+        monkeypatch.setattr(pulsar_events, name, value)
+    write(config, "hangs", 2, [5, 5])
+    ends = planner.latest({"hangs": 2})["hangs"]
+    places = [Range("hangs", p, 0, ends[str(p)]) for p in (0, 1)]
+    assert numbers(got(config, *places)) == [*range(10), *range(10)]
+    failures: list[tuple[int, Kind]] = []
+    stack.pause("pulsar")
+    try:
+        for _ in read(config, places, "fail", lambda *_: None, lambda r, e: failures.append((r.partition, e.kind))):
+            raise AssertionError("what is read is not there")
+        with pytest.raises(HelenusError):
+            planner.latest({"hangs": 2})
+        with pytest.raises(HelenusError):
+            planner.since({"hangs": 2}, 0)
+    finally:
+        stack.resume("pulsar")
+    assert failures == [(0, Kind.BROKER_UNREACHABLE), (1, Kind.BROKER_UNREACHABLE)]
+    assert numbers(got(config, *places)) == [*range(10), *range(10)]
