@@ -106,8 +106,7 @@ class PulsarReader:
             message = self._arrivals.get(timeout=seconds)
         except queue.Empty:
             return None
-        with self._told():
-            return self._message(message)
+        return self._message(message)
 
     def record(self, message: Any) -> Record:
         key, value = message.key(), message.value()
@@ -131,7 +130,12 @@ class PulsarReader:
         self._client.close()
 
     def _partition(self, name: str) -> Iterator[Message]:
-        end = self._admin.ask("GET", f"{self._path(name)}/lastMessageId")
+        try:
+            end = self._admin.ask("GET", f"{self._path(name)}/lastMessageId")
+        except Refused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return  # a new topic's partitions are there when somebody has come to them
         last = end["ledgerId"], end["entryId"], end["batchIndex"]
         reader = self._client.create_reader(self._config.name(name), pulsar.MessageId.earliest)
         try:
@@ -147,10 +151,7 @@ class PulsarReader:
     def _message(self, message: Any) -> Message:
         topic, _, partition = message.topic_name().rpartition("/")[2].rpartition("-partition-")
         version = message._message.int_schema_version()
-        text = message.partition_key()
-        # pulsar-client does not tell base64 from text: a topic's schema does, which without one for keys has text.
-        key = text.encode() if self._schema(topic, version).text_keys else b64decode(text)
-        return Message(message, (topic, int(partition)), key if text else None, version)
+        return Message(message, (topic, int(partition)), _key(message.partition_key()), version)
 
     def _partitions(self, topic: str) -> int:
         try:
@@ -177,8 +178,16 @@ class PulsarReader:
         try:
             yield
         except (pulsar.PulsarException, HelenusError) as error:
-            what = error.what if isinstance(error, HelenusError) else f"Pulsar: {error or type(error).__name__}"
+            what = error.what if isinstance(error, HelenusError) else str(error)
             raise StackError(what, self._config.service_url, "look at the broker's log") from error
+
+
+def _key(text: str) -> bytes | None:
+    """pulsar-client does not tell base64 from text, which a JSON key of the form `json` is."""
+    try:
+        return b64decode(text, validate=True) or None
+    except ValueError:
+        return text.encode()
 
 
 class _Schema:
@@ -186,7 +195,6 @@ class _Schema:
 
     def __init__(self, told: Any) -> None:
         kind, text = told["type"], json.loads(told["data"])
-        self.text_keys = kind in ("AVRO", "JSON")
         kinds, sides = {"value": kind}, {"value": text}
         if kind == "KEY_VALUE":
             kinds, sides = {side: told["properties"][f"{side}.schema.type"] for side in text}, text

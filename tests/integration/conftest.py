@@ -10,6 +10,7 @@ import pytest
 from cassandra.cluster import Cluster
 from cassandra.policies import ConstantReconnectionPolicy
 
+from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
@@ -18,9 +19,9 @@ from helenus_stack.status import Status
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     overrides = {"commitlog_segment_size": "4MiB", "cdc_total_space": "512MiB"}
     directory = tmp_path_factory.mktemp("stack")
-    # Connect and PostgreSQL are started where they are needed.
+    # Pulsar, Connect and PostgreSQL are started where they are needed.
     first = ["cassandra", "kafka", "registry"]
-    with Stack(directory, only=first, connect=True, postgres=True, cassandra_yaml=overrides) as stack:
+    with Stack(directory, only=first, log="both", connect=True, postgres=True, cassandra_yaml=overrides) as stack:
         yield stack
 
 
@@ -41,6 +42,15 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def status(stack: Stack) -> Status:
     return stack.status()
+
+
+@pytest.fixture(scope="module", params=["kafka", "pulsar"])
+def log(stack: Stack, request: pytest.FixtureRequest) -> LogName:
+    """Each of the Logs in turn, for tests of what is the same on both."""
+    if request.param == "pulsar":
+        stack.start("pulsar")
+    name: LogName = request.param
+    return name
 
 
 @pytest.fixture(scope="session")

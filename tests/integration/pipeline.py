@@ -12,7 +12,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,14 @@ from cassandra.cluster import Cluster
 from cassandra.query import tuple_factory
 
 from helenus_schemas.table import read_tables
+from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.log import Log
+from helenus_sinks.pulsar import PulsarConfig, PulsarLog
 from helenus_stack.compare import Difference, differences
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
-from helenus_stack.records import Decoder, Record, messages
+from helenus_stack.readers import Reader, reader
+from helenus_stack.records import Record
 from helenus_stack.status import Status
 
 METRIC = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
@@ -131,7 +136,7 @@ class Command:
         self.process.kill()
         self.process.wait()
 
-    def dies(self, seconds: float = 60) -> int:
+    def dies(self, seconds: float = 120) -> int:
         """Wait for its end; returns the exit status."""
         assert self.process is not None
         return self.process.wait(seconds)
@@ -149,16 +154,16 @@ class Command:
 
 @dataclass
 class Pipeline:
-    """Agent and connector for tables of one stack, in `directory`."""
+    """Agent and connector for tables of one stack, in `directory`, over its Log."""
 
     status: Status
     directory: Path
     agent: Command = field(init=False)
     connector: Command = field(init=False)
-    decoder: Decoder = field(init=False)
+    reader: Reader = field(init=False)
 
     def __post_init__(self) -> None:
-        self.decoder = Decoder(self.status.registry_url)
+        self.reader = reader(self.status)
         self.directory.mkdir(parents=True, exist_ok=True)
         port = free_port()
         agent = write_properties(self.directory / "agent.properties", self.agent_properties(port))
@@ -171,9 +176,15 @@ class Pipeline:
             "cassandra.port": self.status.cql_port,
             "cassandra.local.dc": self.status.local_dc,
             "state.dir": self.directory / "state",
-            "kafka.bootstrap.servers": self.status.bootstrap_servers,
+            **self.brokers("kafka.bootstrap.servers"),
             "http.port": port,
         }
+
+    def brokers(self, kafka: str) -> dict[str, object]:
+        """The Log's properties; `kafka` is the key for Kafka's brokers."""
+        if self.status.log == "kafka":
+            return {kafka: self.status.bootstrap_servers}
+        return {"log": "pulsar", **self.status.pulsar()}
 
     def connect(self, *tables: str, **more: object) -> Command:
         """Make the connector's files for these tables (`ks.table`); `more` are keys with `_` for dots."""
@@ -181,7 +192,7 @@ class Pipeline:
         worker = write_properties(
             self.directory / "worker.properties",
             {
-                "bootstrap.servers": self.status.bootstrap_servers,
+                **self.brokers("bootstrap.servers"),
                 "checkpoint.dir": self.directory / "checkpoint",
                 "listeners": f"http://127.0.0.1:{port}",
                 "spark.master": "local[2,4]",
@@ -199,6 +210,7 @@ class Pipeline:
 
     def connector_properties(self, table: str) -> dict[str, object]:
         keyspace, name = table.split(".")
+        registry = {"value.converter.schema.registry.url": self.status.registry_url}
         return {
             "name": f"{keyspace}-{name}",
             "keyspace": keyspace,
@@ -206,11 +218,21 @@ class Pipeline:
             "cassandra.contact.points": ",".join(self.status.contact_points),
             "cassandra.port": self.status.cql_port,
             "cassandra.local.dc": self.status.local_dc,
-            "value.converter.schema.registry.url": self.status.registry_url,
+            **(registry if self.status.log == "kafka" else {}),
         }
 
     def records(self, table: str) -> list[Record]:
-        return [self.decoder.record(m) for m in messages(self.status.bootstrap_servers, f"data-{table}")]
+        return [self.reader.record(message) for message in self.reader.messages(f"data-{table}")]
+
+    @contextmanager
+    def log(self) -> Iterator[Log]:
+        """The Log, to append what no agent would; it is flushed at the end."""
+        log: Log = KafkaLog({"bootstrap.servers": self.status.bootstrap_servers})
+        if self.status.log == "pulsar":
+            log = PulsarLog(PulsarConfig(str(self.status.pulsar_url)))
+        with closing(log):
+            yield log
+            log.flush(30)
 
     def differences(self, table: str) -> list[Difference]:
         cluster = Cluster(self.status.contact_points, port=self.status.cql_port)
@@ -266,7 +288,7 @@ class Pipeline:
         for command in (getattr(self, "connector", None), self.agent):
             if command is not None and command.process is not None:
                 command.stop()
-        self.decoder.close()
+        self.reader.close()
 
 
 def dotted(values: Mapping[str, object]) -> dict[str, object]:

@@ -21,7 +21,7 @@ Where another test has a scenario already, this table says which.
 | testMultithreadProcessing | test_agent_multithread_processing |
 | testNearRealTimeProcessing | test_agent_near_real_time_processing |
 | testInvalidSchema | agent/test_schema_live.py::test_made_anew_with_another_key_under_writes (they skip, we go on) |
-| testPulsarReconnection | agent/test_live.py::test_broker_away; test_failures.py::test_kafka_stopped |
+| testPulsarReconnection | agent/test_live.py::test_broker_away; test_failures.py::test_brokers_stopped |
 | testPartitionedTopic | test_agent_partitioned_topic |
 | **agent, two nodes** | |
 | testProducer | test_three_nodes.py::test_a_batch_of_a_thousand_rows_over_many_micro_batches (one digest, three nodes) |

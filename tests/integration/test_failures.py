@@ -12,34 +12,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from integration.pipeline import Pipeline, eventually
 from integration.workload import Workload, create
 
+from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
-TABLE = "failures.t"
 OUTAGE_S = 20
+ON_KAFKA = pytest.mark.parametrize("log", ["kafka"], indirect=True)
+"""Pulsar has no registry, and Cassandra's part is the same. agent/test_pulsar_live.py kills the agent there."""
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status, directory)
-    create(session, "failures", "t")
+def table(log: LogName) -> str:
+    return f"failures_{log}.t"
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, log: LogName, table: str, session: Any, directory: Path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(status.only(log), directory / log)
+    create(session, *table.split("."))
     try:
         pipeline.agent.start().ready()
-        pipeline.connect(TABLE).start().ready()
+        pipeline.connect(table).start().ready()
         yield pipeline
     finally:
         pipeline.stop()
 
 
 @pytest.fixture
-def workload(session: Any, request: pytest.FixtureRequest) -> Workload:
-    return Workload(session, TABLE, seed=sum(request.node.name.encode()))
+def workload(session: Any, table: str, request: pytest.FixtureRequest) -> Workload:
+    return Workload(session, table, seed=sum(request.node.name.encode()))
 
 
 @contextmanager
@@ -54,7 +60,8 @@ def away(stack: Stack, server: str) -> Iterator[None]:
         time.sleep(1)
 
 
-def test_agent_killed_in_mid_segment(pipeline: Pipeline, workload: Workload) -> None:
+@ON_KAFKA
+def test_agent_killed_in_mid_segment(pipeline: Pipeline, workload: Workload, table: str) -> None:
     """Between flush and save; tests/agent/test_live.py kills it at the other points."""
     pipeline.agent.stop()
     pipeline.agent.start(HELENUS_FAILPOINT="agent.after-flush:5")
@@ -63,88 +70,96 @@ def test_agent_killed_in_mid_segment(pipeline: Pipeline, workload: Workload) -> 
         time.sleep(1)
         pipeline.agent.start().ready()
         time.sleep(1)
-    pipeline.converges(TABLE)
+    pipeline.converges(table)
 
 
-def test_agent_killed_at_any_time(pipeline: Pipeline, workload: Workload) -> None:
+@ON_KAFKA
+def test_agent_killed_at_any_time(pipeline: Pipeline, workload: Workload, table: str) -> None:
     with workload:
         for wait in (0.3, 0.7, 1.1):
             time.sleep(wait)
             pipeline.agent.kill()
             pipeline.agent.start().ready()
-    pipeline.converges(TABLE)
+    pipeline.converges(table)
 
 
-def test_driver_killed_between_flush_and_commit(pipeline: Pipeline, workload: Workload) -> None:
+def test_driver_killed_between_flush_and_commit(pipeline: Pipeline, workload: Workload, table: str) -> None:
     pipeline.connector.stop()
     pipeline.connector.start(HELENUS_FAILPOINT="connector.before-commit:4")
     with workload:
         assert pipeline.connector.dies() == -signal.SIGKILL
         assert eventually(lambda: not spark_processes(pipeline), 10, "Spark ends with its driver")
         pipeline.connector.start().ready()
-    pipeline.converges(TABLE)
+    pipeline.converges(table)
 
 
-@pytest.mark.parametrize("point", ["connector.after-flush", "connector.after-mark"])
-def test_python_worker_killed_between_flush_and_commit(
-    pipeline: Pipeline, workload: Workload, point: str, tmp_path: Path
-) -> None:
+def test_python_worker_killed_between_flush_and_commit(pipeline: Pipeline, workload: Workload, tmp_path: Path) -> None:
+    kill_worker(pipeline, workload, "connector.after-flush", tmp_path / "killed")
+
+
+@ON_KAFKA
+def test_python_worker_killed_between_mark_and_commit(pipeline: Pipeline, workload: Workload, tmp_path: Path) -> None:
+    kill_worker(pipeline, workload, "connector.after-mark", tmp_path / "killed")
+
+
+def kill_worker(pipeline: Pipeline, workload: Workload, point: str, killed: Path) -> None:
     pipeline.connector.stop()
-    killed = tmp_path / "killed"
     pipeline.connector.start(HELENUS_FAILPOINT=f"{point}:3@{killed}").ready()
     with workload:
         eventually(killed.exists, 60, "a Python worker is killed")
         time.sleep(2)
-    pipeline.converges(TABLE)
+    pipeline.converges(workload.table)
     assert pipeline.connector.process is not None
     assert pipeline.connector.process.poll() is None, "the driver survives its worker"
 
 
-def test_kafka_stopped(pipeline: Pipeline, workload: Workload, stack: Stack) -> None:
-    with workload, away(stack, "kafka"):
+def test_brokers_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, log: LogName, table: str) -> None:
+    with workload, away(stack, log):
         time.sleep(OUTAGE_S)
-    pipeline.converges(TABLE, 120)
+    pipeline.converges(table, 120)
 
 
+@ON_KAFKA
 def test_registry_stopped_while_the_table_is_altered(
-    pipeline: Pipeline, workload: Workload, stack: Stack, session: Any
+    pipeline: Pipeline, workload: Workload, stack: Stack, session: Any, table: str
 ) -> None:
     with workload, away(stack, "registry"):
-        session.execute(f"ALTER TABLE {TABLE} ADD later text")
-        session.execute(f"UPDATE {TABLE} SET later = 'x' WHERE p = 1 AND q = 'a' AND c = 1 AND d = {ID}")
+        session.execute(f"ALTER TABLE {table} ADD later text")
+        session.execute(f"UPDATE {table} SET later = 'x' WHERE p = 1 AND q = 'a' AND c = 1 AND d = {ID}")
         time.sleep(OUTAGE_S / 2)
         assert pipeline.connector.health()[0] == 503
         assert "registry" in pipeline.connector.health()[1]
-    pipeline.converges(TABLE, 120)
-    assert any(r.value and "later" in r.value for r in pipeline.records(TABLE))
+    pipeline.converges(table, 120)
+    assert any(r.value and "later" in r.value for r in pipeline.records(table))
 
 
-def test_cassandra_stopped(pipeline: Pipeline, workload: Workload, stack: Stack) -> None:
+@ON_KAFKA
+def test_cassandra_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, table: str) -> None:
     with workload, away(stack, "cassandra"):
         time.sleep(OUTAGE_S)
     assert workload.failed, "the workload met the outage"
-    pipeline.converges(TABLE, 120)
+    pipeline.converges(table, 120)
 
 
-def test_cassandra_killed(pipeline: Pipeline, workload: Workload, stack: Stack) -> None:
+@ON_KAFKA
+def test_cassandra_killed(pipeline: Pipeline, workload: Workload, stack: Stack, table: str) -> None:
     """The commit log is replayed at the start: its segments come back, and the agent goes on in them."""
     with workload:
         time.sleep(1)
         stack.kill("cassandra")
         stack.start("cassandra")
         time.sleep(1)
-    pipeline.converges(TABLE, 120)
+    pipeline.converges(table, 120)
 
 
-def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline) -> None:
+def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline, table: str) -> None:
     """And nothing is skipped: the next start meets it again."""
-    producer = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
-    producer.produce(f"events-{TABLE}", b"no event", b"key", 0)
-    producer.flush()
+    with pipeline.log() as log:
+        log.append(f"events-{table}", 0, b"key", b"no event")
     assert pipeline.connector.dies(90) == 1
     assert pipeline.connector.start().dies(90) == 1
     told = pipeline.connector.tail(1)
-    assert f"topic events-{TABLE}, partition 0, offset" in told
+    assert f"topic events-{table}, partition 0, offset" in told
     assert "errors.tolerance=all" in told
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from integration.pipeline import Pipeline, eventually
 from integration.workload import Workload, create
 
-from helenus_stack.records import Record, messages
+from helenus_stack.records import Record
+from helenus_stack.settings import LogName
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
@@ -75,23 +74,28 @@ KEYS = {
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status, directory)
-    create(session, "path", "all_kinds")
-    session.execute(f"CREATE TABLE path.types (k int PRIMARY KEY, {columns(TYPES)}) WITH cdc = true")
+def ks(log: LogName) -> str:
+    return f"path_{log}"
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, log: LogName, ks: str, session: Any, directory: Path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(status.only(log), directory / log)
+    create(session, ks, "all_kinds")
+    session.execute(f"CREATE TABLE {ks}.types (k int PRIMARY KEY, {columns(TYPES)}) WITH cdc = true")
     keys = {f"k{i}": t for i, t in enumerate(KEYS)}
     declared = ", ".join(f"{name} {t}" for name, t in keys.items())
     session.execute(
-        f'CREATE TABLE path.keys ({declared}, "Q v" int, PRIMARY KEY (({", ".join(list(keys)[:3])}),'
+        f'CREATE TABLE {ks}.keys ({declared}, "Q v" int, PRIMARY KEY (({", ".join(list(keys)[:3])}),'
         f" {', '.join(list(keys)[3:])})) WITH cdc = true"
     )
-    session.execute("CREATE TABLE path.only_keys (a int, b text, PRIMARY KEY (a, b)) WITH cdc = true")
-    session.execute("CREATE TABLE path.narrow (k text PRIMARY KEY, v int) WITH cdc = true")
-    session.execute("CREATE TABLE path.silent (k text PRIMARY KEY, v int)")
+    session.execute(f"CREATE TABLE {ks}.only_keys (a int, b text, PRIMARY KEY (a, b)) WITH cdc = true")
+    session.execute(f"CREATE TABLE {ks}.narrow (k text PRIMARY KEY, v int) WITH cdc = true")
+    session.execute(f"CREATE TABLE {ks}.silent (k text PRIMARY KEY, v int)")
     try:
         pipeline.agent.start().ready()
         tables = ("all_kinds", "types", "keys", "only_keys", "narrow")
-        pipeline.connect(*(f"path.{t}" for t in tables), errors_tolerance="all").start().ready()
+        pipeline.connect(*(f"{ks}.{t}" for t in tables), errors_tolerance="all").start().ready()
         yield pipeline
         assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
     finally:
@@ -102,145 +106,146 @@ def columns(types: dict[str, tuple[str, str]]) -> str:
     return ", ".join(f"{name} {t}" for name, (t, _) in types.items())
 
 
-def test_every_scalar_and_collection_exactly(pipeline: Pipeline, session: Any) -> None:
+def test_every_scalar_and_collection_exactly(pipeline: Pipeline, session: Any, ks: str) -> None:
     names, values = ", ".join(TYPES), ", ".join(literal for _, literal in TYPES.values())
-    session.execute(f"INSERT INTO path.types (k, {names}) VALUES (1, {values})")
-    session.execute("INSERT INTO path.types (k) VALUES (2)")
-    pipeline.converges("path.types")
-    full = next(r for r in pipeline.records("path.types") if r.key["k"] == 1)
+    session.execute(f"INSERT INTO {ks}.types (k, {names}) VALUES (1, {values})")
+    session.execute(f"INSERT INTO {ks}.types (k) VALUES (2)")
+    pipeline.converges(f"{ks}.types")
+    full = next(r for r in pipeline.records(f"{ks}.types") if r.key["k"] == 1)
     assert full.value is not None
     assert None not in full.value.values()
     assert {"schema_id", "writetime"} <= set(full.headers)
 
 
-def test_keys_of_every_type(pipeline: Pipeline, session: Any) -> None:
+def test_keys_of_every_type(pipeline: Pipeline, session: Any, ks: str) -> None:
     where = " AND ".join(f"k{i} = {literal}" for i, literal in enumerate(KEYS.values()))
     names, values = ", ".join(f"k{i}" for i in range(len(KEYS))), ", ".join(KEYS.values())
-    session.execute(f'INSERT INTO path.keys ({names}, "Q v") VALUES ({values}, 7)')
-    pipeline.converges("path.keys")
-    (record,) = pipeline.records("path.keys")
+    session.execute(f'INSERT INTO {ks}.keys ({names}, "Q v") VALUES ({values}, 7)')
+    pipeline.converges(f"{ks}.keys")
+    (record,) = pipeline.records(f"{ks}.keys")
     assert record.value == {"Q_v": 7}
-    session.execute(f"DELETE FROM path.keys WHERE {where}")
-    pipeline.converges("path.keys")
-    assert pipeline.records("path.keys")[-1].value is None
+    session.execute(f"DELETE FROM {ks}.keys WHERE {where}")
+    pipeline.converges(f"{ks}.keys")
+    assert pipeline.records(f"{ks}.keys")[-1].value is None
 
 
-def test_a_table_of_key_columns_only(pipeline: Pipeline, session: Any) -> None:
-    session.execute("INSERT INTO path.only_keys (a, b) VALUES (1, 'x')")
-    pipeline.converges("path.only_keys")
-    assert pipeline.records("path.only_keys")[-1].value == {"a": 1, "b": "x"}
+def test_a_table_of_key_columns_only(pipeline: Pipeline, session: Any, ks: str) -> None:
+    session.execute(f"INSERT INTO {ks}.only_keys (a, b) VALUES (1, 'x')")
+    pipeline.converges(f"{ks}.only_keys")
+    assert pipeline.records(f"{ks}.only_keys")[-1].value == {"a": 1, "b": "x"}
 
 
-def test_random_statements_converge(pipeline: Pipeline, session: Any) -> None:
-    workload = Workload(session, "path.all_kinds", seed=1)
+def test_random_statements_converge(pipeline: Pipeline, session: Any, ks: str) -> None:
+    workload = Workload(session, f"{ks}.all_kinds", seed=1)
     workload.run(1500)
-    pipeline.converges("path.all_kinds")
+    pipeline.converges(f"{ks}.all_kinds")
 
 
-def test_a_range_delete_is_a_marker_and_the_rows_that_live(pipeline: Pipeline, session: Any) -> None:
+def test_a_range_delete_is_a_marker_and_the_rows_that_live(pipeline: Pipeline, session: Any, ks: str) -> None:
     for b in "abcd":
-        session.execute(f"INSERT INTO path.only_keys (a, b) VALUES (9, '{b}')")
-    session.execute("DELETE FROM path.only_keys WHERE a = 9 AND b >= 'b' AND b < 'd'")
-    pipeline.converges("path.only_keys")
-    markers = [r for r in pipeline.records("path.only_keys") if r.headers.get("scope") == b"range"]
+        session.execute(f"INSERT INTO {ks}.only_keys (a, b) VALUES (9, '{b}')")
+    session.execute(f"DELETE FROM {ks}.only_keys WHERE a = 9 AND b >= 'b' AND b < 'd'")
+    pipeline.converges(f"{ks}.only_keys")
+    markers = [r for r in pipeline.records(f"{ks}.only_keys") if r.headers.get("scope") == b"range"]
     assert [(r.key, r.value) for r in markers] == [({"a": 9, "b": None}, None)]
     assert json.loads(markers[0].headers["start"]) == {"inclusive": True, "values": {"b": "b"}}
     assert json.loads(markers[0].headers["end"]) == {"inclusive": False, "values": {"b": "d"}}
     # Two ranges of one mutation, and a row that lives for its newer time in the range: the marker comes before it.
     session.execute(
-        "BEGIN UNLOGGED BATCH DELETE FROM path.only_keys USING TIMESTAMP 5 WHERE a = 8 AND b < 'm';"
-        "DELETE FROM path.only_keys USING TIMESTAMP 5 WHERE a = 8 AND b > 'x';"
-        "INSERT INTO path.only_keys (a, b) VALUES (8, 'c') USING TIMESTAMP 6; APPLY BATCH"
+        f"BEGIN UNLOGGED BATCH DELETE FROM {ks}.only_keys USING TIMESTAMP 5 WHERE a = 8 AND b < 'm';"
+        f"DELETE FROM {ks}.only_keys USING TIMESTAMP 5 WHERE a = 8 AND b > 'x';"
+        f"INSERT INTO {ks}.only_keys (a, b) VALUES (8, 'c') USING TIMESTAMP 6; APPLY BATCH"
     )
-    pipeline.converges("path.only_keys")
-    told = [(r.headers.get("scope"), r.key["b"]) for r in pipeline.records("path.only_keys") if r.key["a"] == 8]
+    pipeline.converges(f"{ks}.only_keys")
+    told = [(r.headers.get("scope"), r.key["b"]) for r in pipeline.records(f"{ks}.only_keys") if r.key["a"] == 8]
     assert told.count((b"range", None)) == 2
     assert told[-1] == (None, "c")
 
 
-def test_a_truncation_is_a_marker_in_every_partition(pipeline: Pipeline, session: Any) -> None:
+def test_a_truncation_is_a_marker_in_every_partition(pipeline: Pipeline, session: Any, ks: str) -> None:
     for a in range(20):
-        session.execute(f"INSERT INTO path.only_keys (a, b) VALUES ({a}, 'gone')")
-    pipeline.converges("path.only_keys")
-    session.execute("TRUNCATE path.only_keys")
+        session.execute(f"INSERT INTO {ks}.only_keys (a, b) VALUES ({a}, 'gone')")
+    pipeline.converges(f"{ks}.only_keys")
+    session.execute(f"TRUNCATE {ks}.only_keys")
     for a in range(5):
-        session.execute(f"INSERT INTO path.only_keys (a, b) VALUES ({a}, 'new')")
-    eventually(lambda: len(truncations(pipeline)) >= 4, 30, "a marker in each of the four partitions")
-    pipeline.converges("path.only_keys")
-    assert sorted(r.partition for r in truncations(pipeline)) == [0, 1, 2, 3]
-    assert all(r.key == {"table": "path.only_keys"} and r.value is None for r in truncations(pipeline))
+        session.execute(f"INSERT INTO {ks}.only_keys (a, b) VALUES ({a}, 'new')")
+    eventually(lambda: len(truncations(pipeline, ks)) >= 4, 30, "a marker in each of the four partitions")
+    pipeline.converges(f"{ks}.only_keys")
+    assert sorted(r.partition for r in truncations(pipeline, ks)) == [0, 1, 2, 3]
+    named = {"table": f"{ks}.only_keys"} if pipeline.status.log == "kafka" else {}  # a key of Pulsar has one schema
+    assert all(r.key == named and r.value is None for r in truncations(pipeline, ks))
 
 
-def truncations(pipeline: Pipeline) -> list[Record]:
-    return [r for r in pipeline.records("path.only_keys") if r.headers.get("scope") == b"table"]
+def truncations(pipeline: Pipeline, ks: str) -> list[Record]:
+    return [r for r in pipeline.records(f"{ks}.only_keys") if r.headers.get("scope") == b"table"]
 
 
-def test_a_table_without_cdc_has_no_topic(pipeline: Pipeline, session: Any) -> None:
+def test_a_table_without_cdc_has_no_topic(pipeline: Pipeline, session: Any, ks: str) -> None:
     session.execute(
-        "BEGIN BATCH INSERT INTO path.silent (k, v) VALUES ('a', 1); "
-        "INSERT INTO path.narrow (k, v) VALUES ('a', 1); APPLY BATCH"
+        f"BEGIN BATCH INSERT INTO {ks}.silent (k, v) VALUES ('a', 1); "
+        f"INSERT INTO {ks}.narrow (k, v) VALUES ('a', 1); APPLY BATCH"
     )
-    pipeline.converges("path.narrow")
-    assert pipeline.records("path.narrow")[-1].key == {"k": "a"}
-    topics = AdminClient({"bootstrap.servers": pipeline.status.bootstrap_servers}).list_topics(timeout=10).topics
-    assert "events-path.narrow" in topics
-    assert "events-path.silent" not in topics
+    pipeline.converges(f"{ks}.narrow")
+    assert pipeline.records(f"{ks}.narrow")[-1].key == {"k": "a"}
+    topics = pipeline.reader.topics()
+    assert f"events-{ks}.narrow" in topics
+    assert f"events-{ks}.silent" not in topics
 
 
-def test_a_column_added_by_alter_appears_within_a_second_of_the_next_write(pipeline: Pipeline, session: Any) -> None:
-    session.execute("INSERT INTO path.narrow (k, v) VALUES ('alter', 1)")
-    pipeline.converges("path.narrow")
-    before = pipeline.records("path.narrow")[-1].schema_id
-    session.execute("ALTER TABLE path.narrow ADD added map<text, int>")
-    session.execute("INSERT INTO path.narrow (k, v, added) VALUES ('alter', 2, {'x': 1})")
+def test_a_column_added_by_alter_appears_within_a_second_of_the_next_write(
+    pipeline: Pipeline, session: Any, ks: str
+) -> None:
+    session.execute(f"INSERT INTO {ks}.narrow (k, v) VALUES ('alter', 1)")
+    pipeline.converges(f"{ks}.narrow")
+    before = pipeline.records(f"{ks}.narrow")[-1].schema_id
+    session.execute(f"ALTER TABLE {ks}.narrow ADD added map<text, int>")
+    session.execute(f"INSERT INTO {ks}.narrow (k, v, added) VALUES ('alter', 2, {{'x': 1}})")
     written = time.time()
     record = eventually(
-        lambda: next((r for r in pipeline.records("path.narrow") if r.value and r.value.get("added")), None),
+        lambda: next((r for r in pipeline.records(f"{ks}.narrow") if r.value and r.value.get("added")), None),
         30,
         "added",
     )
     assert record.value == {"added": {"x": 1}, "v": 2}
     assert record.schema_id != before
-    pipeline.converges("path.narrow")
+    pipeline.converges(f"{ks}.narrow")
     # A second, with room for a test machine that is busy with five servers.
     assert record.timestamp / 1000 - written < 5
-    session.execute("ALTER TABLE path.narrow DROP v")
-    session.execute("INSERT INTO path.narrow (k, added) VALUES ('alter', {'y': 2})")
-    pipeline.converges("path.narrow")
+    session.execute(f"ALTER TABLE {ks}.narrow DROP v")
+    session.execute(f"INSERT INTO {ks}.narrow (k, added) VALUES ('alter', {{'y': 2}})")
+    pipeline.converges(f"{ks}.narrow")
 
 
-def test_copies_of_settled_changes_are_dropped(pipeline: Pipeline, session: Any) -> None:
+def test_copies_of_settled_changes_are_dropped(pipeline: Pipeline, session: Any, ks: str) -> None:
     """A second replica's agent reports the same mutations: nothing is read or published again."""
-    session.execute("INSERT INTO path.narrow (k, added) VALUES ('copy', {'a': 1})")
-    pipeline.converges("path.narrow")
-    copies = list(messages(pipeline.status.bootstrap_servers, "events-path.narrow"))
-    before = len(pipeline.records("path.narrow"))
+    session.execute(f"INSERT INTO {ks}.narrow (k, added) VALUES ('copy', {{'a': 1}})")
+    pipeline.converges(f"{ks}.narrow")
+    copies = list(pipeline.reader.messages(f"events-{ks}.narrow"))
+    before = len(pipeline.records(f"{ks}.narrow"))
 
     def settled() -> float:
-        return pipeline.connector.total("helenus_connector_events_total", connector="path-narrow", outcome="settled")
+        return pipeline.connector.total("helenus_connector_events_total", connector=f"{ks}-narrow", outcome="settled")
 
     already = settled()
-    producer = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
-    for copy in copies:
-        producer.produce(copy.topic(), copy.value(), copy.key(), copy.partition())
-    producer.flush()
+    with pipeline.log() as log:
+        for copy in copies:
+            log.append(copy.topic(), copy.partition(), copy.key(), copy.value())
     eventually(lambda: settled() >= already + len(copies), 30, "copies are counted as settled")
-    pipeline.adds_up("path-narrow")
-    assert len(pipeline.records("path.narrow")) == before
+    pipeline.adds_up(f"{ks}-narrow")
+    assert len(pipeline.records(f"{ks}.narrow")) == before
 
 
-def test_an_event_that_cannot_be_decoded_goes_to_the_dead_letter_topic(pipeline: Pipeline) -> None:
-    producer = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
-    producer.produce("events-path.narrow", b"no event", b"key", 0)
-    producer.flush()
+def test_an_event_that_cannot_be_decoded_goes_to_the_dead_letter_topic(pipeline: Pipeline, ks: str) -> None:
+    with pipeline.log() as log:
+        log.append(f"events-{ks}.narrow", 0, b"key", b"no event")
 
     def dead() -> list[Any]:
-        return list(messages(pipeline.status.bootstrap_servers, "dlq-path.narrow"))
+        return list(pipeline.reader.messages(f"dlq-{ks}.narrow"))
 
     (letter,) = eventually(dead, 30, "the dead letter is there")
     headers = dict(letter.headers())
     assert (letter.key(), letter.value()) == (b"key", b"no event")
-    assert headers["__connect.errors.topic"] == b"events-path.narrow"
+    assert headers["__connect.errors.topic"] == f"events-{ks}.narrow".encode()
     assert headers["__connect.errors.partition"] == b"0"
     assert b"not an event" in headers["__connect.errors.exception.message"]
-    pipeline.converges("path.narrow")
+    pipeline.converges(f"{ks}.narrow")

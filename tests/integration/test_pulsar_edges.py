@@ -1,0 +1,409 @@
+"""Pulsar at its edges: Java's readers, schemas that are refused, events that are dropped, topics of others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import uuid
+from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.pipeline import Pipeline, eventually, script, write_properties
+from integration.test_many_connectors import Rest
+from sinks.java_reader import JavaReader
+
+from helenus_schemas import datastax
+from helenus_schemas.change import Change, encode
+from helenus_schemas.key import KeyCodec
+from helenus_schemas.table import Table, read_tables
+from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar_admin import Admin
+from helenus_stack.records import Record
+from helenus_stack.settings import LogName
+from helenus_stack.stack import Stack
+from helenus_stack.status import Status
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),  # a machine that does other things too
+]
+
+NAMESPACE = "persistent/public/default"
+CLASS = {"connector.class": "helenus.CassandraSource"}
+TABLE = "(id int, name text, a text, c text, PRIMARY KEY (id, name)) WITH cdc = true"
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="module")
+def both(stack: Stack) -> Status:
+    """A stack with Kafka and Pulsar."""
+    stack.start("pulsar")
+    return stack.status()
+
+
+@pytest.fixture(scope="module")
+def on_pulsar(both: Status) -> Status:
+    return both.only("pulsar")
+
+
+@pytest.fixture(scope="module")
+def pipeline(on_pulsar: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    """An agent, and a worker whose connectors are made over its REST API."""
+    session.execute("CREATE KEYSPACE edge WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    pipeline = Pipeline(on_pulsar, directory)
+    with Path(pipeline.agent.arguments[1]).open("a") as file:
+        file.write(f"topic.partitions={PARTITIONS}\ntable.include.list=edge\\..*\n")
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect().start().ready(180)
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+@pytest.fixture(scope="module")
+def rest(pipeline: Pipeline) -> Rest:
+    return Rest(pipeline.connector.port)
+
+
+@pytest.fixture(scope="module")
+def admin(on_pulsar: Status) -> Admin:
+    assert on_pulsar.pulsar_admin_url
+    return Admin(on_pulsar.pulsar_admin_url, config(on_pulsar).access)
+
+
+@pytest.fixture(scope="module")
+def java(on_pulsar: Status, tmp_path_factory: pytest.TempPathFactory) -> JavaReader:
+    assert on_pulsar.pulsar_url
+    return JavaReader(tmp_path_factory.mktemp("java"), on_pulsar.pulsar_url)
+
+
+def config(status: Status) -> PulsarConfig:
+    assert status.pulsar_url
+    return PulsarConfig(status.pulsar_url, status.pulsar_admin_url)
+
+
+def connect(pipeline: Pipeline, rest: Rest, table: str, name: str = "", **more: object) -> str:
+    """Make a connector for a table of the keyspace `edge`, or change it."""
+    name = name or table
+    keys = {key.replace("_", "."): str(value) for key, value in more.items()}
+    own = {k: str(v) for k, v in pipeline.connector_properties(f"edge.{table}").items()}
+    rest("PUT", f"/connectors/{name}/config", {**CLASS, **own, "name": name, "settle.timeout.ms": "500", **keys})
+    return name
+
+
+def running(pipeline: Pipeline, rest: Rest, name: str) -> None:
+    eventually(lambda: rest.task(name)["state"] == "RUNNING", 60, lambda: f"{name} runs\n{pipeline.connector.tail()}")
+
+
+def failed(pipeline: Pipeline, rest: Rest, name: str) -> str:
+    """Wait until the connector's task has failed; gives what it says, which is one line."""
+    eventually(lambda: rest.task(name)["state"] == "FAILED", 60, lambda: f"{name} fails\n{pipeline.connector.tail()}")
+    trace: str = rest.task(name)["trace"]
+    assert "\n" not in trace
+    assert "Traceback" not in trace
+    return trace
+
+
+def records(pipeline: Pipeline, topic: str) -> list[Record]:
+    """All of a topic that may not be there yet."""
+    if topic not in pipeline.reader.topics():
+        return []
+    return [pipeline.reader.record(message) for message in pipeline.reader.messages(topic)]
+
+
+def values(pipeline: Pipeline, topic: str) -> list[tuple[Any, Any]]:
+    return [(tuple(r.key.values()), r.value and r.value.get("a")) for r in records(pipeline, topic)]
+
+
+def comes(pipeline: Pipeline, topic: str, key: tuple[Any, ...], a: str | None, seconds: float = 60) -> None:
+    """Wait for a record."""
+    eventually(
+        lambda: (key, a) in values(pipeline, topic),
+        seconds,
+        lambda: f"{key} {a} in {values(pipeline, topic)}\n{pipeline.connector.tail()}\n{pipeline.agent.tail()}",
+    )
+
+
+def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, rest: Rest, java: JavaReader) -> None:
+    """Every form, by the schemas that Java knows from Pulsar: rows, deletes, both sides of an ALTER, all markers."""
+    session.execute(f"CREATE TABLE edge.t {TABLE}")
+    forms = ("key-value-avro", "key-value-json", "json")
+    for form in forms:
+        group = form.replace("-", "")
+        connect(pipeline, rest, "t", form, output_format=form, data_topic=f"java-{form}", query_group=group)
+
+    def told(check: Any) -> None:
+        for form in forms:
+            eventually(
+                lambda form=form: check(f"java-{form}"),
+                60,
+                lambda form=form: f"{form}\n{values(pipeline, f'java-{form}')}\n{pipeline.connector.tail()}",
+            )
+
+    def count(number: int) -> Any:
+        return lambda topic: len({tuple(r.key.values()) for r in records(pipeline, topic)}) >= number
+
+    session.execute("INSERT INTO edge.t (id, name, a) VALUES (1, 'x', '1')")
+    session.execute("INSERT INTO edge.t (id, name, a, c) VALUES (-60, 'ä€', 'ä€', '3')")
+    told(count(2))
+    session.execute("DELETE FROM edge.t WHERE id = 1 AND name = 'x'")
+    session.execute("DELETE FROM edge.t WHERE id = -60")
+    told(count(3))
+    session.execute("ALTER TABLE edge.t ADD b text")
+    session.execute("INSERT INTO edge.t (id, name, a, b, c) VALUES (2, 'n', '1', '2', '3')")
+    told(lambda topic: any((r.value or {}).get("b") == "2" for r in records(pipeline, topic)))
+    session.execute("TRUNCATE edge.t")
+    told(lambda topic: sum(r.headers.get("scope") == b"table" for r in records(pipeline, topic)) == PARTITIONS)
+
+    one, two, three = {"id": 1, "name": "x"}, {"id": -60, "name": "ä€"}, {"id": 2, "name": "n"}
+    marker = {"id": -60, "name": None}
+    old = [(one, {"a": "1", "c": None}), (two, {"a": "ä€", "c": "3"}), (one, None), (marker, None)]
+    new = (three, {"a": "1", "b": "2", "c": "3"})
+    gone = [(None, None)] * PARTITIONS
+
+    def seen(found: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
+        return distinct((m["record"]["key"], m["record"]["value"]) for m in found)
+
+    def distinct(told: Any) -> list[tuple[Any, Any]]:
+        """Each once: a row is told again until it is proven. In any order: partitions are read in turns."""
+        return sorted({json.dumps(pair, ensure_ascii=False): pair for pair in told}.items())
+
+    with ThreadPoolExecutor(2) as pool:
+        reads = [("key-value-avro", "auto"), ("key-value-avro", "typed"), ("key-value-json", "auto"), ("json", "auto")]
+        auto, typed, objects, plain = pool.map(lambda read: java.read(f"java-{read[0]}", read[1]), reads)
+    assert seen(auto) == distinct([*old, new, *gone])
+    assert {m["version"] for m in auto} == {0, 1}
+    assert seen(objects) == distinct([*old, new, *gone])
+    known = [(key, value and {"a": value["a"], "c": value["c"]}) for key, value in (*old, new)]
+    assert seen(typed) == distinct([*known, *gone])
+    told_plain = [m["record"] for m in plain]
+    assert {"a": "1", "b": "2", "c": "3", **three} in told_plain
+    assert told_plain.count(None) >= PARTITIONS
+
+
+def updates(admin: Admin, allowed: bool) -> None:
+    """Whether schemas may change by themselves. The namespace's policy takes a moment."""
+    admin.ask("POST", "namespaces/public/default/isAllowAutoUpdateSchema", allowed)
+    time.sleep(2)
+
+
+def test_a_namespace_whose_schemas_must_not_change(
+    pipeline: Pipeline, session: Any, rest: Rest, admin: Admin, tmp_path: Path
+) -> None:
+    """It is told at once what to change; then a restart by REST does, or the schema that somebody uploads."""
+    session.execute(f"CREATE TABLE edge.fixed {TABLE}")
+    session.execute("INSERT INTO edge.fixed (id, name, a) VALUES (1, 'x', '1')")
+    eventually(lambda: list(pipeline.reader.messages("events-edge.fixed")), 30, "the event is there")
+    updates(admin, False)
+    try:
+        connect(pipeline, rest, "fixed", schema_on_incompatible="new-topic")
+        told = failed(pipeline, rest, "fixed")
+        assert "isAllowAutoUpdateSchema" in told
+        assert "data-edge.fixed" in told
+        assert told.endswith("[broker-refused]")
+        updates(admin, True)
+        rest("POST", "/connectors/fixed/restart?includeTasks=true")
+        comes(pipeline, "data-edge.fixed", (1, "x"), "1")
+        updates(admin, False)
+        session.execute("ALTER TABLE edge.fixed ADD b text")
+        session.execute("INSERT INTO edge.fixed (id, name, a) VALUES (1, 'x', '2')")
+        assert "isAllowAutoUpdateSchema" in failed(pipeline, rest, "fixed")
+        assert not [topic for topic in pipeline.reader.topics() if topic.startswith("data-edge.fixed-")]
+        uploads = schemas(pipeline, "fixed", tmp_path)
+        before = admin.ask("GET", "schemas/public/default/events-edge.fixed/schemas")
+        for topic, schema in uploads.items():
+            admin.ask("POST", f"schemas/public/default/{topic}/schema", schema)
+        after = admin.ask("GET", "schemas/public/default/events-edge.fixed/schemas")
+        assert after == before, "the events' schema is the agent's"
+        rest("POST", "/connectors/fixed/restart?includeTasks=true")
+        comes(pipeline, "data-edge.fixed", (1, "x"), "2")
+    finally:
+        updates(admin, True)
+
+
+def test_a_table_that_is_made_anew_with_another_key(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+    """The agent goes on; the connector stops, or goes on in another topic."""
+    session.execute(f"CREATE TABLE edge.anew {TABLE}")
+    connect(pipeline, rest, "anew")
+    session.execute("INSERT INTO edge.anew (id, name, a) VALUES (1, 'x', '1')")
+    comes(pipeline, "data-edge.anew", (1, "x"), "1")
+    session.execute("DROP TABLE edge.anew")
+    session.execute("CREATE TABLE edge.anew (id text, name text, a text, PRIMARY KEY (id, name)) WITH cdc = true")
+    session.execute("INSERT INTO edge.anew (id, name, a) VALUES ('one', 'x', '1')")
+    told = failed(pipeline, rest, "anew")
+    assert told.endswith("[registry-refused]")
+    assert "schema.on.incompatible=new-topic" in told
+    assert len(told) < 1200, told
+    connect(pipeline, rest, "anew", schema_on_incompatible="new-topic")
+    rest("POST", "/connectors/anew/restart?includeTasks=true")
+    eventually(
+        lambda: [t for t in pipeline.reader.topics() if t.startswith("data-edge.anew-")], 60, pipeline.connector.tail
+    )
+    (topic,) = [t for t in pipeline.reader.topics() if t.startswith("data-edge.anew-")]
+    comes(pipeline, topic, ("one", "x"), "1")
+    assert pipeline.agent.health()[0] == 200
+
+
+def test_a_name_that_avro_has_not(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+    session.execute('CREATE TABLE edge.named (id int PRIMARY KEY, "my col" text) WITH cdc = true')
+    session.execute("INSERT INTO edge.named (id, \"my col\") VALUES (1, '1')")
+    connect(pipeline, rest, "named")
+    connect(pipeline, rest, "named", "namedjson", output_format="key-value-json", data_topic="j", query_group="json")
+    told = failed(pipeline, rest, "namedjson")
+    assert "my col" in told
+    assert "leave the column out" in told
+    assert told.endswith("[table-unsupported]")
+    eventually(lambda: records(pipeline, "data-edge.named"), 60, pipeline.connector.tail)
+    (value,) = {json.dumps(r.value) for r in records(pipeline, "data-edge.named")}
+    assert value == '{"my_col": "1"}'
+
+
+def test_events_that_are_dropped_while_the_connector_is_away(
+    pipeline: Pipeline, session: Any, rest: Rest, admin: Admin
+) -> None:
+    """As by a message TTL, which moves the subscription on: then what nobody waits for goes."""
+    session.execute(f"CREATE TABLE edge.lost {TABLE}")
+    connect(pipeline, rest, "lost")
+    places = [f"{NAMESPACE}/events-edge.lost-partition-{n}" for n in range(PARTITIONS)]
+
+    def write(first: int) -> None:
+        for number in range(first, first + 10):
+            session.execute("INSERT INTO edge.lost (id, name, a) VALUES (%s, 'y', '1')", (number,))
+        eventually(lambda: len(list(pipeline.reader.messages("events-edge.lost"))) == first, 30, f"{first} events")
+
+    write(10)
+    for number in range(10, 20):  # in every partition
+        comes(pipeline, "data-edge.lost", (number, "y"), "1")
+    rest("PUT", "/connectors/lost/pause")
+    write(20)
+    ledgers = [admin.ask("GET", f"{place}/internalStats")["ledgers"][-1]["ledgerId"] for place in places]
+    admin.ask("PUT", f"{NAMESPACE}/events-edge.lost/unload")
+    write(30)
+    time.sleep(2)
+    for place, ledger in zip(places, ledgers, strict=True):
+        admin.ask("POST", f"{place}/subscription/helenus-lost/expireMessages/1")
+        deadline = time.monotonic() + 30
+        while any(kept["ledgerId"] == ledger for kept in admin.ask("GET", f"{place}/internalStats")["ledgers"]):
+            assert time.monotonic() < deadline
+            retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+            admin.ask("POST", f"{NAMESPACE}/events-edge.lost/retention", retention)
+            admin.ask("POST", f"{place}/trim")
+            time.sleep(0.2)
+    rest("PUT", "/connectors/lost/resume")
+    told = failed(pipeline, rest, "lost")
+    assert "events were dropped before helenus-lost had read them" in told
+    assert "events-edge.lost" in told
+    assert told.endswith("[offsets-lost]")
+    connect(pipeline, rest, "lost", errors_data_loss="continue")
+    rest("POST", "/connectors/lost/restart?includeTasks=true")
+    session.execute("INSERT INTO edge.lost (id, name, a) VALUES (2, 'x', '1')")
+    comes(pipeline, "data-edge.lost", (2, "x"), "1")
+    comes(pipeline, "data-edge.lost", (39, "y"), "1")  # what was still there is read
+
+    def lost() -> float:
+        return pipeline.connector.total("helenus_connector_events_lost_total", connector="lost")
+
+    eventually(lambda: lost() == PARTITIONS, 15, lambda: f"{lost()} lost\n{pipeline.connector.tail()}")
+
+
+def schemas(pipeline: Pipeline, name: str, directory: Path) -> dict[str, Any]:
+    """By topic, what `helenus-connector schemas` prints."""
+    own = write_properties(directory / f"{name}.properties", pipeline.connector_properties(f"edge.{name}"))
+    command = [script("helenus-connector"), "schemas", pipeline.connector.arguments[1], str(own)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return {told["topic"]: told["schema"] for told in map(json.loads, done.stdout.splitlines())}
+
+
+def definition(session: Any, name: str) -> Table:
+    return next(t for t in read_tables(session, "edge").values() if t.name == name)
+
+
+def test_events_of_another_agent_on_a_topic_without_partitions(
+    pipeline: Pipeline, session: Any, rest: Rest, admin: Admin, java: JavaReader
+) -> None:
+    """As DataStax's agents have it where brokers make topics by themselves."""
+    session.execute(f"CREATE TABLE edge.theirs {TABLE}")
+    table = definition(session, "theirs")
+    admin.ask("PUT", f"{NAMESPACE}/theirs-edge.theirs")
+    session.execute("INSERT INTO edge.theirs (id, name, a) VALUES (7, 'x', '1')")
+    key = KeyCodec(table).encode([(7).to_bytes(4, "big"), b"x"])
+    java.write("theirs-edge.theirs", datastax.key_schema(table), b64encode(key).decode())
+    connect(pipeline, rest, "theirs", events_topic="theirs-edge.theirs")
+    comes(pipeline, "data-edge.theirs", (7, "x"), "1")
+    assert admin.ask("GET", f"{NAMESPACE}/data-edge.theirs/partitions")["partitions"] == 1
+
+
+def test_dead_letters_are_replayed_once(
+    pipeline: Pipeline, on_pulsar: Status, session: Any, rest: Rest, tmp_path: Path
+) -> None:
+    session.execute(f"CREATE TABLE edge.poison {TABLE}")
+    connect(pipeline, rest, "poison", errors_tolerance="all")
+    session.execute("INSERT INTO edge.poison (id, name, a) VALUES (1, 'x', '1')")
+    comes(pipeline, "data-edge.poison", (1, "x"), "1")
+    log = PulsarLog(config(on_pulsar))
+    log.append("events-edge.poison", 1, b"\xff", b"no event", [("from", b"nowhere")])
+    log.flush(20)
+    log.close()
+    letters = "dlq-edge.poison"
+    eventually(lambda: list(pipeline.reader.messages(letters)), 60, pipeline.connector.tail)
+    (letter,) = pipeline.reader.messages(letters)
+    assert letter.value() == b"no event"
+    assert dict(letter.headers())["__connect.errors.partition"] == b"1"
+    rest("PUT", "/connectors/poison/pause")
+    before = len(list(pipeline.reader.messages("events-edge.poison")))
+    own = pipeline.connector_properties("edge.poison")
+    table = write_properties(tmp_path / "poison.properties", {**own, "name": "poison", "errors.tolerance": "all"})
+    command = [script("helenus-connector"), "replay", pipeline.connector.arguments[1], str(table)]
+    for count in (1, 0):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert f"poison: {count} events replayed from {letters} to events-edge.poison" in done.stdout, done.stderr
+    assert len(list(pipeline.reader.messages("events-edge.poison"))) == before + 1
+    rest("PUT", "/connectors/poison/resume")
+    eventually(lambda: len(list(pipeline.reader.messages(letters))) == 2, 60, pipeline.connector.tail)
+    again = list(pipeline.reader.messages(letters))[-1]
+    assert (again.key(), again.value()) == (letter.key(), letter.value())
+
+
+@pytest.mark.parametrize(("log", "data"), [("pulsar", "kafka"), ("kafka", "pulsar")])
+def test_events_on_one_log_and_records_on_the_other(
+    pipeline: Pipeline, both: Status, session: Any, tmp_path: Path, log: LogName, data: LogName
+) -> None:
+    pipeline.connector.stop()  # its tests are done, and one worker at a time starts sooner
+    name = f"from{log}"
+    session.execute(f"CREATE TABLE edge.{name} {TABLE}")
+    session.execute(f"INSERT INTO edge.{name} (id, name, a) VALUES (1, 'x', '1')")
+    if log == "kafka":  # the agent's are on Pulsar
+        key = KeyCodec(definition(session, name)).encode([(1).to_bytes(4, "big"), b"x"])
+        events = KafkaLog({"bootstrap.servers": both.bootstrap_servers})
+        events.create(f"events-edge.{name}", PARTITIONS, {})
+        events.append(f"events-edge.{name}", 1, key, encode(Change("0" * 32, str(uuid.uuid4()))))
+        events.append(f"events-edge.{name}", 1, b"\xff", b"no event")
+        events.flush(30)
+        events.close()
+    own = Pipeline(both.only(data), tmp_path)
+    try:
+        own.connect(f"edge.{name}", errors_tolerance="all")
+        with Path(own.connector.arguments[1]).open("a") as file:
+            file.write(f"log={log}\ndata.log={data}\nbootstrap.servers={both.bootstrap_servers}\n")
+            file.writelines(f"{k}={v}\n" for k, v in both.pulsar().items())
+        own.connector.start().ready(180)
+        comes(own, f"data-edge.{name}", (1, "x"), "1")
+        if log == "kafka":
+            eventually(lambda: list(own.reader.messages(f"dlq-edge.{name}")), 30, own.connector.tail)
+            done = subprocess.run(
+                [script("helenus-connector"), "replay", *own.connector.arguments[1:]],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert "1 events replayed" in done.stdout, done.stderr
+    finally:
+        own.stop()
