@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from helenus_connector.brokers import planner, read
 from helenus_connector.events import Message, Planner, Range
@@ -92,8 +92,11 @@ class Parts(InputPartition):
         self.parts = tuple(parts)
 
 
-class EventsReader(DataSourceStreamReader):
-    """Plans batches in the driver's planner process, reads ranges in the workers."""
+class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches in the driver's planner process, reads ranges in the workers.
+
+    With the trigger `availableNow` a query reads what is there when it begins, in batches of the usual size, and ends.
+    """
 
     def __init__(self, plan_file: str) -> None:
         self.plan = Plan.load(plan_file)
@@ -106,6 +109,7 @@ class EventsReader(DataSourceStreamReader):
         self._wrong: dict[str, HelenusError] = {}
         self._behind: dict[str, float] = {}
         self._away: str | None = None
+        self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
         # Topics may join long after the start, and what was pending in them is of the run before all the same.
         self._ended = ended(self.plan.pending_file)
@@ -120,6 +124,9 @@ class EventsReader(DataSourceStreamReader):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self.plan.max_batch_size)
 
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._broker().latest(self._known())
+
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """What a batch from `start` may read. Waits a little for events, so that an idle query hardly spins."""
         until = time.monotonic() + _WAIT_S
@@ -128,6 +135,8 @@ class EventsReader(DataSourceStreamReader):
             now = time.time()
             try:
                 latest = self._broker().latest(self._known())
+                if self._target is not None:
+                    latest = {t: self._target[t] for t in latest if t in self._target}
                 begin = self._begin(start["topics"], latest)
                 # A topic that joins is taken in where it begins now, and read by the next batch.
                 if new := {t: n for t, n in self._partitions.items() if t in latest and t not in begin}:
@@ -138,7 +147,11 @@ class EventsReader(DataSourceStreamReader):
                 if not isinstance(limit, ReadAllAvailable):
                     limit = ReadMaxRows(self.plan.max_batch_size)
                 topics = limited(begin, readable, limit, self._broker(), self._wrong)
+                if self._target is not None and self._wrong:
+                    raise next(iter(self._wrong.values()))
             except HelenusError as error:
+                if self._target is not None:
+                    raise  # to end without a word would say that all is done
                 # A broker that is away makes no batch. A client that has met one is let go: it may go by the leaders
                 # of before the broker's restart for ever.
                 self._broker_is(error.what)
@@ -146,14 +159,14 @@ class EventsReader(DataSourceStreamReader):
                 time.sleep(1)
                 return start
             self._broker_is(None)
-            wake = bool(self._wrong or self.plan.held) or now >= self._due()
+            wake = self._target is None and (bool(self._wrong or self.plan.held) or now >= self._due())
             end = {"tick": start["tick"] + wake, "topics": topics}
             if end != start:
                 self._last_batch = now
                 if end["topics"] != start["topics"]:
                     self._last_event = now
                 return end
-            if isinstance(limit, ReadAllAvailable) or time.monotonic() > until:
+            if self._target is not None or isinstance(limit, ReadAllAvailable) or time.monotonic() > until:
                 return start
             # The longer nothing comes, the less often it is asked: the first event of a while waits a little longer.
             time.sleep(min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S))

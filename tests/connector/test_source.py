@@ -249,6 +249,20 @@ def test_a_topic_whose_events_cannot_be_counted_stays_and_the_others_go_on() -> 
     assert list(wrong) == [OTHER]
 
 
+def test_what_is_available_now_is_read_in_batches_and_no_more(tmp_path: Path) -> None:
+    planned = Planned(tmp_path)
+    planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 10})})
+    planned.broker.ends = {TOPIC: {str(p): 8 for p in range(4)}}
+    planned.reader.prepareForTriggerAvailableNow()
+    planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
+    at, steps = offset(0, 0, 0, 0, 0), 0
+    while (end := planned.reader.latestOffset(at, ReadMaxRows(1))) != at:
+        assert sum(end["topics"][TOPIC].values()) - sum(at["topics"][TOPIC].values()) <= 10
+        at, steps = end, steps + 1
+    assert at == offset(0, 8, 8, 8, 8)
+    assert steps == 4
+
+
 class Read:
     """A message as clients give it."""
 
