@@ -381,6 +381,12 @@ def test_cdc_off_and_on(node: Node) -> None:
         "ALTER TABLE s.switched WITH comment = 'x'",
         "ALTER TABLE s.switched ADD w int",
         "CREATE INDEX by_w ON s.switched (w)",
+    )
+    # What comes and goes between two looks at the schema cannot be told from cdc off and on: the agent is to see it.
+    for first, last in ((90, 93), (93, 95)):
+        node.insert("switched", first, last)
+        node.wait(lambda first=first, last=last: arrived(first, last))
+    node.cql(
         "DROP INDEX s.by_w",
         "CREATE MATERIALIZED VIEW s.by_v AS SELECT a, v FROM s.switched WHERE a IS NOT NULL AND v IS NOT NULL"
         " PRIMARY KEY (v, a)",
@@ -389,8 +395,8 @@ def test_cdc_off_and_on(node: Node) -> None:
     node.stop()
     node.cql("CREATE INDEX by_w ON s.switched (w)")
     node.start()
-    node.insert("switched", 90, 100)
-    node.wait(lambda: arrived(90, 100))
+    node.insert("switched", 95, 100)
+    node.wait(lambda: arrived(95, 100))
     assert [len(notices) for notices in node.notices("switched")] == [3] * PARTITIONS
 
 
