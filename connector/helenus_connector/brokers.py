@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from helenus_connector import kafka_events
@@ -76,21 +77,21 @@ def _log(worker: WorkerSettings, which: str) -> Log:
 
 
 def _pulsar(worker: WorkerSettings) -> PulsarConfig:
-    try:
+    with _installed():
         from helenus_sinks.pulsar import PulsarConfig
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
     # Sinks may share a subscription by key. Not exclusive: Spark's workers take turns at a partition.
     return PulsarConfig.of(worker, batches="key")
 
 
 def _pulsar_events() -> ModuleType:
-    try:
+    with _installed():
         from helenus_connector import pulsar_events
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
     return pulsar_events
 
 
-def _missing(error: ModuleNotFoundError) -> HelenusError:
-    return HelenusError(Kind.CONFIG, f"log=pulsar: install helenus[pulsar]: {error}")
+@contextmanager
+def _installed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise HelenusError(Kind.CONFIG, f"log=pulsar: install helenus[pulsar]: {error}") from None
