@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from helenus_connector import kafka_events
@@ -32,7 +33,7 @@ def data_log(worker: WorkerSettings) -> Log:
 def planner(worker: WorkerSettings) -> Planner:
     """For asking after events topics. Raises as `events_log`."""
     if worker.log == "pulsar":
-        found: Planner = _pulsar_events().Planner(_pulsar(worker))
+        found: Planner = _of_pulsar("pulsar_planner").Planner(_pulsar(worker))
         return found
     return kafka_events.Planner(worker.consumer_config)
 
@@ -51,7 +52,9 @@ def read(
     that failed goes no further, the others do.
     """
     if worker.log == "pulsar":
-        found: Iterator[list[Message]] = _pulsar_events().read(_pulsar(worker), places, data_loss, lost, failed)
+        found: Iterator[list[Message]] = _of_pulsar("pulsar_events").read(
+            _pulsar(worker), places, data_loss, lost, failed
+        )
         return found
     return kafka_events.read(worker.consumer_config, places, data_loss, lost, failed)
 
@@ -62,7 +65,7 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
     It is noted as read when more is asked for. Raises HelenusError.
     """
     if worker.log_of_data == "pulsar":
-        found: Iterator[list[Message]] = _pulsar_events().unread(_pulsar(worker), group, topic, partition)
+        found: Iterator[list[Message]] = _of_pulsar("pulsar_events").unread(_pulsar(worker), group, topic, partition)
         return found
     return kafka_events.unread(worker.consumer_config, group, topic, partition)
 
@@ -83,10 +86,9 @@ def _pulsar(worker: WorkerSettings) -> PulsarConfig:
     return PulsarConfig.of(worker, batches="key")
 
 
-def _pulsar_events() -> ModuleType:
+def _of_pulsar(module: str) -> ModuleType:
     with _installed():
-        from helenus_connector import pulsar_events
-    return pulsar_events
+        return import_module(f"helenus_connector.{module}")
 
 
 @contextmanager

@@ -34,7 +34,6 @@ def copy_context(target: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("part", "compiled"), [("agent", True), pytest.param("connector", False, marks=LARGE)])
 def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None:
     source, target = tmp_path / "src", tmp_path / "opt"
@@ -71,5 +70,5 @@ def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None
         else:  # it looks for cdc_raw too, and names nothing else
             assert "cdc_raw is not a directory" in done.stderr
     # What `log=pulsar` takes beside.
-    modules = "helenus_sinks.pulsar" + (", helenus_connector.pulsar_events" if part == "connector" else "")
+    modules = "helenus_sinks.pulsar" + (", helenus_connector.pulsar_planner" if part == "connector" else "")
     subprocess.run([target / "bin" / "python", "-c", f"import {modules}"], cwd=tmp_path, env=bare, check=True)

@@ -1,0 +1,272 @@
+"""Positions in events topics on Pulsar: what the planner asks of a broker, through one connection of our own.
+
+pulsar-client's consumers can't be asked where a subscription stands, and keep messages that nobody reads here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from helenus_connector.events import Range
+from helenus_connector.positions import Offsets
+from helenus_connector.pulsar_events import TIMEOUT_S, offset, offset_of, opened, parts
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.pulsar import PulsarConfig
+from helenus_sinks.pulsar_client import TOPIC_NOT_FOUND, Answered, Client, Connection, end_loop
+
+_END_S = 3.0
+_TIMEOUT_MS = int(TIMEOUT_S * 1000)
+_FEW = 128  # entries whose events are not counted: a thousand each is the most
+_NONE = 2**64 - 1  # an id's way to say -1
+_EXCLUSIVE, _CUMULATIVE, _LATEST, _EARLIEST = 0, 1, 0, 1
+T = TypeVar("T")
+
+
+class Planner:
+    """The `events.Planner` of Pulsar."""
+
+    def __init__(self, config: PulsarConfig) -> None:
+        self._config = config
+        self._client = Client(config.service_url, config.access)
+        self._loop = asyncio.new_event_loop()
+        self._numbers = itertools.count(1)
+        # A consumer for each (topic, subscription), and its connection.
+        self._consumers: dict[tuple[str, str], tuple[Connection, int]] = {}
+        # By topic: how many messages an entry has, of late.
+        self._in_entry: dict[str, float] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._whole: set[str] = set()  # topics without partitions
+        self._refused: set[str] = set()
+        self._committed: set[tuple[str, str, int, int]] = set()
+        self._followed: set[tuple[str, str]] = set()  # subscriptions, by topic, that are where their group is
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        async def ask() -> list[int | BaseException | None]:
+            asked = (self._client.partitions(self._config.name(topic)) for topic in topics)
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        answers = self._run(ask())
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failed and len(failed) == len(answers):
+            raise failed[0]
+        told = {t: None if isinstance(n, BaseException) else n for t, n in zip(topics, answers, strict=True)}
+        self._whole = {*(self._whole - told.keys()), *(topic for topic, found in told.items() if found == 0)}
+        self._followed = {(group, topic) for group, topic in self._followed if topic not in told}
+        return {topic: 1 if found == 0 else found or 0 for topic, found in told.items()}
+
+    def latest(self, partitions: Mapping[str, int]) -> Offsets:
+        places = [(topic, p) for topic, n in partitions.items() for p in range(n)]
+
+        async def ask() -> list[int | HelenusError]:
+            return await asyncio.gather(*(self._end(topic, p) for topic, p in places))
+
+        found: Offsets = {}
+        refused: dict[str, HelenusError] = {}
+        for (topic, p), end in zip(places, self._run(ask()), strict=True):
+            if isinstance(end, HelenusError):
+                refused[topic] = end
+            else:
+                found.setdefault(topic, {})[str(p)] = end
+        for topic, error in refused.items():
+            if not isinstance(error, Answered) or error.code != TOPIC_NOT_FOUND:
+                if refused.keys() >= partitions.keys():
+                    raise error
+                if topic not in self._refused:
+                    structlog.get_logger(__name__).warning("source.refused", topic=topic, error=error.what)
+                self._refused.add(topic)
+        self._refused -= found.keys() - refused.keys()
+        return {topic: ends for topic, ends in found.items() if topic not in refused}
+
+    def earliest(self, partitions: Mapping[str, int]) -> Offsets:
+        """Before all there is."""
+        return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items()}
+
+    def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """Goes by the time of publishing, and by entries."""
+        found: Offsets = {}
+        for topic, n in partitions.items():
+            for p in range(n):
+                with opened(self._config, topic, p, 0) as reader:
+                    reader.seek(timestamp_ms)
+                    there = reader.has_message_available()
+                    found.setdefault(topic, {})[str(p)] = offset_of(reader.read_next(_TIMEOUT_MS)) if there else -1
+        return found
+
+    def size(self, place: Range) -> int:
+        """By how many messages entries had of late. Of several ledgers only the last is counted: the others' sizes are
+        not known.
+        """
+        if place.start >= place.end:
+            return 0
+        ledger, entry, index = parts(place.start)
+        last_ledger, last_entry, last_index = parts(place.end - 1)
+        if ledger != last_ledger:
+            entry = index = 0
+        if entry == last_entry:
+            return last_index - index + 1
+        return max(1, int((last_entry - entry) * self._in_entry.get(place.topic, 1)) + last_index + 1 - index)
+
+    def advance(self, place: Range, events: int) -> int:
+        """Reads the events, unless there are few entries, and less events by `size`, which can be wrong."""
+        if place.start >= place.end:
+            return place.end
+        (ledger, entry, _), (last_ledger, last_entry, _) = parts(place.start), parts(place.end - 1)
+        if ledger == last_ledger and last_entry - entry < _FEW and self.size(place) <= events:
+            return place.end
+        at, count = place.start, 0
+        entries: set[tuple[int, int]] = set()
+        with opened(self._config, place.topic, place.partition, place.start) as reader:
+            while count < events and at < place.end and reader.has_message_available():
+                found = offset_of(reader.read_next(_TIMEOUT_MS))
+                if found >= place.start:
+                    at, count = found + 1, count + 1
+                    entries.add(parts(found)[:2])
+        if entries:
+            self._in_entry[place.topic] = count / len(entries)
+        return min(at, place.end)
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Move a durable subscription: so the broker keeps what is unread, and dashboards see the lag."""
+        places = [(group, t, int(p), at) for t, ends in offsets.items() for p, at in ends.items()]
+        wanted = [place for place in places if place not in self._committed]
+
+        async def tell() -> list[None]:
+            return await asyncio.gather(*(self._acknowledge(*place) for place in wanted))
+
+        self._run(tell())
+        self._committed = {place for place in self._committed if place[0] != group} | set(places)
+
+    def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
+        """Goes by the group's subscription: a message TTL, a backlog quota or somebody's hand moves it past what was
+        not read, and then the broker may drop that. While the start's ledger is there, so is what follows.
+
+        Asks when it is first called for a topic, which makes the subscription, and again when `commit` has found it to
+        be ahead.
+        """
+        places = [
+            (topic, p, at)
+            for topic, by_partition in starts.items()
+            for p, at in by_partition.items()
+            if (group, topic) not in self._followed
+        ]
+
+        async def ask() -> list[Any]:
+            asked = (self._asked(self._place(topic, int(p)), group, "last_id") for topic, p, _ in places)
+            return await asyncio.gather(*asked)
+
+        found = [
+            (topic, p)
+            for (topic, p, at), said in zip(places, self._run(ask()), strict=True)
+            if 0 < at <= _done(said) and self._begins_elsewhere(topic, int(p), at)
+        ]
+        lost = {topic for topic, _ in found}
+        self._followed |= {(group, topic) for topic, _, _ in places if topic not in lost}
+        return found
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        self._client.close()
+        end_loop(self._loop)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def limited() -> T:
+            for _ in range(3):  # connections that were closed while nobody ran the loop are found out
+                await asyncio.sleep(0)
+            return await asyncio.wait_for(work, TIMEOUT_S)
+
+        try:
+            return self._loop.run_until_complete(limited())
+        except asyncio.TimeoutError:
+            what = f"Pulsar does not answer within {TIMEOUT_S:.0f} s"
+            raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._config.service_url) from None
+
+    async def _end(self, topic: str, partition: int) -> int | HelenusError:
+        try:
+            said = await asyncio.wait_for(self._asked(self._place(topic, partition), "", "last_id"), _END_S)
+        except HelenusError as error:
+            return error
+        except asyncio.TimeoutError:
+            what = f"Pulsar does not answer within {_END_S:.0f} s"
+            return HelenusError(Kind.BROKER_UNREACHABLE, what, f"topic {topic}, partition {partition}")
+        end = _behind(said.last_message_id)
+        if end >= 0 and self._ends.get((topic, partition)) != end:
+            self._ends[topic, partition] = end
+            index = parts(end - 1)[2]
+            self._in_entry[topic] = 0.8 * self._in_entry.get(topic, index + 1) + 0.2 * (index + 1)
+        return end
+
+    async def _acknowledge(self, group: str, topic: str, partition: int, at: int) -> None:
+        if not at:
+            return
+        said = await self._asked(self._place(topic, partition), group, "last_id")
+        if _done(said) >= at:
+            self._followed.discard((group, topic))
+        ledger, entry, _ = parts(at)
+        # All before this id: an entry that is read in part stays whole.
+        before = {"ledgerId": ledger, "entryId": entry - 1 if entry else _NONE}
+        if at == _behind(said.last_message_id):
+            before["entryId"] = entry
+        await self._asked(self._place(topic, partition), group, "ack", ack_type=_CUMULATIVE, message_id=[before])
+
+    def _begins_elsewhere(self, topic: str, partition: int, at: int) -> bool:
+        """Whether the first message that is there, from an offset on, is in another ledger."""
+        with opened(self._config, topic, partition, at) as reader:
+            # If nothing is there the next one tells.
+            there = reader.has_message_available()
+            return there and parts(offset_of(reader.read_next(_TIMEOUT_MS)))[0] != parts(at)[0]
+
+    def _place(self, topic: str, partition: int) -> str:
+        full = self._config.name(topic)
+        return full if topic in self._whole else f"{full}-partition-{partition}"
+
+    async def _asked(self, topic: str, group: str, name: str, **fields: Any) -> Any:
+        """The answer to what is asked by a consumer: the group's, or one that reads nothing and leaves no trace."""
+        held = self._consumers.get((topic, group))
+        try:
+            if held is None or held[0].closed or held[1] not in held[0].consumers:
+                held = self._consumers[topic, group] = await self._subscribe(topic, group)
+            connection, number = held
+            return await connection.ask(name, consumer_id=number, **fields)
+        except Answered as error:
+            raise Answered(error.kind, error.what, f"{error.where}, topic {topic}", error.code) from None
+
+    async def _subscribe(self, topic: str, group: str) -> tuple[Connection, int]:
+        # A consumer would make a topic that was deleted, where brokers make topics by themselves.
+        if await self._client.partitions(topic.partition("-partition-")[0]) is None:
+            raise Answered(
+                Kind.BROKER_REFUSED, "Pulsar: there is no such topic", self._config.service_url, TOPIC_NOT_FOUND
+            )
+        connection = await self._client.broker(topic)
+        number = next(self._numbers)
+        where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": _NONE, "entryId": _NONE}}
+        await connection.ask(
+            "subscribe",
+            topic=topic,
+            subscription=group or f"helenus-look-{number}-{id(self)}",
+            subType=_EXCLUSIVE,
+            consumer_id=number,
+            durable=bool(group),
+            **where,
+        )
+        connection.consumers.add(number)
+        return connection, number
+
+
+def _behind(told: Any) -> int:
+    """The offset behind a last message's id, which is behind its whole entry; -1 if there is none."""
+    if _NONE in (told.ledgerId, told.entryId):
+        return -1
+    return offset(told.ledgerId, told.entryId, told.batch_index if told.HasField("batch_index") else 0) + 1
+
+
+def _done(said: Any) -> int:
+    """The offset of the last entry that a subscription does not wait for; -1 if that is none, or not told."""
+    told = said.consumer_mark_delete_position
+    if not said.HasField("consumer_mark_delete_position") or _NONE in (told.ledgerId, told.entryId):
+        return -1
+    return offset(told.ledgerId, told.entryId, 0)
