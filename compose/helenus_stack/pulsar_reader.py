@@ -19,11 +19,10 @@ from helenus_schemas.errors import HelenusError
 from helenus_sinks.pulsar import PulsarConfig
 from helenus_sinks.pulsar_admin import Admin, Refused
 from helenus_stack.errors import StackError
-from helenus_stack.records import GONE, Avro, Record, from_json
+from helenus_stack.records import GONE, PATIENCE_S, Avro, Record, from_json
 from helenus_stack.status import Status
 
 _NOT_FOUND = 404
-_TIMEOUT_MS = 10_000
 _NONE = {"type": "NONE", "data": "null"}
 
 
@@ -77,7 +76,7 @@ class PulsarReader:
         self._client = pulsar.Client(
             self._config.service_url,
             pulsar.AuthenticationToken(self._config.token) if self._config.token else None,
-            _TIMEOUT_MS // 1000,
+            PATIENCE_S,
             tls_trust_certs_file_path=cafile,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
         )
@@ -140,7 +139,7 @@ class PulsarReader:
         reader = self._client.create_reader(self._config.name(name), pulsar.MessageId.earliest)
         try:
             while reader.has_message_available():  # what was there may be kept no longer
-                message = reader.read_next(_TIMEOUT_MS)
+                message = reader.read_next(PATIENCE_S * 1000)
                 told = message.message_id()
                 yield self._message(message)
                 if (told.ledger_id(), told.entry_id(), told.batch_index()) >= last:

@@ -16,6 +16,8 @@ GONE = b"{}"
 """The value of a delete in the form `json`."""
 FRAME = 5
 """Bytes before the Avro in the Confluent wire format."""
+PATIENCE_S = 60
+"""How long a broker may take for an answer: a machine that runs everything is slow at times."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +127,15 @@ def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None
     config = {"bootstrap.servers": bootstrap_servers, "group.id": "helenus-stack", "enable.auto.commit": "false"}
     consumer = Consumer({**config, **(login or {})})
     try:
-        known = consumer.list_topics(topic, timeout=10).topics[topic]
+        known = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic]
         for number in known.partitions:
             place = TopicPartition(topic, number)
-            start, end = consumer.get_watermark_offsets(place, timeout=10)
+            start, end = consumer.get_watermark_offsets(place, timeout=PATIENCE_S)
             at = start
             consumer.assign([TopicPartition(topic, number, start)])
             while at < end:
-                for message in consumer.consume(min(10_000, end - at), timeout=10) or _nothing(topic, number, at):
+                some = consumer.consume(min(10_000, end - at), timeout=PATIENCE_S)
+                for message in some or _nothing(topic, number, at):
                     if message.error():
                         raise KafkaException(message.error())
                     at = message.offset() + 1
@@ -142,4 +145,4 @@ def messages(bootstrap_servers: str, topic: str, login: Mapping[str, str] | None
 
 
 def _nothing(topic: str, partition: int, offset: int) -> list[Message]:
-    raise TimeoutError(f"no message within 10 s: topic {topic}, partition {partition}, offset {offset}")
+    raise TimeoutError(f"no message within {PATIENCE_S} s: topic {topic}, partition {partition}, offset {offset}")

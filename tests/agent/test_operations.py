@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import structlog
 from agent.fakes import HOST, FakeCassandra, FakeLog, Raw, agent_on, write_of
 from agent.standalone import TABLE, acknowledged, number
 from click.testing import CliRunner
+from patience import eventually
 
 from helenus_agent import agent as module
 from helenus_agent import cli
@@ -99,11 +100,8 @@ class Agents:
             file.write(json.dumps([number(record) for record in log.acknowledged]) + "\n")
         return agent
 
-    def wait(self, condition: Any, seconds: float = 30) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+    def wait(self, condition: Callable[[], object]) -> None:
+        eventually(condition, every=0.05)
 
     def stop(self, process: subprocess.Popen[str]) -> str:
         process.send_signal(signal.SIGTERM)

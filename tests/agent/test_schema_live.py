@@ -17,6 +17,7 @@ import pytest
 from cassandra.cluster import Cluster
 from cassandra.policies import ConstantReconnectionPolicy
 from confluent_kafka import Consumer, TopicPartition
+from patience import eventually
 
 from helenus_schemas.change import Change, Scope, decode
 
@@ -144,11 +145,8 @@ class Node:
         """Per partition of a table's topic what concerns the whole table, with its place."""
         return [[(at, c) for at, (key, c) in enumerate(part) if key is None] for part in self.topic(table)]
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, self.out.read_text()[-5000:]
-            time.sleep(0.3)
+    def wait(self, condition: Callable[[], bool]) -> None:
+        eventually(condition, lambda: self.out.read_text()[-5000:], every=0.3)
 
     def insert(self, table: str, first: int, last: int, text: str = "x") -> None:
         query = self.session.prepare(f"INSERT INTO s.{table} (a, v) VALUES (?, ?)")

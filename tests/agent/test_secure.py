@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +23,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from patience import eventually
 
 from helenus_schemas.cassandra import connect
 from helenus_schemas.config import CassandraSettings
@@ -125,11 +125,8 @@ def test_events_arrive_and_no_secret_is_seen(status: Status, session: Any, tmp_p
     passwords = [status.security.password(user) for user in (AGENT, STRANGER, "connector", "admin")]
     agent = start(status, properties(status, tmp_path))
     try:
-        limit = time.monotonic() + 60
-        while events(status) < 100:
-            assert agent.poll() is None
-            assert time.monotonic() < limit
-            time.sleep(0.5)
+        eventually(lambda: agent.poll() is not None or events(status) >= 100)
+        assert agent.poll() is None
         listed = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
     finally:
         agent.send_signal(signal.SIGTERM)

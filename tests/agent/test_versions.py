@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from agent import golden
 from agent.golden import T, i, row
 from confluent_kafka.admin import AdminClient
+from patience import eventually
 
 from helenus_schemas import change
 from helenus_schemas.cassandra import connect
@@ -99,25 +99,23 @@ def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any
             for e in expected
         )
         admin = AdminClient({"bootstrap.servers": kafka})
-        deadline = time.monotonic() + 60
-        while True:
-            known = admin.list_topics(timeout=10).topics
-            found = {
-                name: [(m.key(), change.decode(m.value())) for m in messages(kafka, f"{prefix}g.{name}")]
-                for name in tables
-                if f"{prefix}g.{name}" in known
-            }
-            told = Counter(seen(name, key, what) for name, changes in found.items() for key, what in changes)
-            if told >= wanted or time.monotonic() > deadline:
-                break
+        found: dict[str, list[tuple[bytes, change.Change]]] = {}
+
+        def told() -> Counter[tuple[Any, ...]]:
             assert agent.poll() is None, out.read_text()
-            time.sleep(0.5)
+            known = admin.list_topics(timeout=60).topics
+            for name in tables:
+                if (topic := f"{prefix}g.{name}") in known:
+                    found[name] = [(m.key(), change.decode(m.value())) for m in messages(kafka, topic)]
+            return Counter(seen(name, key, what) for name, changes in found.items() for key, what in changes)
+
+        eventually(lambda: told() >= wanted, lambda: f"{wanted - told()} is told\n{out.read_text()}")
         agent.send_signal(signal.SIGTERM)
-        assert agent.wait(30) == 0
+        assert agent.wait(60) == 0
     finally:
         agent.kill()
         agent.wait()
-    assert told == wanted, out.read_text()
+    assert Counter(seen(name, key, what) for name, changes in found.items() for key, what in changes) == wanted
     changes = [what for changes in found.values() for _, what in changes]
     assert {what.node for what in changes} == {str(local.host_id)}
     # One digest for all that one mutation did, and no other's; every part once.

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from compose.test_observability import HERE, dashboard
-from integration.pipeline import eventually, free_port
+from integration.pipeline import free_port
+from patience import eventually
 
 from helenus_agent import metrics as agent
 from helenus_connector import metrics as connector
@@ -83,27 +84,27 @@ def test_what_we_export_answers_the_dashboard(prometheus: str) -> None:
         found = ask(f"{prometheus}/targets") or {"activeTargets": []}
         return [target["health"] for target in found["activeTargets"]] == ["up", "up"]
 
-    eventually(scraped, 60, "both targets are scraped")
+    eventually(scraped, "both targets are scraped")
     # A rate needs two scrapes between which something happened.
-    deadline = time.monotonic() + 60
     unanswered = []
-    while time.monotonic() < deadline:
+
+    def answered() -> bool:
         for metric in (connector.EVENTS_READ, connector.STATEMENTS, connector.QUERY_SECONDS):
             metric.labels(*LABELS).inc()
         connector.BATCH_SECONDS.observe(0.1)
         agent.FLUSH.observe(0.01)
         time.sleep(1)
-        unanswered = []
+        unanswered.clear()
         for panel in dashboard()["panels"]:
             for target in panel["targets"]:
                 query = target["expr"].replace("$connector", ".*")
                 answer = ask(f"{prometheus}/query", query=query)
                 if not answer or not answer["result"]:
                     unanswered.append(query)
-        if not unanswered:
-            break
-    assert unanswered == []
-    eventually(lambda: "HelenusTaskFailed" in alerts(prometheus), 30, "the alert of the failed task")
+        return not unanswered
+
+    eventually(answered, lambda: f"an answer to {unanswered}")
+    eventually(lambda: "HelenusTaskFailed" in alerts(prometheus), "the alert of the failed task")
 
 
 def alerts(prometheus: str) -> set[str]:

@@ -9,17 +9,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cassandra.cluster import Cluster
 from cassandra.query import tuple_factory
+from patience import PATIENCE_S, eventually
 
 from helenus_schemas.table import read_tables
 from helenus_sinks.kafka import KafkaLog
@@ -44,18 +43,6 @@ def free_port() -> int:
 def write_properties(path: Path, values: Mapping[str, object]) -> Path:
     path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
     return path
-
-
-def eventually(check: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
-    """Wait until `check` answers with something true; returns it. What it last answered goes into the failure."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what if isinstance(what, str) else what()}")
-        time.sleep(0.5)
 
 
 def script(name: str) -> str:
@@ -102,8 +89,8 @@ class Command:
             )
         return self
 
-    def ready(self, seconds: float = 90) -> Command:
-        eventually(self._is_ready, seconds, lambda: f"{self.arguments[0]} is ready; its log ends:\n{self.tail()}")
+    def ready(self) -> Command:
+        eventually(self._is_ready, lambda: f"{self.arguments[0]} is ready; its log ends:\n{self.tail()}")
         return self
 
     def _is_ready(self) -> bool:
@@ -113,7 +100,7 @@ class Command:
 
     def health(self) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health/ready", timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -123,7 +110,7 @@ class Command:
 
     def metrics(self) -> dict[tuple[str, str], float]:
         """Values by name and labels, as in `("helenus_x_total", 'connector="a"')`."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
             return {(name, labels): float(value) for name, labels, value in METRIC.findall(answer.read().decode())}
 
     def total(self, name: str, **labels: str) -> float:
@@ -136,17 +123,17 @@ class Command:
         self.process.kill()
         self.process.wait()
 
-    def dies(self, seconds: float = 120) -> int:
+    def dies(self) -> int:
         """Wait for its end; returns the exit status."""
         assert self.process is not None
-        return self.process.wait(seconds)
+        return self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
         """SIGTERM; it must end within seconds."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
@@ -245,7 +232,7 @@ class Pipeline:
         finally:
             cluster.shutdown()
 
-    def converges(self, table: str, seconds: float = 60) -> None:
+    def converges(self, table: str) -> None:
         """Wait until topic and table agree and no key waits, then check that every event is accounted for."""
         name = table.replace(".", "-")
         found: list[Difference] = []
@@ -260,11 +247,11 @@ class Pipeline:
             return not found
 
         try:
-            eventually(settled, seconds, f"{table} converges")
+            eventually(settled, f"{table} converges")
         except AssertionError:
             shown = "\n".join(map(str, found[:10]))
             raise AssertionError(
-                f"{table} has not converged in {seconds} s, {len(found)} keys differ:\n{shown}\n"
+                f"{table} has not converged, {len(found)} keys differ:\n{shown}\n"
                 f"connector:\n{self.connector.tail()}\nagent:\n{self.agent.tail()}"
             ) from None
         self.adds_up(name)
@@ -282,7 +269,7 @@ class Pipeline:
             counts[:] = [total(metrics, f"helenus_connector_{name}", connector=connector) for name in names]
             return counts[0] == counts[1] + counts[2]
 
-        eventually(agree, 15, lambda: "{} events read, {} done, {} pending".format(*counts))
+        eventually(agree, lambda: "{} events read, {} done, {} pending".format(*counts))
 
     def stop(self) -> None:
         for command in (getattr(self, "connector", None), self.agent):

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import requests
-from integration.pipeline import eventually
 from kafka_connect.kafka_connect import KafkaConnect
+from patience import eventually
 
 FREE = {"config", "partition", "offset"}
 """Maps whose keys belong to the connector."""
@@ -76,7 +76,7 @@ class Side:
 
         self.noting = False
         try:
-            eventually(is_enough, 90, f"{what} is {told}")
+            eventually(is_enough, f"{what} is {told}")
         except AssertionError:
             raise AssertionError(f"{self.base}: {what} is not {told}: {seen[0]}") from None
         finally:

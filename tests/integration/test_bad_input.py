@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from integration.pipeline import Pipeline, eventually, free_port, script, write_properties
+from integration.pipeline import Pipeline, free_port, script, write_properties
+from patience import eventually
 
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
@@ -177,7 +178,7 @@ def test_a_right_password(pipeline: Pipeline, guarded: Status, tmp_path: Path) -
         pipeline, tmp_path, cassandra_config=guarded.nodes[0].cassandra_yaml, http_port=pipeline.agent.port, **login
     )
     pipeline.agent.start().ready()
-    eventually(lambda: pipeline.agent.health()[0] == 200, 20, "the agent is ready")
+    eventually(lambda: pipeline.agent.health()[0] == 200, "the agent is ready")
     assert pipeline.agent.stop() == 0
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import requests
-from integration.pipeline import Pipeline, eventually
+from integration.pipeline import Pipeline
 from integration.side_by_side import Side, different, drive
 from kafka_connect.kafka_connect import KafkaConnect
+from patience import eventually
 
 from helenus_stack.records import messages
 from helenus_stack.stack import Stack
@@ -79,7 +80,7 @@ def reaches(client: KafkaConnect, name: str, state: str) -> None:
         told = client.get_connector_status(name)
         return [told["connector"]["state"], *(task["state"] for task in told["tasks"])]
 
-    eventually(lambda: set(states()) == {state}, 90, f"{name} is {state}: {states()}")
+    eventually(lambda: set(states()) == {state}, f"{name} is {state}: {states()}")
 
 
 def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
@@ -89,7 +90,7 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
         return [record.value for record in pipeline.records(TABLE) if record.key == {"p": p}]
 
     def arrives(p: int, value: Any) -> None:
-        eventually(lambda: told(p)[-1:] == [value], 60, f"{p} is {value}: {told(p)}")
+        eventually(lambda: told(p)[-1:] == [value], f"{p} is {value}: {told(p)}")
 
     client.create_connector({"name": "live", "config": config})
     reaches(client, "live", "RUNNING")
@@ -110,7 +111,7 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
     reaches(client, "live", "STOPPED")
     assert requests.delete(f"{base}/connectors/live/offsets", timeout=30).status_code == 200
     client.resume_connector("live")
-    eventually(lambda: all(len(told(p)) > count for p, count in before.items()), 60, "all rows are told again")
+    eventually(lambda: all(len(told(p)) > count for p, count in before.items()), "all rows are told again")
 
 
 def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
@@ -125,7 +126,7 @@ def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: st
         events = sum(1 for _ in messages(pipeline.status.bootstrap_servers, f"events-{TABLE}"))
         return events == sum(place["offset"]["offset"] for place in told()["offsets"])
 
-    eventually(all_done, 60, "all events are done")
+    eventually(all_done, "all events are done")
     client.pause_connector("live")
     kept = client.get_connector("live")
     offsets = told()
@@ -138,6 +139,6 @@ def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: st
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (4, 'four', 'fourth')")
     client.resume_connector("live")
     reaches(client, "live", "RUNNING")
-    eventually(lambda: [r for r in pipeline.records(TABLE) if r.key == {"p": 4}], 60, "what came meanwhile is told")
+    eventually(lambda: [r for r in pipeline.records(TABLE) if r.key == {"p": 4}], "what came meanwhile is told")
     client.delete_connector("live")
     assert client.list_connectors() == []

@@ -58,7 +58,8 @@ import pytest
 from cassandra.metadata import Murmur3Token
 from cassandra.query import BatchStatement, BatchType
 from confluent_kafka import Message, Producer
-from integration.pipeline import Pipeline, eventually, write_properties
+from integration.pipeline import Pipeline, write_properties
+from patience import eventually
 
 from helenus_schemas import avro, names
 from helenus_schemas.change import decode
@@ -68,7 +69,7 @@ from helenus_stack.records import Record, bare, messages, read
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 FORMS = {"av": "key-value-avro", "kv": "key-value-json", "js": "json"}
 TABLES = {
@@ -147,7 +148,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
             form = FORMS.get(table[:2], "key-value-avro")
             properties = {**pipeline.connector_properties(table), "output.format": form}
             write_properties(directory / f"{table}.properties", properties)
-        pipeline.connector.start().ready(300)
+        pipeline.connector.start().ready()
         yield pipeline
         assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
     finally:
@@ -264,7 +265,7 @@ def test_batch_insert(pipeline: Pipeline, session: Any, form: str) -> None:
         for n in range(1000):
             batch.add(insert, (f"p{project}", f"http://{n}", n))
         session.execute(batch)
-    pipeline.converges(table, 120)
+    pipeline.converges(table)
     assert len(pipeline.records(table)) == 10_000, "exactly"
 
 
@@ -300,7 +301,7 @@ def test_read_timeout(pipeline: Pipeline, session: Any, stack: Stack) -> None:
     assert pipeline.connector.process is not None
     pid = pipeline.connector.process.pid
     for form in FORMS:
-        pipeline.converges(f"{form}.cut", 90)
+        pipeline.converges(f"{form}.cut")
         assert len(last(pipeline, f"{form}.cut")) == 3
     assert pipeline.connector.process.pid == pid
     assert pipeline.connector.process.poll() is None, "no restart"
@@ -328,18 +329,18 @@ def test_agent_multithread_processing(pipeline: Pipeline, session: Any) -> None:
     quarter = bytes(1 << 20)
     for k in range(200):
         session.execute(insert, (k, quarter))
-    eventually(lambda: len(events(pipeline, "av.agent")) >= 200, 60, "200 events")
+    eventually(lambda: len(events(pipeline, "av.agent")) >= 200, "200 events")
     told = [decode(m.value()) for m in events(pipeline, "av.agent")]
     assert len({(c.segment, c.position) for c in told}) == len(told) == 200
     raw = Path(pipeline.status.nodes[0].cdc_raw)
-    eventually(lambda: len(list(raw.glob("*.log"))) <= 3, 60, "the segments are deleted")
+    eventually(lambda: len(list(raw.glob("*.log"))) <= 3, "the segments are deleted")
 
 
 def test_agent_near_real_time_processing(pipeline: Pipeline, session: Any) -> None:
     before = len(events(pipeline, "av.agent"))
     for n in range(10):
         session.execute(f"INSERT INTO av.agent (k, v) VALUES ({1000 + n}, 0x)")
-        eventually(lambda: len(events(pipeline, "av.agent")) == before + n + 1, 10, "the event is there")  # noqa: B023
+        eventually(lambda: len(events(pipeline, "av.agent")) == before + n + 1, "the event is there")  # noqa: B023
     told = [decode(m.value()) for m in events(pipeline, "av.agent")]
     assert len({(c.segment, c.position) for c in told}) == before + 10
 
@@ -351,7 +352,7 @@ def test_agent_partitioned_topic(pipeline: Pipeline, session: Any) -> None:
     def told() -> list[Message]:
         return [m for m in events(pipeline, "av.agent") if 2000 <= _int(m.key()) < 2100]
 
-    found = eventually(lambda: len(told()) == 100 and told(), 30, "100 events")
+    found = eventually(lambda: len(told()) == 100 and told(), "100 events")
     for event in found:
         token = Murmur3Token.hash_fn(_int(event.key()).to_bytes(4, "big"))
         assert event.partition() == names.partition(token, 3)
@@ -406,5 +407,5 @@ def test_types_of_a_case_sensitive_keyspace(pipeline: Pipeline, session: Any) ->
     session.execute('DROP TYPE "Case"."Point"')
     session.execute('INSERT INTO "Case"."T" ("K") VALUES (2)')
     # The record of row 1 stays as it was when the table had another column.
-    record = eventually(lambda: last(pipeline, "Case.T").get((2,)), 60, "the record of a table of its key alone")
+    record = eventually(lambda: last(pipeline, "Case.T").get((2,)), "the record of a table of its key alone")
     assert record.value == {"K": 2}

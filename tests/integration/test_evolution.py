@@ -15,7 +15,8 @@ from typing import Any
 import fastavro
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from integration.pipeline import Pipeline, eventually
+from integration.pipeline import Pipeline
+from patience import eventually
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
@@ -53,7 +54,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
     pipeline = Pipeline(status, directory)
     try:
         pipeline.agent.start().ready()
-        pipeline.connect(TABLE, AGAIN, schema_on_incompatible="new-topic").start().ready(240)
+        pipeline.connect(TABLE, AGAIN, schema_on_incompatible="new-topic").start().ready()
         yield pipeline
     finally:
         pipeline.stop()
@@ -103,11 +104,11 @@ def test_alter_table_and_type_at_load(pipeline: Pipeline, session: Any, registry
             session.execute("ALTER " + alter.format(t=TABLE))
             writer.clustering = "d" if "RENAME c" in alter else "c"
             session.execute(f"INSERT INTO {TABLE} " + insert.format())
-            eventually(lambda: last_key(pipeline)[9] == step, 90, f"a record after ALTER {alter}")  # noqa: B023
+            eventually(lambda: last_key(pipeline)[9] == step, f"a record after ALTER {alter}")  # noqa: B023
     assert writer.written > 300
     # A field's value is under its name of then, in a record of before, until the row is written again.
     session.execute(f"INSERT INTO {TABLE} (k, d, pl) VALUES (9, 5, {{street: 's', number: 1, town: 'w'}})")
-    pipeline.converges(TABLE, 150)
+    pipeline.converges(TABLE)
     shown = {tuple(r.key.values()): r.value for r in pipeline.records(TABLE) if r.key["k"] == 9}
     assert [bool(shown[9, c]) for c in range(1, 8)] == [True] * 7
     assert shown[9, 2]["added"] == {"a": 1}  # type: ignore[index]
@@ -140,7 +141,7 @@ def test_old_and_new_readers_read_every_record(pipeline: Pipeline, registry: Sch
 def test_a_table_made_anew_with_another_key_goes_on_in_a_new_topic(pipeline: Pipeline, session: Any) -> None:
     for k in range(20):
         session.execute(f"INSERT INTO {AGAIN} (k, v) VALUES ({k}, 1)")
-    pipeline.converges(AGAIN, 150)
+    pipeline.converges(AGAIN)
     for k in range(20):
         session.execute(f"INSERT INTO {AGAIN} (k, v) VALUES ({k}, 2)")
     session.execute(f"DROP TABLE {AGAIN}")
@@ -150,12 +151,10 @@ def test_a_table_made_anew_with_another_key_goes_on_in_a_new_topic(pipeline: Pip
         session.execute(f"INSERT INTO {AGAIN} (a, b, v) VALUES ('x', {b}, 3)")
     made = session.execute("SELECT id FROM system_schema.tables WHERE keyspace_name='evolution' AND table_name='again'")
     topic = f"{AGAIN}-{str(made.one().id)[:8]}"
-    records = eventually(
-        lambda: complete(pipeline, topic), 150, f"records on data-{topic}: {pipeline.connector.tail()}"
-    )
+    records = eventually(lambda: complete(pipeline, topic), f"records on data-{topic}: {pipeline.connector.tail()}")
     assert {(r.key["a"], r.key["b"], r.value["v"]) for r in records} == {("x", b, 3) for b in range(20)}
     assert all("k" in r.key for r in pipeline.records(AGAIN))
-    eventually(lambda: not pipeline.connector.total("helenus_connector_keys_pending"), 30, "no key waits for ever")
+    eventually(lambda: not pipeline.connector.total("helenus_connector_keys_pending"), "no key waits for ever")
     pipeline.adds_up("evolution-again")
 
 

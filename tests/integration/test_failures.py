@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline, eventually
+from integration.pipeline import Pipeline
 from integration.workload import Workload, create
+from patience import eventually
 
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
@@ -88,7 +89,7 @@ def test_driver_killed_between_flush_and_commit(pipeline: Pipeline, workload: Wo
     pipeline.connector.start(HELENUS_FAILPOINT="connector.before-commit:4")
     with workload:
         assert pipeline.connector.dies() == -signal.SIGKILL
-        assert eventually(lambda: not spark_processes(pipeline), 10, "Spark ends with its driver")
+        assert eventually(lambda: not spark_processes(pipeline), "Spark ends with its driver")
         pipeline.connector.start().ready()
     pipeline.converges(table)
 
@@ -106,7 +107,7 @@ def kill_worker(pipeline: Pipeline, workload: Workload, point: str, killed: Path
     pipeline.connector.stop()
     pipeline.connector.start(HELENUS_FAILPOINT=f"{point}:3@{killed}").ready()
     with workload:
-        eventually(killed.exists, 60, "a Python worker is killed")
+        eventually(killed.exists, "a Python worker is killed")
         time.sleep(2)
     pipeline.converges(workload.table)
     assert pipeline.connector.process is not None
@@ -116,7 +117,7 @@ def kill_worker(pipeline: Pipeline, workload: Workload, point: str, killed: Path
 def test_brokers_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, log: LogName, table: str) -> None:
     with workload, away(stack, log):
         time.sleep(OUTAGE_S)
-    pipeline.converges(table, 120)
+    pipeline.converges(table)
 
 
 @ON_KAFKA
@@ -129,7 +130,7 @@ def test_registry_stopped_while_the_table_is_altered(
         time.sleep(OUTAGE_S / 2)
         assert pipeline.connector.health()[0] == 503
         assert "registry" in pipeline.connector.health()[1]
-    pipeline.converges(table, 120)
+    pipeline.converges(table)
     assert any(r.value and "later" in r.value for r in pipeline.records(table))
 
 
@@ -138,7 +139,7 @@ def test_cassandra_stopped(pipeline: Pipeline, workload: Workload, stack: Stack,
     with workload, away(stack, "cassandra"):
         time.sleep(OUTAGE_S)
     assert workload.failed, "the workload met the outage"
-    pipeline.converges(table, 120)
+    pipeline.converges(table)
 
 
 @ON_KAFKA
@@ -149,15 +150,15 @@ def test_cassandra_killed(pipeline: Pipeline, workload: Workload, stack: Stack, 
         stack.kill("cassandra")
         stack.start("cassandra")
         time.sleep(1)
-    pipeline.converges(table, 120)
+    pipeline.converges(table)
 
 
 def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline, table: str) -> None:
     """And nothing is skipped: the next start meets it again."""
     with pipeline.log() as log:
         log.append(f"events-{table}", 0, b"key", b"no event")
-    assert pipeline.connector.dies(90) == 1
-    assert pipeline.connector.start().dies(90) == 1
+    assert pipeline.connector.dies() == 1
+    assert pipeline.connector.start().dies() == 1
     told = pipeline.connector.tail(1)
     assert f"topic events-{table}, partition 0, offset" in told
     assert "errors.tolerance=all" in told
@@ -165,7 +166,7 @@ def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline,
 
 def test_nothing_is_left_behind(pipeline: Pipeline) -> None:
     assert pipeline.agent.stop() == 0
-    assert eventually(lambda: not spark_processes(pipeline), 10, "Spark ends with its driver")
+    assert eventually(lambda: not spark_processes(pipeline), "Spark ends with its driver")
     pid = pipeline.connector.process.pid if pipeline.connector.process else 0
     assert not list(Path("/dev/shm").glob(f"helenus-{pid}-*"))
 

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import javaproperties
 import psycopg
 import pytest
-from integration.pipeline import Pipeline, eventually
+from integration.pipeline import Pipeline
+from patience import eventually
 from psycopg.rows import dict_row
 
 from helenus_stack import connect
@@ -95,7 +96,6 @@ def test_the_worker_is_the_documented_one() -> None:
         assert worker[key] == re.sub("kafka:|registry:", "127.0.0.1:", value)
 
 
-@pytest.mark.timeout(600)  # the first time it fetches a hundred jars
 def test_the_sinks_table_becomes_the_table(pipeline: Pipeline, session: Any, database: Any) -> None:
     writer = Writer(session)
     writer.rows(20, MARKED)
@@ -127,7 +127,7 @@ def test_the_sinks_table_becomes_the_table(pipeline: Pipeline, session: Any, dat
         return found == expected
 
     try:
-        eventually(agree, 60, "PostgreSQL agrees")
+        eventually(agree, "PostgreSQL agrees")
     except AssertionError:
         differ = [(key, found.get(key), expected.get(key)) for key in {*found, *expected}]
         differ = [(key, ours, theirs) for key, ours, theirs in differ if ours != theirs]

@@ -15,8 +15,9 @@ import pytest
 from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
 from cassandra.concurrent import execute_concurrent_with_args
-from integration.pipeline import Pipeline, eventually, script, write_properties
+from integration.pipeline import Pipeline, script, write_properties
 from integration.staged import Staged, headers, keys
+from patience import eventually
 
 from helenus_connector.gate import Event
 from helenus_schemas.change import Scope, decode
@@ -253,7 +254,7 @@ def _is_back(session: Any) -> None:
         except (DriverException, NoHostAvailable):
             return False
 
-    eventually(answers, 60, "the driver reaches Cassandra again")
+    eventually(answers, "the driver reaches Cassandra again")
 
 
 @pytest.fixture
@@ -273,7 +274,7 @@ def test_a_value_of_5_mb_where_the_broker_takes_1(
 ) -> None:
     """From the commit log to the topic, by every policy, and whole when the limits are raised. Nothing stalls."""
     value = random.Random(2).randbytes(FIVE_MB)
-    eventually(lambda: _answers(session), 60, "the driver is connected again")
+    eventually(lambda: _answers(session), "the driver is connected again")
     stage = staged("k int PRIMARY KEY, a int, w blob")
     table = f"large.{stage.settings.table}"
     insert = session.prepare(f"INSERT INTO {table} (k, a, w) VALUES (?, ?, ?)")
@@ -284,7 +285,7 @@ def test_a_value_of_5_mb_where_the_broker_takes_1(
         pipeline.agent.start().ready()
         for k in range(3):
             session.execute(insert, (k, k, value if k == 1 else b"w"))
-        sent = eventually(lambda: _complete(status, stage.settings.events, 3), 60, "the agent's events")
+        sent = eventually(lambda: _complete(status, stage.settings.events, 3), "the agent's events")
         assert pipeline.agent.stop() == 0
     finally:
         pipeline.stop()

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from integration.pipeline import Pipeline, eventually
+from integration.pipeline import Pipeline
+from patience import eventually
 
 from helenus_stack.status import Status
 
@@ -58,7 +59,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
         pipeline.connect("many.all", *OTHERS, settle_timeout_ms=1000)
         every = directory / "many.all.properties"
         every.write_text(every.read_text().replace("table=all", "table=s.*"))
-        pipeline.connector.start().ready(180)
+        pipeline.connector.start().ready()
         yield pipeline
     finally:
         pipeline.stop()
@@ -94,11 +95,10 @@ class Writer:
         self._thread.join()
 
 
-def agrees(pipeline: Pipeline, *tables: str, seconds: float = 60) -> None:
+def agrees(pipeline: Pipeline, *tables: str) -> None:
     for table in tables:
         eventually(
             lambda table=table: not pipeline.differences(table),
-            seconds,
             lambda table=table: f"{table} converges\n{pipeline.connector.tail()}",
         )
 
@@ -129,7 +129,7 @@ def test_a_paused_connector_waits_and_catches_up(pipeline: Pipeline, session: An
 def test_a_new_table_that_matches_is_taken_in(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     session.execute("CREATE TABLE many.snew (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
     session.execute("INSERT INTO many.snew (k, c, v) VALUES (1, 2, 'three')")
-    eventually(lambda: rest.task("many-all", len(SMALL))["state"] == "RUNNING", 60, "the table is taken in")
+    eventually(lambda: rest.task("many-all", len(SMALL))["state"] == "RUNNING", "the table is taken in")
     agrees(pipeline, "many.snew")
 
 
@@ -138,14 +138,14 @@ def test_a_failing_task_leaves_the_others_alone(pipeline: Pipeline, session: Any
     poison = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
     poison.produce("events-many.one", b"no event", b"\x02\x02", partition=0)
     poison.flush(10)
-    eventually(lambda: rest.task("many-one")["state"] == "FAILED", 30, "the task fails")
+    eventually(lambda: rest.task("many-one")["state"] == "FAILED", "the task fails")
     assert "poison-event" in rest.task("many-one")["trace"]
     with Writer(session, *OTHERS):
         time.sleep(2)
     agrees(pipeline, "many.two")
     assert rest.task("many-two")["state"] == "RUNNING"
     rest("POST", "/connectors/many-one/restart?includeTasks=true&onlyFailed=true")
-    eventually(lambda: rest.task("many-one")["state"] == "FAILED", 30, "it is met again, not skipped")
+    eventually(lambda: rest.task("many-one")["state"] == "FAILED", "it is met again, not skipped")
     config = rest("GET", "/connectors/many-one/config")
     rest("PUT", "/connectors/many-one/config", {**config, "errors.tolerance": "all"})
     agrees(pipeline, "many.one")
@@ -165,7 +165,7 @@ def test_a_connector_whose_cassandra_is_away_leaves_the_others_alone(
     assert rest.task("away")["state"] == "UNASSIGNED"
     assert pipeline.connector.health()[0] == 503
     rest("DELETE", "/connectors/away")
-    eventually(lambda: pipeline.connector.health()[0] == 200, 30, "the worker is well again")
+    eventually(lambda: pipeline.connector.health()[0] == 200, "the worker is well again")
 
 
 def test_a_connector_is_reset_and_tells_all_again(pipeline: Pipeline, rest: Rest) -> None:
@@ -178,7 +178,7 @@ def test_a_connector_is_reset_and_tells_all_again(pipeline: Pipeline, rest: Rest
     rest("DELETE", "/connectors/many-two/offsets")
     assert sum(o["offset"]["offset"] for o in rest("GET", "/connectors/many-two/offsets")["offsets"]) == 0
     rest("PUT", "/connectors/many-two/resume")
-    eventually(lambda: len(pipeline.records("many.two")) >= before + 20, 30, "its rows are told again")
+    eventually(lambda: len(pipeline.records("many.two")) >= before + 20, "its rows are told again")
     agrees(pipeline, "many.two")
 
 
@@ -194,18 +194,18 @@ def test_states_configurations_and_positions_survive_a_restart(pipeline: Pipelin
     agrees(pipeline, "many.one")
     pipeline.connector.kill()
     pipeline.connector.start()
-    eventually(lambda: _answers(rest), 60, "REST answers")
+    eventually(lambda: _answers(rest), "REST answers")
     assert rest("GET", "/connectors/many-two/status")["connector"]["state"] == "PAUSED"
     assert rest("GET", "/connectors/many-one/config")["errors.tolerance"] == "all"
     assert rest("GET", "/connectors/made-over-rest/config")["query.group"] == "second"
-    pipeline.connector.ready(180)
+    pipeline.connector.ready()
     with Writer(session, *OTHERS, "many.s00"):
         time.sleep(2)
     agrees(pipeline, "many.one", "many.s00")
     assert pipeline.differences("many.two")
     rest("PUT", "/connectors/many-two/resume")
     agrees(pipeline, "many.two")
-    eventually(lambda: rest("GET", "/connectors/made-over-rest/topics"), 10, "the second group runs")
+    eventually(lambda: rest("GET", "/connectors/made-over-rest/topics"), "the second group runs")
     rest("DELETE", "/connectors/made-over-rest")
 
 

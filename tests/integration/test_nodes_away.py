@@ -20,8 +20,8 @@ from cassandra import ConsistencyLevel, ReadTimeout
 from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import BoundStatement, SimpleStatement
-from integration.pipeline import eventually
 from integration.staged import Staged
+from patience import eventually
 
 from helenus_connector.gate import Event
 from helenus_connector.settle import Pending
@@ -79,7 +79,7 @@ class Away(Staged):
                 return False
             return all(host.is_up for host in self.session.cluster.metadata.all_hosts())
 
-        eventually(answer, 90, "all nodes answer")
+        eventually(answer, "all nodes answer")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_proof_that_no_read_can_give_keeps_no_batch_waiting(three: Stack, stag
         waiting = staged.done([], waiting).found
         return not waiting
 
-    eventually(all_are_proven, 60, "all are there again")
+    eventually(all_are_proven, "all are there again")
     assert len(staged.records()) == records, "and nothing has changed"
 
 
@@ -195,7 +195,7 @@ def test_a_key_that_is_never_proven_holds_up_no_other(staged: Away, monkeypatch:
         waiting = staged.done([], waiting).found
         return len(waiting) == 1
 
-    eventually(one_is_left, 60, "all others are proven")
+    eventually(one_is_left, "all others are proven")
     assert staged.codec.decode(waiting[0].key)[0] == staged.keys[10]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from integration.pipeline import Pipeline, eventually
+from integration.pipeline import Pipeline
 from integration.staged import Staged, keys
+from patience import eventually
 
 from helenus_connector.kafka_events import Range, read
 from helenus_schemas.errors import HelenusError, Kind
@@ -70,7 +71,7 @@ def test_a_node_that_hangs_fails_the_batch_soon(staged: Staged, stack: Stack) ->
     assert error.value.kind is Kind.CASSANDRA_READ
     assert staged.stage._reader.statements - before < 60
     staged.log.close()
-    outcome = eventually(lambda: published(staged, events), 30, "the node answers again")
+    outcome = eventually(lambda: published(staged, events), "the node answers again")
     assert outcome.published == 200
 
 
@@ -88,7 +89,7 @@ def test_a_node_that_hangs_for_a_moment_is_waited_for(staged: Staged, stack: Sta
     timer = threading.Timer(0.5, stack.resume, ["cassandra"])
     timer.start()
     try:
-        outcome = published(staged, events) or eventually(lambda: published(staged, events), 30, "the node answers")
+        outcome = published(staged, events) or eventually(lambda: published(staged, events), "the node answers")
     finally:
         timer.join()
     assert outcome.published == 200
@@ -157,14 +158,13 @@ def produce(status: Status, pipeline: Pipeline) -> None:
 
 def test_events_that_expire_while_the_connector_is_down(pipeline: Pipeline, session: Any) -> None:
     """Those of the last test, and more: they are counted, and the connector goes on."""
-    eventually(lambda: events_of(pipeline.status) >= 3, 30, "the agent goes on")
+    eventually(lambda: events_of(pipeline.status) >= 3, "the agent goes on")
     ends = delete_before(pipeline.status, f"events-{TABLE}", -1)
     assert ends
     pipeline.connector.start().ready()
     name = TABLE.replace(".", "-")
     eventually(
         lambda: pipeline.connector.total("helenus_connector_events_lost_total", connector=name) >= 2,
-        60,
         "lost events are counted",
     )
     assert "events.lost" in pipeline.connector.log.read_text()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline, eventually
+from integration.pipeline import Pipeline
 from integration.workload import Workload, create
+from patience import eventually
 
 from helenus_stack.records import Record
 from helenus_stack.settings import LogName
@@ -169,7 +170,7 @@ def test_a_truncation_is_a_marker_in_every_partition(pipeline: Pipeline, session
     session.execute(f"TRUNCATE {ks}.only_keys")
     for a in range(5):
         session.execute(f"INSERT INTO {ks}.only_keys (a, b) VALUES ({a}, 'new')")
-    eventually(lambda: len(truncations(pipeline, ks)) >= 4, 30, "a marker in each of the four partitions")
+    eventually(lambda: len(truncations(pipeline, ks)) >= 4, "a marker in each of the four partitions")
     pipeline.converges(f"{ks}.only_keys")
     assert sorted(r.partition for r in truncations(pipeline, ks)) == [0, 1, 2, 3]
     named = {"table": f"{ks}.only_keys"} if pipeline.status.log == "kafka" else {}  # a key of Pulsar has one schema
@@ -203,7 +204,6 @@ def test_a_column_added_by_alter_appears_within_a_second_of_the_next_write(
     written = time.time()
     record = eventually(
         lambda: next((r for r in pipeline.records(f"{ks}.narrow") if r.value and r.value.get("added")), None),
-        30,
         "added",
     )
     assert record.value == {"added": {"x": 1}, "v": 2}
@@ -230,7 +230,7 @@ def test_copies_of_settled_changes_are_dropped(pipeline: Pipeline, session: Any,
     with pipeline.log() as log:
         for copy in copies:
             log.append(copy.topic(), copy.partition(), copy.key(), copy.value())
-    eventually(lambda: settled() >= already + len(copies), 30, "copies are counted as settled")
+    eventually(lambda: settled() >= already + len(copies), "copies are counted as settled")
     pipeline.adds_up(f"{ks}-narrow")
     assert len(pipeline.records(f"{ks}.narrow")) == before
 
@@ -242,7 +242,7 @@ def test_an_event_that_cannot_be_decoded_goes_to_the_dead_letter_topic(pipeline:
     def dead() -> list[Any]:
         return list(pipeline.reader.messages(f"dlq-{ks}.narrow"))
 
-    (letter,) = eventually(dead, 30, "the dead letter is there")
+    (letter,) = eventually(dead, "the dead letter is there")
     headers = dict(letter.headers())
     assert (letter.key(), letter.value()) == (b"key", b"no event")
     assert headers["__connect.errors.topic"] == f"events-{ks}.narrow".encode()

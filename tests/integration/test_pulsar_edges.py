@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline, eventually, script, write_properties
+from connector.test_pulsar_events import trim
+from integration.pipeline import Pipeline, script, write_properties
 from integration.test_many_connectors import Rest
+from patience import eventually
 from sinks.java_reader import JavaReader
 
 from helenus_schemas import datastax
@@ -29,10 +31,7 @@ from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(600),  # a machine that does other things too
-]
+pytestmark = pytest.mark.integration
 
 NAMESPACE = "persistent/public/default"
 CLASS = {"connector.class": "helenus.CassandraSource"}
@@ -61,7 +60,7 @@ def pipeline(on_pulsar: Status, session: Any, directory: Path) -> Iterator[Pipel
         file.write(f"topic.partitions={PARTITIONS}\ntable.include.list=edge\\..*\n")
     try:
         pipeline.agent.start().ready()
-        pipeline.connect().start().ready(180)
+        pipeline.connect().start().ready()
         yield pipeline
     finally:
         pipeline.stop()
@@ -99,12 +98,12 @@ def connect(pipeline: Pipeline, rest: Rest, table: str, name: str = "", **more: 
 
 
 def running(pipeline: Pipeline, rest: Rest, name: str) -> None:
-    eventually(lambda: rest.task(name)["state"] == "RUNNING", 60, lambda: f"{name} runs\n{pipeline.connector.tail()}")
+    eventually(lambda: rest.task(name)["state"] == "RUNNING", lambda: f"{name} runs\n{pipeline.connector.tail()}")
 
 
 def failed(pipeline: Pipeline, rest: Rest, name: str) -> str:
     """Wait until the connector's task has failed; gives what it says, which is one line."""
-    eventually(lambda: rest.task(name)["state"] == "FAILED", 60, lambda: f"{name} fails\n{pipeline.connector.tail()}")
+    eventually(lambda: rest.task(name)["state"] == "FAILED", lambda: f"{name} fails\n{pipeline.connector.tail()}")
     trace: str = rest.task(name)["trace"]
     assert "\n" not in trace
     assert "Traceback" not in trace
@@ -122,11 +121,10 @@ def values(pipeline: Pipeline, topic: str) -> list[tuple[Any, Any]]:
     return [(tuple(r.key.values()), r.value and r.value.get("a")) for r in records(pipeline, topic)]
 
 
-def comes(pipeline: Pipeline, topic: str, key: tuple[Any, ...], a: str | None, seconds: float = 60) -> None:
+def comes(pipeline: Pipeline, topic: str, key: tuple[Any, ...], a: str | None) -> None:
     """Wait for a record."""
     eventually(
         lambda: (key, a) in values(pipeline, topic),
-        seconds,
         lambda: f"{key} {a} in {values(pipeline, topic)}\n{pipeline.connector.tail()}\n{pipeline.agent.tail()}",
     )
 
@@ -143,7 +141,6 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
         for form in forms:
             eventually(
                 lambda form=form: check(f"java-{form}"),
-                60,
                 lambda form=form: f"{form}\n{values(pipeline, f'java-{form}')}\n{pipeline.connector.tail()}",
             )
 
@@ -200,7 +197,7 @@ def test_a_namespace_whose_schemas_must_not_change(
     """It is told at once what to change; then a restart by REST does, or the schema that somebody uploads."""
     session.execute(f"CREATE TABLE edge.fixed {TABLE}")
     session.execute("INSERT INTO edge.fixed (id, name, a) VALUES (1, 'x', '1')")
-    eventually(lambda: list(pipeline.reader.messages("events-edge.fixed")), 30, "the event is there")
+    eventually(lambda: list(pipeline.reader.messages("events-edge.fixed")), "the event is there")
     updates(admin, False)
     try:
         connect(pipeline, rest, "fixed", schema_on_incompatible="new-topic")
@@ -244,7 +241,7 @@ def test_a_table_that_is_made_anew_with_another_key(pipeline: Pipeline, session:
     connect(pipeline, rest, "anew", schema_on_incompatible="new-topic")
     rest("POST", "/connectors/anew/restart?includeTasks=true")
     eventually(
-        lambda: [t for t in pipeline.reader.topics() if t.startswith("data-edge.anew-")], 60, pipeline.connector.tail
+        lambda: [t for t in pipeline.reader.topics() if t.startswith("data-edge.anew-")], pipeline.connector.tail
     )
     (topic,) = [t for t in pipeline.reader.topics() if t.startswith("data-edge.anew-")]
     comes(pipeline, topic, ("one", "x"), "1")
@@ -260,7 +257,7 @@ def test_a_name_that_avro_has_not(pipeline: Pipeline, session: Any, rest: Rest) 
     assert "my col" in told
     assert "leave the column out" in told
     assert told.endswith("[table-unsupported]")
-    eventually(lambda: records(pipeline, "data-edge.named"), 60, pipeline.connector.tail)
+    eventually(lambda: records(pipeline, "data-edge.named"), pipeline.connector.tail)
     (value,) = {json.dumps(r.value) for r in records(pipeline, "data-edge.named")}
     assert value == '{"my_col": "1"}'
 
@@ -276,7 +273,7 @@ def test_events_that_are_dropped_while_the_connector_is_away(
     def write(first: int) -> None:
         for number in range(first, first + 10):
             session.execute("INSERT INTO edge.lost (id, name, a) VALUES (%s, 'y', '1')", (number,))
-        eventually(lambda: len(list(pipeline.reader.messages("events-edge.lost"))) == first, 30, f"{first} events")
+        eventually(lambda: len(list(pipeline.reader.messages("events-edge.lost"))) == first, f"{first} events")
 
     write(10)
     for number in range(10, 20):  # in every partition
@@ -289,13 +286,7 @@ def test_events_that_are_dropped_while_the_connector_is_away(
     time.sleep(2)
     for place, ledger in zip(places, ledgers, strict=True):
         admin.ask("POST", f"{place}/subscription/helenus-lost/expireMessages/1")
-        deadline = time.monotonic() + 30
-        while any(kept["ledgerId"] == ledger for kept in admin.ask("GET", f"{place}/internalStats")["ledgers"]):
-            assert time.monotonic() < deadline
-            retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-            admin.ask("POST", f"{NAMESPACE}/events-edge.lost/retention", retention)
-            admin.ask("POST", f"{place}/trim")
-            time.sleep(0.2)
+        trim(admin, place, ledger)
     rest("PUT", "/connectors/lost/resume")
     told = failed(pipeline, rest, "lost")
     assert "events were dropped before helenus-lost had read them" in told
@@ -310,7 +301,7 @@ def test_events_that_are_dropped_while_the_connector_is_away(
     def lost() -> float:
         return pipeline.connector.total("helenus_connector_events_lost_total", connector="lost")
 
-    eventually(lambda: lost() == PARTITIONS, 15, lambda: f"{lost()} lost\n{pipeline.connector.tail()}")
+    eventually(lambda: lost() == PARTITIONS, lambda: f"{lost()} lost\n{pipeline.connector.tail()}")
 
 
 def schemas(pipeline: Pipeline, name: str, directory: Path) -> dict[str, Any]:
@@ -353,7 +344,7 @@ def test_dead_letters_are_replayed_once(
     log.flush(20)
     log.close()
     letters = "dlq-edge.poison"
-    eventually(lambda: list(pipeline.reader.messages(letters)), 60, pipeline.connector.tail)
+    eventually(lambda: list(pipeline.reader.messages(letters)), pipeline.connector.tail)
     (letter,) = pipeline.reader.messages(letters)
     assert letter.value() == b"no event"
     assert dict(letter.headers())["__connect.errors.partition"] == b"1"
@@ -367,7 +358,7 @@ def test_dead_letters_are_replayed_once(
         assert f"poison: {count} events replayed from {letters} to events-edge.poison" in done.stdout, done.stderr
     assert len(list(pipeline.reader.messages("events-edge.poison"))) == before + 1
     rest("PUT", "/connectors/poison/resume")
-    eventually(lambda: len(list(pipeline.reader.messages(letters))) == 2, 60, pipeline.connector.tail)
+    eventually(lambda: len(list(pipeline.reader.messages(letters))) == 2, pipeline.connector.tail)
     again = list(pipeline.reader.messages(letters))[-1]
     assert (again.key(), again.value()) == (letter.key(), letter.value())
 
@@ -394,10 +385,10 @@ def test_events_on_one_log_and_records_on_the_other(
         with Path(own.connector.arguments[1]).open("a") as file:
             file.write(f"log={log}\ndata.log={data}\nbootstrap.servers={both.bootstrap_servers}\n")
             file.writelines(f"{k}={v}\n" for k, v in both.pulsar().items())
-        own.connector.start().ready(180)
+        own.connector.start().ready()
         comes(own, f"data-edge.{name}", (1, "x"), "1")
         if log == "kafka":
-            eventually(lambda: list(own.reader.messages(f"dlq-edge.{name}")), 30, own.connector.tail)
+            eventually(lambda: list(own.reader.messages(f"dlq-edge.{name}")), own.connector.tail)
             done = subprocess.run(
                 [script("helenus-connector"), "replay", *own.connector.arguments[1:]],
                 capture_output=True,

@@ -15,7 +15,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from integration.odd_tables import ODD
-from integration.pipeline import Pipeline, eventually, script, write_properties
+from integration.pipeline import Pipeline, script, write_properties
+from patience import eventually
 from schemas.java import Reader, plain
 
 from helenus_connector.config import ConnectorSettings
@@ -170,7 +171,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
             if more.get("output.format"):
                 del properties["value.converter.schema.registry.url"]
             write_properties(directory / f"rec.{name}.properties", properties)
-        pipeline.connector.start().ready(180)
+        pipeline.connector.start().ready()
         yield pipeline
         assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
     finally:
@@ -194,7 +195,7 @@ def test_every_type_in_every_form(pipeline: Pipeline, session: Any, name: str) -
     assert full.value["empty_text"] == ""
     assert full.is_json == (name != "wide")
     session.execute(f"DELETE FROM rec.{name} WHERE k = 1")
-    eventually(lambda: last(pipeline, f"rec.{name}").value is None, 60, "the row is gone")
+    eventually(lambda: last(pipeline, f"rec.{name}").value is None, "the row is gone")
     raw = list(messages(pipeline.status.bootstrap_servers, f"data-rec.{name}"))[-1]
     assert raw.value() == (b"{}" if name == "js" else None)
     pipeline.converges(f"rec.{name}")
@@ -295,14 +296,14 @@ def test_300_columns(pipeline: Pipeline, session: Any) -> None:
 
 def test_the_keys_of_datastax_and_source_headers(pipeline: Pipeline, session: Any) -> None:
     session.execute("INSERT INTO rec.compat (k, t, v) VALUES (-1, '01:02:03.000000004', 5)")
-    record = eventually(lambda: pipeline.records("rec.compat"), 60, "the record is there")[-1]
+    record = eventually(lambda: pipeline.records("rec.compat"), "the record is there")[-1]
     assert (record.key["k"], str(record.key["t"]), record.value) == (255, "01:02:03", {"v": 5})
     assert set(record.headers) == {"node", "segpos", "digest", "exact_key"}
 
 
 def test_a_column_that_cannot_be_told_is_left_out(pipeline: Pipeline, session: Any) -> None:
     session.execute(f"INSERT INTO rec.custom (k, a, ab, b, c) VALUES (1, 2, 3, {UUID}, 4)")
-    record = eventually(lambda: pipeline.records("rec.custom"), 60, "the record is there")[-1]
+    record = eventually(lambda: pipeline.records("rec.custom"), "the record is there")[-1]
     assert record.value == {"a": 2, "ab": 3}
 
 
@@ -326,15 +327,15 @@ def test_values_of_no_bytes_where_none_are_a_value(pipeline: Pipeline, session: 
         return {key: v for key, record in told.items() if record.value and (v := record.value["v"]) is not None}
 
     expected = {(1, None, UUID): 0, (1, 1, None): 1, (1, None, None): 2, (1, 1, UUID): 3}
-    eventually(lambda: values() == expected, 60, "the rows are told")
+    eventually(lambda: values() == expected, "the rows are told")
     told = last_of_each(pipeline, "rec.hollow")
     assert json.loads(told[1, None, UUID].headers["empty"]) == ["a"]
     assert json.loads(told[1, None, None].headers["empty"]) == ["a", "b"]
-    full = eventually(lambda: _with(last_of_each(pipeline, "rec.hollow")[1, 1, UUID], "left_out"), 30, "the list")
+    full = eventually(lambda: _with(last_of_each(pipeline, "rec.hollow")[1, 1, UUID], "left_out"), "the list")
     assert (full.value["l"], full.headers["left_out"]) == (None, b'["l"]')
     for a, b in keys[:3]:
         session.execute(f"DELETE FROM rec.hollow WHERE p = 1 AND a = {a} AND b = {b}")
-    eventually(lambda: values() == {(1, 1, UUID): 3}, 60, "they are gone")
+    eventually(lambda: values() == {(1, 1, UUID): 3}, "they are gone")
     assert not pipeline.agent.total("helenus_agent_skipped_total", reason="malformed_key")
 
 
@@ -355,7 +356,7 @@ def test_a_type_in_a_key_gets_a_field(pipeline: Pipeline, session: Any) -> None:
     (event,) = messages(pipeline.status.bootstrap_servers, "events-rec.grown")
     session.execute("ALTER TYPE rec.growing ADD y text")
     session.execute("INSERT INTO rec.grown (p, c, v) VALUES (1, {x: 2, y: 'a'}, 2)")
-    eventually(lambda: len(pipeline.records("rec.grown")) == 2, 60, "the record of the type as it is now")
+    eventually(lambda: len(pipeline.records("rec.grown")) == 2, "the record of the type as it is now")
     session.execute("UPDATE rec.grown SET v = 3 WHERE p = 1 AND c = {x: 1}")
     producer = Producer({"bootstrap.servers": pipeline.status.bootstrap_servers})
     value = event.value()
@@ -368,7 +369,7 @@ def test_a_type_in_a_key_gets_a_field(pipeline: Pipeline, session: Any) -> None:
 
 def test_decimals_and_varints_as_asked_for(pipeline: Pipeline, session: Any) -> None:
     session.execute("INSERT INTO rec.told (k, d, v) VALUES (1.50, [-0.10, 1E+10], -9223372036854775808)")
-    record = eventually(lambda: pipeline.records("rec.told"), 60, "the record is there")[-1]
+    record = eventually(lambda: pipeline.records("rec.told"), "the record is there")[-1]
     assert record.value == {"d": ["-0.10", "1E+10"], "v": -(2**63)}
     assert record.key["k"] == {"bigint": b"\x00\x96", "scale": 2}
 
@@ -376,7 +377,7 @@ def test_decimals_and_varints_as_asked_for(pipeline: Pipeline, session: Any) -> 
 def test_times_that_neither_java_nor_python_has(pipeline: Pipeline, session: Any) -> None:
     least, most = "blob_as_timestamp(0x8000000000000000)", "blob_as_timestamp(0x7fffffffffffffff)"
     session.execute(f"INSERT INTO rec.far (k, v, m) VALUES ({least}, {most}, {{{least}: blob_as_date(0xffffffff)}})")
-    record = eventually(lambda: pipeline.records("rec.far"), 60, "the record is there")[-1]
+    record = eventually(lambda: pipeline.records("rec.far"), "the record is there")[-1]
     assert (record.key, record.value) == (
         {"k": -(2**63)},
         {"v": 2**63 - 1, "m": {"-292275055-05-16T16:47:04.192Z": 2**31 - 1}},
@@ -386,7 +387,7 @@ def test_times_that_neither_java_nor_python_has(pipeline: Pipeline, session: Any
 def test_when_a_row_expires_is_told(pipeline: Pipeline, session: Any) -> None:
     session.execute("INSERT INTO rec.hollow (p, a, b, v) VALUES (7, 7, uuid(), 1) USING TTL 10000")
     now = time.time()
-    record = eventually(lambda: [r for r in pipeline.records("rec.hollow") if r.key["p"] == 7], 60, "the record")[-1]
+    record = eventually(lambda: [r for r in pipeline.records("rec.hollow") if r.key["p"] == 7], "the record")[-1]
     assert abs(int(record.headers["expires"]) - now - 10_000) < 60
     assert all("expires" not in r.headers for r in pipeline.records("rec.wide"))
 

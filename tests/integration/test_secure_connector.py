@@ -23,7 +23,8 @@ import pytest
 import trustme
 from compose.test_observability import expressions
 from confluent_kafka import Consumer, TopicPartition
-from integration.pipeline import eventually, free_port, script, write_properties
+from integration.pipeline import free_port, script, write_properties
+from patience import eventually
 
 from helenus_connector.top import Worker
 from helenus_schemas.cassandra import connect
@@ -279,7 +280,7 @@ def test_the_whole_path_and_no_secret_is_seen(
     told: list[str] = []
     try:
         try:
-            eventually(lambda: values(status) == wanted, 300, "the topic shows the rows")
+            eventually(lambda: values(status) == wanted, "the topic shows the rows")
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
         seen = b"".join((p / "cmdline").read_bytes() for process in started for p in running(process.pid))

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import trustme
-from integration.pipeline import eventually, free_port, script, write_properties
+from integration.pipeline import free_port, script, write_properties
 from integration.test_secure_connector import environment, running
+from patience import eventually
 
 from helenus_schemas.cassandra import connect
 from helenus_schemas.config import CassandraSettings
@@ -24,7 +25,6 @@ from helenus_stack.status import Status
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(600),  # a machine that does other things too
     # The driver's event loop is ended by its own thread, which leaves warnings of no interest.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
@@ -139,7 +139,7 @@ def test_the_whole_path_and_no_token_is_seen(status: Status, session: Any, files
     ]
     try:
         try:
-            eventually(lambda: values() == wanted, 200, "the topic shows the rows")
+            eventually(lambda: values() == wanted, "the topic shows the rows")
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
         seen = b"".join(

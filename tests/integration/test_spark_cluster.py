@@ -15,7 +15,8 @@ from typing import Any
 
 import pyspark
 import pytest
-from integration.pipeline import Pipeline, eventually, free_port
+from integration.pipeline import Pipeline, free_port
+from patience import eventually
 
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
@@ -65,7 +66,7 @@ class SparkCluster:
             work = ("-d", str(self._directory / f"work{number}"), "--webui-port", str(free_port()))
             size = ("--cores", "1", "--memory", "1g")
             self._start("org.apache.spark.deploy.worker.Worker", *here, *size, *work, self.url)
-        eventually(lambda: self._alive() == 2, 90, "two Spark workers are there")
+        eventually(lambda: self._alive() == 2, "two Spark workers are there")
         return self
 
     def _alive(self) -> int:
@@ -121,7 +122,7 @@ def pipeline(status: Status, session: Any, spark: SparkCluster, directory: Path)
         }
         lines = [line for line in worker.read_text().splitlines() if not line.startswith("spark.master=")]
         worker.write_text("\n".join([*lines, *(f"{key}={value}" for key, value in cluster.items())]) + "\n")
-        pipeline.connector.start().ready(180)
+        pipeline.connector.start().ready()
         yield pipeline
     finally:
         pipeline.stop()
@@ -164,9 +165,9 @@ def in_order(pipeline: Pipeline) -> None:
 
 def test_both_workers_take_part(pipeline: Pipeline, spark: SparkCluster, session: Any) -> None:
     with Counting(session):
-        eventually(lambda: len(spark.executors()) == 2, 60, "two executors")
+        eventually(lambda: len(spark.executors()) == 2, "two executors")
         time.sleep(3)
-    pipeline.converges(TABLE, 90)
+    pipeline.converges(TABLE)
     in_order(pipeline)
 
 
@@ -175,8 +176,8 @@ def test_an_executor_killed_in_mid_batch(pipeline: Pipeline, spark: SparkCluster
         for _ in range(2):
             time.sleep(2)
             os.kill(spark.executors()[0], signal.SIGKILL)
-            eventually(lambda: len(spark.executors()) == 2, 60, "the executor is replaced")
-    pipeline.converges(TABLE, 120)
+            eventually(lambda: len(spark.executors()) == 2, "the executor is replaced")
+    pipeline.converges(TABLE)
     in_order(pipeline)
 
 
@@ -185,7 +186,7 @@ def test_the_driver_killed_and_started_again(pipeline: Pipeline, session: Any) -
         time.sleep(1)
         pipeline.connector.kill()
         time.sleep(1)
-        pipeline.connector.start().ready(180)
+        pipeline.connector.start().ready()
         time.sleep(1)
-    pipeline.converges(TABLE, 120)
+    pipeline.converges(TABLE)
     in_order(pipeline)

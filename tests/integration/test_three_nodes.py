@@ -24,9 +24,10 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import tuple_factory
-from integration.pipeline import Command, Pipeline, eventually, free_port, write_properties
+from integration.pipeline import Command, Pipeline, free_port, write_properties
 from integration.random_tables import RandomTable
 from integration.workload import Workload, create
+from patience import eventually
 
 from helenus_schemas.change import decode
 from helenus_schemas.table import read_tables
@@ -84,7 +85,7 @@ class Three(Pipeline):
     def events(self, table: str) -> list[Any]:
         return list(messages(self.status.bootstrap_servers, f"events-{table}"))
 
-    def settles(self, table: str, session: Any, seconds: float = 120, told: str = "") -> None:
+    def settles(self, table: str, session: Any, told: str = "") -> None:
         """Wait until all is quiet for the settle time; then the topic is the table, and every event accounted for."""
         end = [0]
 
@@ -94,7 +95,7 @@ class Three(Pipeline):
             end[0] = len(self.events(table))
             return before == end[0] and self.is_quiet(table)
 
-        eventually(quiet, seconds, f"{table} is quiet; the connector's log ends:\n{self.connector.tail()}")
+        eventually(quiet, f"{table} is quiet; the connector's log ends:\n{self.connector.tail()}")
         keyspace, name = table.split(".")
         definition = next(t for t in read_tables(session, keyspace).values() if t.name == name)
         records = self.records(table)
@@ -140,7 +141,7 @@ def pipeline(three: Stack, session: Any, directory: Path) -> Iterator[Three]:
         session.execute(table.create())
     try:
         pipeline.agent.start().ready()
-        pipeline.connect(*TABLES, max_batch_size=200).start().ready(240)
+        pipeline.connect(*TABLES, max_batch_size=200).start().ready()
         yield pipeline
     finally:
         pipeline.stop()
@@ -181,8 +182,8 @@ def test_one_replica_tells_and_two_come_later(pipeline: Three, session: Any) -> 
     for agent in pipeline.agents[1:]:
         agent.start()
     for agent in pipeline.agents[1:]:
-        agent.ready(180)
-    eventually(lambda: pipeline.count(ROWS, "events_total", outcome="settled") == 600, 90, "two of three are dropped")
+        agent.ready()
+    eventually(lambda: pipeline.count(ROWS, "events_total", outcome="settled") == 600, "two of three are dropped")
     assert pipeline.count(ROWS, "records_total") == 300
     assert pipeline.count(ROWS, "keys_read_total") == 600
     pipeline.settles(ROWS, session)
@@ -229,7 +230,7 @@ def test_a_paused_replica_gets_hints(pipeline: Three, three: Stack, session: Any
         told = Counter(node for nodes in new for node in nodes)
         return len(told) == 3 and min(told.values()) > 0.8 * max(told.values())
 
-    eventually(hints_are_told, 90, "the replica that paused has told what the others did")
+    eventually(hints_are_told, "the replica that paused has told what the others did")
     pipeline.settles(ALL_KINDS, session)
 
 
@@ -256,11 +257,11 @@ def unheard(three: Stack, *nodes: int) -> Iterator[None]:
     with ThreadPoolExecutor() as pool:
         try:
             list(pool.map(lambda node: three.nodetool("disablegossip", node=node), nodes))
-            eventually(lambda: up() == 3 - len(nodes), 60, "they are down")
+            eventually(lambda: up() == 3 - len(nodes), "they are down")
             yield
         finally:
             list(pool.map(lambda node: three.nodetool("enablegossip", node=node), nodes))
-            eventually(lambda: up() == 3, 60, "they are up")
+            eventually(lambda: up() == 3, "they are up")
 
 
 def written_to_one_replica(three: Stack, session: Any, first: int) -> None:
@@ -290,10 +291,10 @@ def test_read_repair_tells_again(pipeline: Three, three: Stack, session: Any, no
     with unheard(three, 3):
         for k in range(200, 240):
             session.execute(f"DELETE FROM {ROWS} WHERE k = {k}")
-    eventually(lambda: told(pipeline, ROWS) >= before + 80 and pipeline.is_quiet(ROWS), 60, "two of three tell")
+    eventually(lambda: told(pipeline, ROWS) >= before + 80 and pipeline.is_quiet(ROWS), "two of three tell")
     records = pipeline.count(ROWS, "records_total")
     pipeline.settles(ROWS, session)  # it reads all at ALL
-    eventually(lambda: told(pipeline, ROWS) > before + 80, 30, "what a read repairs is told")
+    eventually(lambda: told(pipeline, ROWS) > before + 80, "what a read repairs is told")
     pipeline.settles(ROWS, session)
     # A Change of its own may be told: the same row once more, which a sink takes as it took the first.
     assert pipeline.count(ROWS, "records_total") <= records + 40
@@ -304,10 +305,10 @@ def test_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hint
     pipeline.connector.stop()  # its reads would repair first
     before = told(pipeline, ROWS)
     written_to_one_replica(three, session, 400)
-    eventually(lambda: told(pipeline, ROWS) >= before + 60, 60, "one replica tells")
+    eventually(lambda: told(pipeline, ROWS) >= before + 60, "one replica tells")
     three.nodetool("repair", "-full", "three", "rows")
-    eventually(lambda: told(pipeline, ROWS) > before + 60, 60, "the others tell what they are brought")
-    pipeline.connector.start().ready(240)
+    eventually(lambda: told(pipeline, ROWS) > before + 60, "the others tell what they are brought")
+    pipeline.connector.start().ready()
     pipeline.settles(ROWS, session)
 
 
@@ -337,7 +338,7 @@ def test_there_and_back_with_a_kill_between_flush_and_mark(pipeline: Three, sess
     """v1 is published and waits; v2 is published by a worker that dies before it can say so; the row is v1 again."""
     killed = tmp_path / "killed"
     pipeline.connector.stop()
-    pipeline.connector.start(HELENUS_FAILPOINT=f"connector.after-flush:3@{killed}").ready(240)
+    pipeline.connector.start(HELENUS_FAILPOINT=f"connector.after-flush:3@{killed}").ready()
 
     def there_and_back() -> bool:
         for v in (1, 2, 1):
@@ -346,7 +347,7 @@ def test_there_and_back_with_a_kill_between_flush_and_mark(pipeline: Three, sess
             time.sleep(0.1)
         return killed.exists()
 
-    eventually(there_and_back, 120, "a worker is killed")
+    eventually(there_and_back, "a worker is killed")
     pipeline.settles(ROWS, session)
 
 

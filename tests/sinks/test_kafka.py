@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from agent.fakes import Raw, write_of
 from agent.standalone import TABLE, number
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
@@ -127,12 +128,12 @@ class Agent:
         self.raw.write(segment, *(write_of(TABLE, key) for key in range(first, last)))
         self.raw.index(segment, complete=True)
 
-    def wait(self, condition: Any, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
+    def wait(self, condition: Callable[[], bool]) -> None:
+        def alive_and_so() -> bool:
             assert self.process.poll() is None, self.out.read_text()
-            assert time.monotonic() < deadline, self.out.read_text()
-            time.sleep(0.2)
+            return condition()
+
+        eventually(alive_and_so, self.out.read_text, every=0.2)
 
     @property
     def cpu(self) -> float:
@@ -188,13 +189,13 @@ def test_a_broker_that_is_away(servers: Any, address: str, tmp_path: Path, how: 
         assert agent.cpu - quiet < 0.5
         assert len(agent.raw.names) == 10
         servers.resume("kafka") if how == "pause" else servers.start("kafka")
-        agent.wait(lambda: agent.raw.names == [], 120)
+        agent.wait(lambda: agent.raw.names == [])
         assert agent.megabytes < 130
         told = agent.keys()
         assert set(told) == set(range(101_000))
         assert len(told) < 2 * 101_000  # what was acknowledged is not told again
         agent.process.send_signal(signal.SIGTERM)
-        assert agent.process.wait(20) == 0
+        assert agent.process.wait(60) == 0
     finally:
         servers.resume("kafka")
         agent.process.kill()
@@ -211,7 +212,7 @@ def test_stopped_while_the_broker_hangs(servers: Any, address: str, tmp_path: Pa
         agent.write(11, 10, 5000)
         time.sleep(3)
         agent.process.send_signal(signal.SIGTERM)
-        assert agent.process.wait(30) == 0
+        assert agent.process.wait(60) == 0
         told = agent.out.read_text()
         assert "agent.unacknowledged" in told
         assert "waited_s" not in told

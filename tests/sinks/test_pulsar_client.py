@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks import pulsar as pulsar_module
@@ -121,13 +122,6 @@ def log(brokers: list[Broker]) -> Iterator[PulsarLog]:
     log.close()
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_redirects_are_followed(brokers: list[Broker], log: PulsarLog) -> None:
     first, second, third = brokers
     first.answers["lookup"] = first.lookup(second.url, REDIRECT, authoritative=True)
@@ -168,7 +162,7 @@ def test_a_token_is_asked_for_again(brokers: list[Broker], log: PulsarLog) -> No
     ]
     log.append("t", 0, b"k", b"v")
     log.flush(10)
-    until(lambda: broker.said("auth_response"))
+    eventually(lambda: broker.said("auth_response"), every=0.02)
     assert broker.said("auth_response")[0].response.auth_data == b"t0ken"
 
 

@@ -226,7 +226,6 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("log", "brokers"), [("kafka", {"kafka", "registry"}), ("pulsar", {"pulsar"})])
 def test_demo_converges_and_goes_on(tmp_path: Path, log: str, brokers: set[str]) -> None:
     done = subprocess.run(command("demo", "--keep", "--log", log, "--dir", tmp_path), capture_output=True, text=True)
@@ -262,7 +261,6 @@ def test_demo_converges_and_goes_on(tmp_path: Path, log: str, brokers: set[str])
 
 
 @pytest.mark.integration
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("sign", ["starting kafka", "→ record"])
 def test_interrupt_stops_everything(tmp_path: Path, sign: str) -> None:
     with subprocess.Popen(

@@ -7,25 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import eventually
 
 from helenus_stack.launch import start_time
 from helenus_stack.process import Process, python_environment, stop
 
 SLEEP = ["sleep", "60"]
 IGNORES_TERM = ["sh", "-c", "trap '' TERM; echo armed; while true; do sleep 0.1; done"]
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.fixture
@@ -55,9 +47,9 @@ def test_a_started_process_is_found_and_stopped(process: Process, tmp_path: Path
 
 def test_output_environment_and_folder(process: Process, tmp_path: Path) -> None:
     log = start(process, tmp_path, ["sh", "-c", "echo $GREETING; pwd; echo wrong >&2"])
-    assert eventually(lambda: log.read_text() == f"hello\n{tmp_path}\nwrong\n")
+    eventually(lambda: log.read_text() == f"hello\n{tmp_path}\nwrong\n")
     start(process, tmp_path, ["echo", "again"])
-    assert eventually(lambda: log.read_text().endswith("wrong\nagain\n")), "a restart keeps the log"
+    eventually(lambda: log.read_text().endswith("wrong\nagain\n"))  # a restart keeps the log
 
 
 def test_no_descriptors_are_inherited(process: Process, tmp_path: Path) -> None:
@@ -70,7 +62,7 @@ def test_no_descriptors_are_inherited(process: Process, tmp_path: Path) -> None:
 
 def test_who_ignores_the_signal_is_killed(process: Process, tmp_path: Path) -> None:
     log = start(process, tmp_path, IGNORES_TERM)
-    assert eventually(lambda: "armed" in log.read_text())
+    eventually(lambda: "armed" in log.read_text())
     started = time.monotonic()
     stop([process], 0.5)
     assert process.pid is None
@@ -80,7 +72,7 @@ def test_who_ignores_the_signal_is_killed(process: Process, tmp_path: Path) -> N
 def test_a_paused_process_is_seen_and_can_be_stopped(process: Process, tmp_path: Path) -> None:
     start(process, tmp_path, SLEEP)
     process.signal(signal.SIGSTOP)
-    assert eventually(lambda: process.life == "paused")
+    eventually(lambda: process.life == "paused")
     started = time.monotonic()
     stop([process], 5)
     assert time.monotonic() - started < 4, "it saw the first signal"
@@ -88,16 +80,16 @@ def test_a_paused_process_is_seen_and_can_be_stopped(process: Process, tmp_path:
 
 def test_children_end_with_the_server(process: Process, tmp_path: Path) -> None:
     log = start(process, tmp_path, ["sh", "-c", "sleep 60 & echo $!; wait"])
-    assert eventually(lambda: log.read_text().endswith("\n"))
+    eventually(lambda: log.read_text().endswith("\n"))
     child = int(log.read_text())
     stop([process], 5)
-    assert eventually(lambda: _gone(child))
+    eventually(lambda: _gone(child))
 
 
 def test_a_killed_process_has_died(process: Process, tmp_path: Path) -> None:
     start(process, tmp_path, SLEEP)
     process.signal(signal.SIGKILL)
-    assert eventually(lambda: process.life == "died")
+    eventually(lambda: process.life == "died")
 
 
 def test_a_reused_pid_is_never_touched(process: Process) -> None:
@@ -120,8 +112,8 @@ def test_a_broken_pid_file_means_no_process(process: Process, content: str) -> N
 
 def test_a_program_that_is_missing_shows_in_the_log(process: Process, tmp_path: Path) -> None:
     log = start(process, tmp_path, ["/nowhere/java"])
-    assert eventually(lambda: "/nowhere/java" in log.read_text())
-    assert eventually(lambda: process.life == "died")
+    eventually(lambda: "/nowhere/java" in log.read_text())
+    eventually(lambda: process.life == "died")
 
 
 OWNER = """
@@ -140,9 +132,9 @@ time.sleep(60)
 def test_servers_end_when_their_owner_is_killed(process: Process, tmp_path: Path) -> None:
     command = [sys.executable, "-c", OWNER, str(tmp_path)]
     with subprocess.Popen(command, env=python_environment()) as owner:
-        assert eventually(lambda: process.pid is not None)
+        eventually(lambda: process.pid is not None)
         owner.kill()
-    assert eventually(lambda: process.life == "stopped")
+    eventually(lambda: process.life == "stopped")
 
 
 def _gone(pid: int) -> bool:

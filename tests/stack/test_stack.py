@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from cassandra.policies import RoundRobinPolicy
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from patience import eventually
 
 from helenus_stack import jars, resolve
 from helenus_stack.cassandra import united
@@ -39,15 +40,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("stack")
     with Stack(directory, nodes=1, port_offset=OFFSET, cassandra_yaml=PASSWORDS) as stack:
         yield stack
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -189,7 +181,7 @@ def test_three_nodes_see_each_other(tmp_path: Path) -> None:
         assert united(three.settings, three.directory)
         assert len({node.cdc_raw for node in three.status().nodes}) == 3
         three.kill("cassandra3")
-        assert eventually(lambda: not united(three.settings, three.directory), 60)
+        eventually(lambda: not united(three.settings, three.directory))
         three.start("cassandra3")
         assert united(three.settings, three.directory)
 
@@ -209,7 +201,7 @@ def starting(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Process]]:
     options = ["registry", "--port-offset", str(OFFSET + 100), "--dir", tmp_path]
     registry = Process(tmp_path / "run" / "registry.pid")
     with subprocess.Popen(command("up", *options), env=python_environment(), stderr=subprocess.PIPE, text=True) as up:
-        assert eventually(lambda: registry.pid is not None)
+        eventually(lambda: registry.pid is not None)
         yield up, registry
     run("down", "--dir", tmp_path)
 
@@ -246,7 +238,7 @@ def test_in_the_foreground_nothing_outlives_a_killed_parent(tmp_path: Path) -> N
         assert registry.life == "running"
         up.kill()
         up.wait(20)
-    assert eventually(lambda: registry.life == "stopped")
+    eventually(lambda: registry.life == "stopped")
 
 
 def test_ivy_delivers_what_maven_delivers(tmp_path: Path) -> None:
