@@ -28,6 +28,12 @@ _SIZE = struct.Struct(">i")
 RawRow = tuple["bytes | None", ...]
 
 
+# Cassandra's own keyspaces; others' names may begin so too.
+_SYSTEM = frozenset(
+    "system system_auth system_distributed system_schema system_traces system_views system_virtual_schema".split()
+)
+
+
 class Page(list[RawRow]):
     """The rows of one answer; `size` in bytes."""
 
@@ -41,7 +47,7 @@ class _RawResult(ResultMessage):
         start = f.tell()
         self.recv_results_metadata(f, user_type_map)
         columns = self.column_metadata or result_metadata
-        if columns[0][0].startswith("system"):
+        if columns[0][0] in _SYSTEM:
             # Schema and topology are read as values, through the same session.
             f.seek(start)
             super().recv_results_rows(f, protocol_version, user_type_map, result_metadata, column_encryption_policy)

@@ -237,10 +237,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield _row(notes=pickle.dumps(found))
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._refresh()  # a part of the batch may be held: that is not done
-        done = overlaid(end["topics"], self.plan.held)
+        # A part of the batch may be held: that is not done. `latestOffset` alone takes the plan over: Spark commits a batch
+        # before it plans the next one, whose end is written already and has the topics of the plan before.
+        plan = Plan.load(str(self.plan.file))
+        done = overlaid(end["topics"], plan.held)
         by_connector: dict[str, Offsets] = {}
-        for topic, connector in self.plan.connectors.items():
+        for topic, connector in plan.connectors.items():
             if topic in done:
                 by_connector.setdefault(connector.name, {})[topic] = done[topic]
         try:

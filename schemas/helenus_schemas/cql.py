@@ -98,7 +98,7 @@ def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
     Raises ValueError for text that is no type, and for a UDT that is not in `udts`.
     """
     tokens = [(m[3] or m[4] if m[1] is None else m[1].replace('""', '"'), m[1], m[2]) for m in _TOKEN.finditer(text)]
-    found, end = _parse(tokens, 0, udts or {}, text)
+    found, end = _parse(tokens, 0, {} if udts is None else udts, text)
     if end != len(tokens):
         raise ValueError(f"not a CQL type: {text!r}")
     return found

@@ -133,10 +133,10 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
     def rows(name: str, columns: str) -> list[Any]:
         return list(session.execute(f"SELECT keyspace_name, {columns} FROM system_schema.{name}{where}", args))
 
-    udts: dict[str, dict[str, CqlType]] = {}
-    definitions = {(r.keyspace_name, r.type_name): r for r in rows("types", "type_name, field_names, field_types")}
-    for space, name in definitions:
-        _udt(space, name, definitions, udts)
+    types: dict[str, list[Any]] = {}
+    for r in rows("types", "type_name, field_names, field_types"):
+        types.setdefault(r.keyspace_name, []).append(r)
+    udts = {space: _Udts(found) for space, found in types.items()}
 
     columns: dict[tuple[str, str], list[Column]] = {}
     for r in rows("columns", "table_name, column_name, clustering_order, kind, position, type"):
@@ -167,19 +167,17 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
     }
 
 
-def _names(udt: str, text: str) -> bool:
-    """Whether a type's text may name a UDT; a false yes costs nothing."""
-    return udt in text or quote(udt) in text
+class _Udts(dict[str, CqlType]):
+    """A keyspace's UDTs by name, each resolved when a type names it."""
 
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self._rows = {r.type_name: r for r in rows}
 
-def _udt(space: str, name: str, definitions: Mapping[Any, Any], found: dict[str, dict[str, CqlType]]) -> None:
-    """Resolve one UDT, its nested ones first."""
-    known = found.setdefault(space, {})
-    if name in known:
-        return
-    row = definitions[space, name]
-    for text in row.field_types:
-        for other in (n for s, n in definitions if s == space and n != name and _names(n, text) and n not in known):
-            _udt(space, other, definitions, found)
-    fields = tuple(row.field_names)
-    known[name] = CqlType("udt", tuple(parse(t, known) for t in row.field_types), label=name, fields=fields)
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __missing__(self, name: str) -> CqlType:
+        row = self._rows[name]
+        args = tuple(parse(text, self) for text in row.field_types)
+        self[name] = CqlType("udt", args, label=name, fields=tuple(row.field_names))
+        return self[name]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import struct
 
 import pytest
+from cassandra.protocol import ResultMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +38,17 @@ def test_a_result_that_ends_early_is_an_error() -> None:
     for read in (parse, rows._parse):
         with pytest.raises((EOFError, ValueError, struct.error)):
             read(data, 2)
+
+
+@pytest.mark.parametrize("keyspace", ["systems", "system_orders", "ks", "system", "system_schema"])
+def test_only_cassandras_own_tables_are_read_as_values(keyspace: str) -> None:
+    names = b"".join(struct.pack(">H", len(name)) + name for name in (keyspace.encode(), b"t", b"a"))
+    an_int = 9
+    data = struct.pack(">ii", 1, 1) + names + struct.pack(">H", an_int) + body([(b"\0\0\0\7",)])
+    result = rows.RawProtocolHandler.message_types_by_opcode[ResultMessage.opcode](2)
+    result.recv_results_rows(io.BytesIO(data), 4, {}, None, None)
+    own = keyspace in {"system", "system_schema"}
+    assert list(result.parsed_rows) == [(7,) if own else (b"\0\0\0\7",)]
 
 
 def test_rows_of_user_tables_stay_as_they_are() -> None:

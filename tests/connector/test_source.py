@@ -187,6 +187,20 @@ def test_what_a_batch_left_held_is_not_committed(tmp_path: Path) -> None:
     assert planned.broker.committed == {"helenus-t": {TOPIC: {"0": 20, "1": 12}}}
 
 
+def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -> None:
+    """Spark writes a batch's end, then commits the one before, then has the ranges planned: paused in between, its events
+    are read all the same, and held by the driver.
+    """
+    planned = Planned(tmp_path)
+    planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
+    planned.broker.ends = {TOPIC: {"0": 9, "1": 9}, OTHER: {"0": 8}}
+    start = {"tick": 0, "topics": {TOPIC: {"0": 1, "1": 1}, OTHER: {"0": 1}}}
+    end = planned.reader.latestOffset(start, ReadMaxRows(planned.plan.max_batch_size))
+    planned.change(connectors={OTHER: planned.connector})
+    planned.reader.commit(start)
+    assert {r.topic for task in planned.tasks(start, end) for part in task for r in part.ranges} == {TOPIC, OTHER}
+
+
 @pytest.mark.parametrize("loss", ["fail", "continue"])
 def test_events_that_were_dropped_before_they_were_read(tmp_path: Path, loss: str) -> None:
     planned = Planned(tmp_path)

@@ -134,6 +134,20 @@ def test_types_whose_names_need_quotes() -> None:
     assert (pk.type.label, pk.type.args[0].label, v.type.name) == ('Out"er', "In ner", "udt")
 
 
+@pytest.mark.parametrize(
+    "types",
+    [
+        [("a", ["n"], ["bigint"]), ("b", ["x"], ["frozen<a>"])],
+        [("t", ["i"], ["uuid"]), ("u", ["s"], ["text"])],
+        [("int", ["i"], ["set<int>"]), ("set", ["s"], ['frozen<"int">'])],
+    ],
+)
+def test_types_whose_names_are_in_other_names(types: list[tuple[str, list[str], list[str]]]) -> None:
+    rows = [{"keyspace_name": "ks", "type_name": n, "field_names": f, "field_types": t} for n, f, t in types]
+    found = read_tables(schema(column("pk", "int", "partition_key", 0), column("v", f'"{types[1][0]}"'), types=rows))
+    assert found[ID].columns[1].type.label == types[1][0]
+
+
 def test_every_kind_of_error_has_a_policy_with_advice() -> None:
     assert set(POLICIES) == set(Kind)
     assert all(p.advice for p in POLICIES.values())
