@@ -16,7 +16,7 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 
 from helenus_schemas.cql import CqlType
 from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, Malformed, duration, elements, entries, fields, vector
-from helenus_schemas.text import as_double, as_text, float_text
+from helenus_schemas.text import as_double, as_text, float_text, spelled
 
 Encode = Callable[[bytes], str]
 
@@ -95,7 +95,7 @@ def _told(t: CqlType) -> Encode:
     text = as_text(t)
     assert text is not None
     if t.told == "double":
-        return lambda data: _finite(value := as_double(data), repr(value))
+        return lambda data: _quoted(spelled(as_double(data)))
     return (lambda data: f'"{text(data)}"') if t.told == "string" else text
 
 
@@ -113,19 +113,16 @@ def _number(code: str, offset: int = 0) -> Encode:
 
 
 def _double(data: bytes) -> str:
-    (value,) = struct.unpack(">d", data)
-    return _finite(value, repr(value))
+    return _quoted(spelled(struct.unpack(">d", data)[0]))
 
 
 def _float(data: bytes) -> str:
-    (value,) = struct.unpack(">f", data)
-    return _finite(value, float_text(data))
+    return _quoted(float_text(data))
 
 
-def _finite(value: float, text: str) -> str:
-    if value - value == 0:
-        return text
-    return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
+def _quoted(number: str) -> str:
+    """JSON has no numbers that are none, nor infinite ones."""
+    return number if number[-1].isdigit() else f'"{number}"'
 
 
 def _uuid(data: bytes) -> str:

@@ -8,6 +8,7 @@ carries a sign, as Java's `Instant` prints it.
 from __future__ import annotations
 
 import ipaddress
+import math
 import struct
 import uuid
 from collections.abc import Callable
@@ -54,13 +55,20 @@ def _as_decimal(data: bytes) -> Decimal:
 
 
 def float_text(data: bytes) -> str:
-    """The shortest text that reads back as the same 4 bytes."""
+    """The shortest text that reads back as the same 4 bytes, spelled as a double is."""
     (value,) = _FLOAT.unpack(data)
-    if not value:
-        return repr(value)  # "-0" would be read as an integer, which has no sign
     # Nine digits always do.
-    shorter = (f"{value:.{digits}g}" for digits in range(6, 9))
-    return next((text for text in shorter if _nearest(float(text)) == value), f"{value:.9g}")
+    shorter = (float(f"{value:.{digits}g}") for digits in range(6, 9))
+    return spelled(next((near for near in shorter if _nearest(near) == value), float(f"{value:.9g}")))
+
+
+def _double(data: bytes) -> str:
+    return spelled(struct.unpack(">d", data)[0])
+
+
+def spelled(value: float) -> str:
+    """The shortest text of a double; what is no number as Java has it."""
+    return repr(value) if math.isfinite(value) else _NOT_FINITE[repr(value)]
 
 
 def _nearest(value: float) -> float:
@@ -102,6 +110,7 @@ def _clock(seconds: int) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _FORMS: dict[str, AsText] = {
     "ascii": bytes.decode,
     "text": bytes.decode,
@@ -112,7 +121,7 @@ _FORMS: dict[str, AsText] = {
     "varint": _varint,
     "decimal": _decimal,
     "float": float_text,
-    "double": lambda data: repr(struct.unpack(">d", data)[0]),
+    "double": _double,
     "boolean": lambda data: "true" if struct.unpack("?", data)[0] else "false",
     "uuid": lambda data: str(uuid.UUID(bytes=data)),
     "timeuuid": lambda data: str(uuid.UUID(bytes=data)),

@@ -1,6 +1,7 @@
 """Text forms of scalars, against Python's own where it has one."""
 
 import datetime
+import math
 import struct
 
 import pytest
@@ -54,6 +55,12 @@ def test_decimals(value: object) -> None:
     unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
     raw = struct.pack(">i", -int(exponent)) + unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
     assert Decimal(form("decimal", raw)) == value
+
+
+@pytest.mark.parametrize(("name", "code"), [("float", ">f"), ("double", ">d")])
+def test_floats_of_both_widths_are_spelled_alike(name: str, code: str) -> None:
+    told = [form(name, struct.pack(code, value)) for value in (100, 1e10, 1e20, math.nan, math.inf, -math.inf)]
+    assert told == ["100.0", "10000000000.0", "1e+20", "NaN", "Infinity", "-Infinity"]
 
 
 def test_small_things() -> None:
