@@ -16,8 +16,14 @@ stop: $(READY) ## Stop what `make demo KEEP=1` left running
 
 ##@ Develop
 .PHONY: test
-test: $(READY) ## All tests, on real servers, but those of a cluster
-	$(BIN)/pytest -m "not cluster" -n 2 --dist loadfile
+test: $(READY) ## The tests, on real servers; what fails is run once more, alone
+	$(BIN)/pytest -m "not cluster and not long" -n 2 --dist loadfile || { test $$? -eq 1 && \
+	  echo "Once more what failed, with nothing else beside it:" && \
+	  $(BIN)/pytest -m "not cluster and not long" --last-failed --last-failed-no-failures none; }
+
+.PHONY: test-long
+test-long: $(READY) ## The same in more modes, versions and forms, and on the other Log
+	$(BIN)/pytest -m "long and not cluster" -n 2 --dist loadfile
 
 .PHONY: test-cluster
 test-cluster: $(READY) ## The tests on three Cassandra nodes

@@ -83,6 +83,8 @@ def configuration(settings: Settings, folder: Path) -> dict[str, str]:
         "allowAutoTopicCreation": "false",
         # As on a cluster that follows tables: columns come and go.
         "schemaCompatibilityStrategy": "BACKWARD_TRANSITIVE",
+        # Else the only bookie is shunned for half an hour after a pause, and no topic can be written to.
+        "bookkeeperClientHealthCheckEnabled": "false",
         # The marker of a TRUNCATE has no key.
         "topicCompactionRetainNullKey": "true",
         **_secured(settings, folder.parent),

@@ -14,6 +14,7 @@ from helenus_agent.segment import parse_name, read_header
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.long,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+VERSIONS = [("4.1", "4.1.10"), pytest.param(("4.0", "4.0.19"), marks=pytest.mark.long)]
 MAIN = "from helenus_agent.cli import main; main()"
 SETUP = [
     *golden.SETUP,
@@ -57,7 +58,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield stack.status().bootstrap_servers
 
 
-@pytest.fixture(scope="module", params=[("4.1", "4.1.10"), ("4.0", "4.0.19")], ids=lambda version: version[0])
+@pytest.fixture(scope="module", params=VERSIONS, ids=["4.1", "4.0"])
 def cassandra(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Status, str]]:
     version, release = request.param
     with Stack(tmp_path_factory.mktemp("cassandra"), only=["cassandra"], cassandra=version) as stack:

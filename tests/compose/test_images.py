@@ -34,6 +34,7 @@ def copy_context(target: Path) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.long
 @pytest.mark.parametrize(("part", "compiled"), [("agent", True), pytest.param("connector", False, marks=LARGE)])
 def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None:
     source, target = tmp_path / "src", tmp_path / "opt"

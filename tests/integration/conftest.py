@@ -44,7 +44,7 @@ def status(stack: Stack) -> Status:
     return stack.status()
 
 
-@pytest.fixture(scope="module", params=["kafka", "pulsar"])
+@pytest.fixture(scope="module", params=["kafka", pytest.param("pulsar", marks=pytest.mark.long)])
 def log(stack: Stack, request: pytest.FixtureRequest) -> LogName:
     """Each of the Logs in turn, for tests of what is the same on both."""
     if request.param == "pulsar":

@@ -155,7 +155,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
         pipeline.stop()
 
 
-@pytest.fixture(params=FORMS)
+@pytest.fixture(params=["av", *(pytest.param(form, marks=pytest.mark.long) for form in FORMS if form != "av")])
 def form(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -178,6 +178,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 ]
 
 
+@pytest.mark.long
 def test_a_mistake_is_told_in_one_message(status: Status, session: Any, files: Files, tmp_path: Path) -> None:
     """All of them, some at a time: what most do is wait."""
     assert status.security

@@ -181,6 +181,7 @@ def test_an_executor_killed_in_mid_batch(pipeline: Pipeline, spark: SparkCluster
     in_order(pipeline)
 
 
+@pytest.mark.long
 def test_the_driver_killed_and_started_again(pipeline: Pipeline, session: Any) -> None:
     with Counting(session):
         time.sleep(1)

@@ -32,7 +32,7 @@ class Reader:
         """For each schema's text and record's bytes: `schema` as Java prints it, and `value`; or `error`."""
         asked = "".join(json.dumps({"schema": schema, "data": data.hex()}) + "\n" for schema, data in records)
         said = self._run([self._directory, *self._jars], "Reader", asked=asked)
-        return [json.loads(line) for line in said.splitlines()]
+        return [json.loads(line) for line in said.split("\n") if line]  # in strings there may be other ends of lines
 
     def _run(self, path: Sequence[Path], main: str, *arguments: str, asked: str = "") -> str:
         command = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", _path(path), main, *arguments]

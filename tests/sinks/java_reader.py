@@ -40,7 +40,7 @@ class JavaReader:
 
     def _said(self, topic: str, *arguments: str) -> list[dict[str, Any]]:
         said = self._run([self._directory, *self._jars], "PulsarReader", self._url, topic, *arguments)
-        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in said.split("\n") if line.startswith("{")]
 
     def _run(self, path: Sequence[Path], main: str, *arguments: str) -> str:
         opened = ["--add-opens", "java.base/java.lang=ALL-UNNAMED", "--add-opens", "java.base/sun.net=ALL-UNNAMED"]

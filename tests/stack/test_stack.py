@@ -175,6 +175,7 @@ def test_another_stack_finds_other_ports(stack: Stack, tmp_path: Path) -> None:
     assert stack.status().ready
 
 
+@pytest.mark.cluster
 def test_three_nodes_see_each_other(tmp_path: Path) -> None:
     with Stack(tmp_path, only=["cassandra"], nodes=3, port_offset=OFFSET + 100) as three:
         assert three.status().contact_points == ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
