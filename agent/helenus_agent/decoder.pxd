@@ -37,7 +37,7 @@ cdef class Plan:
     part=Py_ssize_t, scope=int, last=bytes, value=bytes, heads=list, head=bytes, what=str,
 )
 cpdef object decode(
-    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most, bint live=*
+    bytes data, Py_ssize_t base, bint final, dict plans, str node, long long segment, Py_ssize_t most, bint live=*, bint padded=*
 )
 
 @cython.locals(updates=cython.ulonglong, p=Py_ssize_t, met=int, plan=Plan, table=bytes, raw=cython.p_const_char)

@@ -217,11 +217,13 @@ def decode(
     segment: int,
     most: int,
     live: bool = False,
+    padded: bool = True,
 ) -> Batch:
     """Decode the entries in `data`, whose first byte is an entry's first, at the position `base` of a `segment`.
 
     `final` says that `data` ends where its section does; else an entry cut off at the end is left for the next call.
     `live` says that no sync marker vouches for `data` yet: what is no whole entry with right CRCs is not written yet.
+    `padded` says that zeros may fill up `data` behind its last entry; else they stand for entries that are gone.
     `plans` by table id, `node` is the host id as text. Stops behind the mutation that reaches `most` changes.
     """
     changes: list[tuple[int, bytes, bytes, bytes]] = []
@@ -251,6 +253,9 @@ def decode(
         if left < 12 + size or size < 10:
             # Less than an entry: more is to come, or it is the padding of the end, or a size that can't be.
             if data.count(b"\0", p) == left and (final or left >= 4):
+                if not padded:
+                    problems.append((base + p, "zeros where an entry was"))
+                    broken = True
                 p = end
             elif final or (left >= 8 and (size < 10 or crc32(raw[p : p + 4]) != size_crc)):
                 problems.append((base + p, f"an entry of {size} bytes with {left} left"))

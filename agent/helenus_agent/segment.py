@@ -184,6 +184,12 @@ class Segment:
         return bool(self.unread) and self.unread[0].live
 
     @property
+    def padded(self) -> bool:
+        """True if what `read` gives next may end in zeros: Cassandra fills up a segment, not the sections before."""
+        compressed = self._header is not None and self._header.decompress is not None
+        return compressed or (bool(self.unread) and self.unread[0].end >= self._size)
+
+    @property
     def left(self) -> int:
         """How many bytes there are behind the last section that was found, at most."""
         index = read_index(self.path)

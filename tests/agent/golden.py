@@ -345,9 +345,9 @@ def read(decoder: Any, follow: Follow, plans: dict[bytes, Any]) -> tuple[list[An
     skipped: list[str] = []
     mutations = 0
     while segment := follow.next():
-        live = segment.live
+        live, padded = segment.live, segment.padded
         data, base, final = segment.read(PIECE)
-        batch = decoder.decode(data, base, final, plans, NODE, segment.id, 100, live)
+        batch = decoder.decode(data, base, final, plans, NODE, segment.id, 100, live, padded)
         assert (batch.problems, batch.broken) == ([], False)
         assert batch.next or batch.unknown
         changes += batch.changes

@@ -90,7 +90,7 @@ def read(decoder: ModuleType, directory: Path, some: list[list[Update]], mode: R
             if quiet == 4:
                 break
             continue
-        live = segment.live
+        live, padded = segment.live, segment.padded
         most = piece
         while True:
             try:
@@ -100,7 +100,7 @@ def read(decoder: ModuleType, directory: Path, some: list[list[Update]], mode: R
                 found.append(None)
                 segment.skip()
                 break
-            batch = decoder.decode(data, base, final, known, NODE, ID, 3, live)
+            batch = decoder.decode(data, base, final, known, NODE, ID, 3, live, padded)
             if batch.next or batch.broken or batch.unknown or live:
                 found += batch.changes
                 found += [None] * len(batch.problems)
@@ -269,6 +269,28 @@ def test_damage_in_one_that_is_still_written(
     assert found.before_problems == whole.changes[: len(found.before_problems)]
     assert {without_position(c) for c in found.changes} <= {without_position(c) for c in whole.changes}
     assert found.bad == (None in found.found)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_zeros_where_entries_were(
+    plain: ModuleType, compiled: ModuleType, tmp_path: Path, is_open: bool, kept: int
+) -> None:
+    """As a disk leaves pages that were not written when the power went: from an entry to its section's end."""
+    contents = sections(SOME)
+    file, end = bytearray(segment_bytes(ID, contents, 4000, 7, "")), end_of("", contents)
+    write(tmp_path, bytes(file), end, 7)
+    whole = read(plain, tmp_path, SOME, "marker").changes
+    first = end_of("", contents[:1])
+    start = first + 8 + kept * len(entry(mutation(*SOME[2])))
+    file[start : first + 8 + len(contents[1])] = bytes(first + 8 + len(contents[1]) - start)
+    write(tmp_path, bytes(file), None if is_open else end, 7)
+    found = read(plain, tmp_path, SOME, "eager")
+    assert found == read(compiled, tmp_path, SOME, "eager")
+    assert found.bad
+    assert found.found.count(None) == 1
+    assert found.before_problems == whole[: len(found.before_problems)]
+    assert whole[-1] in found.changes, "sections behind it are read"
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)

@@ -157,8 +157,9 @@ def decoded(
         while segment.unread:
             size = most
             while True:
+                padded = segment.padded
                 data, at, final = segment.read(size)
-                batch = decoder.decode(data, at, final, plans, NODE, segment.id, 10**6)
+                batch = decoder.decode(data, at, final, plans, NODE, segment.id, 10**6, padded=padded)
                 assert (batch.problems, batch.broken) == ([], False), path
                 if batch.next or batch.unknown or final:
                     break
