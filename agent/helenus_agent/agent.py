@@ -24,13 +24,15 @@ from helenus_agent.follow import Follow
 from helenus_agent.guard import Headroom
 from helenus_agent.outbox import Outbox
 from helenus_agent.positions import Mark, Positions, State, quarantine
+from helenus_agent.refused import Refused
 from helenus_agent.segment import Corrupt, Segment, parse_name
 from helenus_agent.tables import Report, Tables
 from helenus_agent.transfer import Transfer, move
 from helenus_agent.truncations import Place, Truncations
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.failpoints import reach
-from helenus_sinks.log import Log
+from helenus_schemas.table import Table
+from helenus_sinks.log import Log, TopicError
 
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # and changes, at which a piece ends early
@@ -78,6 +80,7 @@ class Agent:
             positions.followed_ids,
             positions.paused_ids,
             *self._remembered,
+            refused=positions.refused_ids,
         )
         self._truncations = Truncations(positions)
         self._reached = positions.reached
@@ -92,6 +95,7 @@ class Agent:
         self._not_durable: set[str] = set()
         self._trouble: str | None = "the agent is starting"
         self._untaken: str | None = None
+        self._refused = Refused()
         self._transfer_wait = 0.0
         self._transfer_at = 0.0
         metrics.OLDEST.set_function(self._age)
@@ -117,8 +121,8 @@ class Agent:
         """Why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
-        if self._untaken:
-            return self._untaken
+        if told := self._untaken or self._refused.told:
+            return told
         count, where = self._quarantined()
         return f"{count} segments could not be read wholly, see {where}" if count else None
 
@@ -134,10 +138,10 @@ class Agent:
         )
         try:
             while not stop.is_set():
-                retrying(self._cycle, stop)
+                retrying(self._work, stop)
             self._commit(_FLUSH_LAST)
         except HelenusError as error:
-            if not stop.is_set() or not may_pass(error):
+            if not stop.is_set() or not (may_pass(error) or isinstance(error, TopicError)):
                 raise
             _log.warning("agent.unacknowledged", error=str(error), then="it is read again at the next start")
         finally:
@@ -153,7 +157,7 @@ class Agent:
             metrics.QUARANTINED.set(self._quarantined()[0])
         if self._schema_is_old or self._cassandra.changed():
             self._learn()
-        if not self._outbox.is_open:
+        if not self._outbox.is_open or (self._refused.told and self._refused.is_due):
             self._open()
         self._tell()
         segment = self._follow.next()
@@ -175,6 +179,20 @@ class Agent:
         self._commit(_FLUSH)
         return True
 
+    def _work(self, stop: threading.Event) -> None:
+        """A cycle; if a topic alone is refused in it, its table is left out, and the next one reads it all again."""
+        try:
+            self._cycle(stop)
+        except TopicError as error:
+            if may_pass(error):
+                raise
+            metrics.RETRIES.labels(error.kind.value).inc()
+            self._rewind()
+            refused = [table for table in self._tables.followed_now if self._outbox.topic(table) == error.topic]
+            if not refused:
+                raise
+            self._leave_out([(table, error) for table in refused])
+
     def _cycle(self, stop: threading.Event) -> None:
         """Work up to the next commit."""
         while not stop.is_set():
@@ -190,7 +208,7 @@ class Agent:
     def _read(self, segment: Segment, most: int) -> None:
         """Read so many bytes at most, append what they hold, and go on behind it."""
         try:
-            live = segment.live
+            live, padded = segment.live, segment.padded
             data, base, final = segment.read(most)
         except FileNotFoundError:
             segment.bad = True  # deleted under us: the next listing tells what that means
@@ -205,7 +223,7 @@ class Agent:
         cut = self._truncations.cut(segment.id, base, base + len(data))
         if cut:
             data, final = data[: cut - base], False
-        batch = decode(data, base, final, self._tables.plans, self._node, segment.id, _EVENTS, live)
+        batch = decode(data, base, final, self._tables.plans, self._node, segment.id, _EVENTS, live, padded)
         self._take(segment, batch)
         if batch.broken:
             segment.skip()
@@ -266,6 +284,7 @@ class Agent:
                 self._positions.finish(segment.id)
         self._positions.followed = [str(table) for table in self._tables.followed_ids]
         self._positions.paused = [str(table) for table in self._tables.paused]
+        self._positions.refused = [str(table) for table in self._tables.refused]
         self._positions.reached = self._reached
         self._truncations.acknowledged()
         guard.acknowledged(self._positions)
@@ -346,8 +365,51 @@ class Agent:
         self._tell()
 
     def _open(self) -> None:
-        """Make sure of the topics that events may go to."""
-        self._outbox.open((self._tables.index(table.id), table) for table in self._tables.followed_now)
+        """Make sure of the topics that events may go to; tables whose topics are refused are left out."""
+        if self._refused.is_due:
+            self._admit()
+        self._leave_out(self._outbox.open((self._tables.index(table.id), table) for table in self._tables.followed_now))
+
+    def _leave_out(self, refused: list[tuple[Table, HelenusError]]) -> None:
+        """Pass over what the log holds of these tables, until their topics take something again.
+
+        Raises the first one's error if no other table is left: then it costs nobody to wait until that is mended.
+        """
+        for table, _ in refused:
+            self._tables.refuse(table.id)
+            self._truncations.leave(table.id)
+        if refused and not self._tables.followed_now:
+            raise refused[0][1]
+        for table, why in refused:
+            self._refused.add(table, why)
+        if refused:
+            self._refused.wait()
+        self._refused.show(self._tables.refused_now)
+
+    def _admit(self) -> None:
+        """Follow tables again whose topics take the news that they have a gap. Raises as `_leave_out`."""
+        refused = self._tables.refused_now
+        if not refused:
+            return
+        if self._outbox.waiting:
+            self._commit(_FLUSH)
+        failed: list[tuple[Table, HelenusError]] = []
+        for table in refused:
+            notice = guard.passed_over(table.id, self._reached)
+            try:
+                self._outbox.probe(self._tables.index(table.id), table, notice, self._node, _FLUSH)
+            except HelenusError as error:
+                failed.append((table, error))
+                if may_pass(error):
+                    break  # the broker is away: the others would wait for it as well
+                continue
+            self._outbox.done(self._tables.followed)
+            self._tables.admit(table.id)
+            self._truncations.follow(table.id, self._follow.oldest, self._reached)
+            self._refused.remove(table)
+            guard.admitted(table.full_name)
+            self._moved, self._committed = True, 0.0  # that it has been told is saved with the next commit: now
+        self._leave_out(failed)
 
     def _remember(self) -> None:
         """Keep what tables look like, should they be dropped while no agent runs."""

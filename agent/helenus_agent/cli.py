@@ -84,9 +84,13 @@ def _run(properties: Path) -> None:
 @main.command("validate")
 @_PROPERTIES
 def _validate(properties: Path) -> None:
-    """Check a properties file: names all that is wrong with it, and keys of other products with ours."""
+    """Check a properties file: names all that is wrong with it, and keys of other products with ours.
+
+    It is for the agent's own machine: cdc_raw and files of certificates have to be there.
+    """
     with _told():
         settings = AgentSettings.load(properties)
+        settings.check_files(str(properties))
         transfer_of(settings.segment_transfer, settings.segment_archive_dir, raw_directory(settings))
         click.echo(f"{properties} is valid")
 

@@ -15,17 +15,9 @@ from typing_extensions import Self
 
 from helenus_agent.aliases import ALIASES, ENVIRONMENT, topic_advice
 from helenus_agent.segment import ReadMode
-from helenus_schemas.config import (
-    About,
-    Alias,
-    CassandraSettings,
-    CommaList,
-    LogSettings,
-    Milliseconds,
-    PassThrough,
-    PulsarSettings,
-)
+from helenus_schemas.config import About, Alias, CassandraSettings, LogSettings, PulsarSettings
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.fields import Brokers, CommaList, Hosts, Milliseconds, PassThrough, topic
 
 
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -58,7 +50,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
     environment: ClassVar[Mapping[str, str]] = ENVIRONMENT
 
-    cassandra_contact_points: Annotated[CommaList, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
+    cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The node whose log is read, by the address where it takes CQL."""
     cassandra_config: Annotated[Path | None, About("Commit log", "HIGH")] = None
     """The node's cassandra.yaml: says where `cdc_raw` is, and whether CDC is on. It or `cdc.raw.dir` is needed."""
@@ -68,11 +60,11 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """Where the agent keeps its positions and quarantine: on a disk that stays, one directory for each agent."""
     log: Annotated[Literal["kafka", "pulsar"], About("Topics", "HIGH")] = "kafka"
     """Where events go."""
-    kafka_bootstrap_servers: Annotated[str, Field(min_length=1), About("Topics", "HIGH")] = ""
+    kafka_bootstrap_servers: Annotated[Brokers, About("Topics", "HIGH")] = ""
     """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
     kafka_producer: Annotated[PassThrough, About("Topics")] = {}
     """Settings of librdkafka: `kafka.producer.security.protocol` and its like."""
-    topic_prefix: Annotated[str, About("Topics")] = "events-"
+    topic_prefix: Annotated[str, AfterValidator(topic), About("Topics")] = "events-"
     """Events of ks.table go to the topic of this and `ks.table`."""
     headers: Annotated[Literal["none", "datastax"], About("Topics", "LOW")] = "none"
     """`datastax` adds the headers segpos, token and writetime to each event."""
@@ -104,14 +96,21 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """Their port; 0 serves nothing."""
 
     @classmethod
-    def of(cls, properties: Mapping[str, str], source: str, environment: Mapping[str, str] | None = None) -> Self:
-        settings = super().of(properties, source, environment)
+    def of(
+        cls,
+        properties: Mapping[str, str],
+        source: str,
+        environment: Mapping[str, str] | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> Self:
+        settings = super().of(properties, source, environment, context)
         if advice := topic_advice(properties):
             structlog.get_logger(__name__).warning("config.topics", source=source, key="topic.prefix", advice=advice)
         return settings
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts(given)
         if "cassandra.config" not in given and "cdc.raw.dir" not in given:
             yield "cassandra.config", "set it, the path of the node's cassandra.yaml, or cdc.raw.dir"
         needed = "pulsar.service.url" if given.get("log") == "pulsar" else "kafka.bootstrap.servers"

@@ -84,6 +84,18 @@ def resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
     _note(positions, str(table), "cdc_was_off")
 
 
+def passed_over(table: uuid.UUID, reached: Place) -> Notice:
+    """What a table is told first when its topic takes something again: that it was left out up to here."""
+    now = time.time_ns() // 1000
+    return Notice(Scope.GAP, table, now, now, *reached)
+
+
+def admitted(name: str) -> None:
+    """A table's topic has taken that."""
+    metrics.GAPS.labels("refused_topic").inc()
+    _log.warning("table.resumed", table=name, advice="what was written while it was left out is missing; " + _ADVICE)
+
+
 def due(positions: Positions, followed: Collection[uuid.UUID], reached: Place) -> list[Notice]:
     """The gaps to be told now, each for its table or for all that are followed; each is given once."""
     notices: list[Notice] = []

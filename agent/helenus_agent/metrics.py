@@ -22,6 +22,7 @@ from helenus_schemas.errors import Kind
 EVENTS = Counter("helenus_agent_events", "Events acknowledged by the broker.", ["table"])
 MUTATIONS = Counter("helenus_agent_mutations_read", "Mutations read from the log, of all tables.")
 SKIPPED = Counter("helenus_agent_skipped", "Changes that are not told, by reason.", ["reason"])
+REFUSED = Gauge("helenus_agent_refused_tables", "Tables that are left out, as the broker refuses their topics.")
 PROBLEMS = Counter("helenus_agent_undecodable", "Places in the log that could not be read.")
 QUARANTINED = Gauge("helenus_agent_quarantined_segments", "Segments in quarantine or bound for it.")
 LOST = Counter("helenus_agent_lost_segments", "Segments with changes of CDC tables that vanished unread.")

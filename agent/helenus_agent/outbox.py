@@ -12,9 +12,9 @@ from helenus_agent.config import AgentSettings
 from helenus_agent.decoder import Batch
 from helenus_agent.notices import Notice
 from helenus_schemas import change, datastax, names
-from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.table import Table
-from helenus_sinks.log import Headers, Log, Schemas
+from helenus_sinks.log import Headers, Log, Schemas, TopicError
 
 try:
     from cassandra.cmurmur3 import murmur3
@@ -39,25 +39,29 @@ class Outbox:
         self._topics: dict[int, tuple[str, int]] = {}
         self._partitions: dict[str, int] = {}
 
-    def open(self, followed: Iterable[tuple[int, Table]]) -> None:
+    def topic(self, table: Table) -> str:
+        """The name of a table's topic."""
+        return names.topic(self._settings.topic_prefix, table.keyspace, table.name)
+
+    def open(self, followed: Iterable[tuple[int, Table]]) -> list[tuple[Table, HelenusError]]:
         """Make the topics of tables, each given with its index, where they are not known to be there.
 
-        Raises PARTITIONS_CHANGED if one was made anew with another number of partitions.
+        Returns the tables whose topics alone are refused, and why: nothing of theirs may be appended. Raises
+        PARTITIONS_CHANGED if a topic was made anew with another number of partitions.
         """
-        settings = self._settings
-        config = {
-            "cleanup.policy": "delete",
-            "retention.ms": str(settings.topic_retention_ms),
-            **settings.topic_config,
-        }
+        refused: list[tuple[Table, HelenusError]] = []
         for index, table in followed:
             if index in self._topics:
                 continue
-            topic = names.topic(settings.topic_prefix, table.keyspace, table.name)
-            partitions = self._sink.create(topic, settings.topic_partitions, config)
-            if self._pulsar:
-                key = datastax.key_schema(table)
-                self._sink.declare(topic, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+            try:
+                partitions = self._made(table)
+            except HelenusError as error:
+                # Who could open another topic is not locked out, whatever the Log makes of it.
+                if error.action is Action.RETRY or not (isinstance(error, TopicError) or self._topics):
+                    raise
+                refused.append((table, error))
+                continue
+            topic = self.topic(table)
             if topic not in self._partitions:
                 self._partitions[topic] = partitions
                 _log.info("topic.ready", topic=topic, partitions=partitions)
@@ -69,6 +73,37 @@ class Outbox:
                 raise HelenusError(Kind.PARTITIONS_CHANGED, what, topic)
             self._topics[index] = topic, partitions
         self.is_open = True
+        return refused
+
+    def probe(self, index: int, table: Table, notice: Notice, node: str, timeout: float) -> None:
+        """Have the topic of a table that was refused take a notice within `timeout` seconds: then it is open again.
+
+        Nothing else may wait for its acknowledgement. Raises what is the matter with it.
+        """
+        try:
+            # However many partitions it has: nothing was appended since it was refused.
+            partitions = self._partitions[self.topic(table)] = self._made(table)
+            self._topics[index] = self.topic(table), partitions
+            self.tell(index, notice, node)
+            self.flush(timeout)
+        except HelenusError:
+            self._topics.pop(index, None)
+            self.waiting.clear()
+            raise
+
+    def _made(self, table: Table) -> int:
+        """Make a table's topic, if it is missing; returns the number of its partitions."""
+        settings, topic = self._settings, self.topic(table)
+        config = {
+            "cleanup.policy": "delete",
+            "retention.ms": str(settings.topic_retention_ms),
+            **settings.topic_config,
+        }
+        partitions = self._sink.create(topic, settings.topic_partitions, config)
+        if self._pulsar:
+            key = datastax.key_schema(table)
+            self._sink.declare(topic, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+        return partitions
 
     def doubt(self) -> None:
         """Something failed: a topic may have been deleted. `open` looks at all of them again."""

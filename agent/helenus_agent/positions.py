@@ -59,7 +59,8 @@ class Positions:
 
     `reached`: the segment and position up to which the log was read. `paused`: tables that were followed until they
     lost CDC. `truncated`: per table the time of its last TRUNCATE that is acknowledged, ms since the epoch. `gaps`:
-    those that are not acknowledged.
+    those that are not acknowledged. `refused`: tables some of whose changes were passed over since the broker refused
+    their topics, and that were not told so yet.
     """
 
     host_id: str = ""
@@ -70,6 +71,7 @@ class Positions:
     paused: list[str] = field(default_factory=list)
     truncated: dict[str, int] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     def reopen(self, segment: int) -> None:
         """This segment is to be read again, from its start."""
@@ -90,6 +92,10 @@ class Positions:
     @property
     def paused_ids(self) -> list[uuid.UUID]:
         return [uuid.UUID(text) for text in self.paused]
+
+    @property
+    def refused_ids(self) -> list[uuid.UUID]:
+        return [uuid.UUID(text) for text in self.refused]
 
     @property
     def first(self) -> int:
@@ -198,6 +204,7 @@ def _parse(saved: Any) -> Positions:
         list(saved.get("paused", ())),
         {table: int(time) for table, time in saved.get("truncated", {}).items()},
         [Gap(gap["table"], int(gap["time"]), str(gap["reason"])) for gap in saved.get("gaps", ())],
+        list(saved.get("refused", ())),
     )
-    _ = positions.followed_ids, positions.paused_ids
+    _ = positions.followed_ids, positions.paused_ids, positions.refused_ids
     return positions

@@ -12,6 +12,8 @@ from helenus_agent.decoder import Plan, Unknown, plan_of
 from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Table
 
+_REFUSED = "refused_topic"
+
 
 class Stamp(NamedTuple):
     """When a table was last altered, µs since the epoch, and a digest of its options, `cdc` among them."""
@@ -37,8 +39,8 @@ class Tables:
 
     Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`.
     An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC; `history` is
-    what it remembered, with their `stamps`. `plans` is what the decoder takes, `followed` the tables that the decoder
-    names by index.
+    what it remembered, with their `stamps`. `refused` are those that have been left out since the broker refused their
+    topics. `plans` is what the decoder takes, `followed` the tables that the decoder names by index.
     """
 
     def __init__(
@@ -49,10 +51,12 @@ class Tables:
         paused: Iterable[uuid.UUID] = (),
         history: Iterable[Table] = (),
         stamps: Mapping[uuid.UUID, Stamp] | None = None,
+        refused: Iterable[uuid.UUID] = (),
     ) -> None:
         self.plans: dict[bytes, Plan] = {}
         self.followed: list[Table] = []
         self.paused = set(paused)
+        self.refused = set(refused)
         self._include = [re.compile(pattern) for pattern in include]
         self._exclude = [re.compile(pattern) for pattern in exclude]
         self._before = set(before)
@@ -73,6 +77,12 @@ class Tables:
     def followed_ids(self) -> list[uuid.UUID]:
         """The ids of the tables whose changes are told."""
         return [table.id for table in self.followed_now]
+
+    @property
+    def refused_now(self) -> list[Table]:
+        """The tables that would be followed if the broker did not refuse their topics."""
+        known = [table for table in self._known.values() if table.id in self.refused and table.id not in self._dropped]
+        return [table for table in known if table.cdc and self.plans[table.id.bytes].reason == _REFUSED]
 
     @property
     def remembered(self) -> list[Table]:
@@ -140,6 +150,16 @@ class Tables:
         table = self._known.get(uuid.UUID(bytes=unknown.table))
         return table.full_name if table else None
 
+    def refuse(self, table: uuid.UUID) -> None:
+        """The broker refuses the topic of this followed table: leave it out until it is admitted."""
+        self.refused.add(table)
+        self.plans[table.bytes] = plan_of(self._known[table], reason=_REFUSED)
+
+    def admit(self, table: uuid.UUID) -> None:
+        """The broker takes what is of this table again."""
+        self.refused.discard(table)
+        self.plans[table.bytes] = plan_of(self._known[table], self._indexes[table])
+
     def give_up(self, unknown: Unknown) -> None:
         """The schema does not know it either: never ask again."""
         if unknown.column is None:
@@ -153,7 +173,7 @@ class Tables:
             if segment > last:
                 del self._retiring[table]
                 plan = self.plans[table.bytes]
-                if plan.index >= 0:
+                if plan.index >= 0 or plan.reason == _REFUSED:
                     reason = "dropped_table" if table in self._dropped else ""
                     self.plans[table.bytes] = plan_of(self._known[table], reason=reason)
                 self._retired[table] = last, plan, self.plans[table.bytes]
@@ -200,11 +220,12 @@ class Tables:
         else:
             index = self._indexes[table.id] = len(self.followed)
             self.followed.append(table)
-            report.added.append(table)
+            if table.id not in self.refused:
+                report.added.append(table)
         if table.cdc and table.id in self.paused:
             self.paused.discard(table.id)
             report.resumed.append(table)
-        return plan_of(table, index)
+        return plan_of(table, reason=_REFUSED) if table.id in self.refused else plan_of(table, index)
 
     def _flipped(self, table: Table | None, stamp: Stamp) -> bool:
         if table is None or not table.cdc:
@@ -228,6 +249,7 @@ class Tables:
             if is_followed and heir is not None and _key(heir) != _key(table):
                 self.plans[table.id.bytes] = plan_of(table, reason="dropped_table")
         self.paused.intersection_update(known)
+        self.refused.intersection_update(known.keys() | self._retiring.keys())
 
     def _included(self, name: str) -> bool:
         if any(pattern.fullmatch(name) for pattern in self._exclude):

@@ -65,10 +65,21 @@ class Truncations:
         """Take over what Cassandra knows now. `oldest` is the id of the oldest segment, `reached` how far is read."""
         self._known = known
         for table in set(followed) - self._followed:
-            found = known.get(table)
-            if found is not None and (found.place[0] < oldest or found.place <= reached):
-                self._told[table] = self._positions.truncated[str(table)] = found.time
+            self.follow(table, oldest, reached)
         self._followed = set(followed)
+        self._wait()
+
+    def follow(self, table: uuid.UUID, oldest: int, reached: Place) -> None:
+        """Those of this table are to be told from here on."""
+        found = self._known.get(table)
+        if found is not None and (found.place[0] < oldest or found.place <= reached):
+            self._told[table] = self._positions.truncated[str(table)] = found.time
+        self._followed.add(table)
+        self._wait()
+
+    def leave(self, table: uuid.UUID) -> None:
+        """Those of this table are not to be told any more."""
+        self._followed.discard(table)
         self._wait()
 
     def due(self, reached: Place) -> list[Notice]:

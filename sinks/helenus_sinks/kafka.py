@@ -11,8 +11,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Headers, Schemas
+from helenus_schemas import masking
+from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_sinks.log import Headers, Schemas, TopicError
 
 _ANSWER_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
@@ -43,6 +44,14 @@ _REFUSED = {
     KafkaError.INVALID_CONFIG,
     KafkaError.INVALID_REPLICATION_FACTOR,
 }
+# Those of them that say nothing of one topic, when it is written to.
+_OF_ALL = {
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+}
+_ECHO = "sasl.oauthbearer.config beginning at: "
 _VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
 
@@ -57,7 +66,21 @@ def broker_error(error: KafkaError, where: str) -> HelenusError:
         kind = Kind.BROKER_REFUSED
     else:
         kind = Kind.BROKER_UNREACHABLE
-    return HelenusError(kind, f"Kafka: {error.str()}", where)
+    return HelenusError(kind, f"Kafka: {said(error)}", where)
+
+
+def said(error: KafkaError) -> str:
+    """An error's text without what it may show of secret settings: a login in an address, `sasl.oauthbearer.config`."""
+    text, mark, _ = error.str().partition(_ECHO)
+    return masking.shown(text + mark, secret=False) + (masking.STARS if mark else "")
+
+
+def _of_topic(error: KafkaError, where: str, topic: str) -> HelenusError:
+    """What came of a topic's records: an error of this topic alone, unless it passes, or is about who asks."""
+    told = broker_error(error, f"{where}, topic {topic}")
+    if told.action is Action.RETRY or error.fatal() or error.code() in _OF_ALL:
+        return told
+    return TopicError(told.kind, told.what, told.where, topic)
 
 
 class KafkaLog:
@@ -105,7 +128,10 @@ class KafkaLog:
             admin.create_topics([new], operation_timeout=_ANSWER_TIMEOUT)[topic].result()
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._told(failure.args[0], admin, f", topic {topic}") from None
+                told = self._told(failure.args[0], admin, f", topic {topic}")
+                if told.action is not Action.RETRY:
+                    told = TopicError(told.kind, told.what, told.where, topic)
+                raise told from None
             return self.topics()[topic]
         return partitions
 
@@ -130,7 +156,8 @@ class KafkaLog:
                 if failure.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
                     size = len(key or b"") + len(value or b"") + sum(len(n) + len(v) for n, v in headers)
                     what = f"a record of {size} bytes, where {self.largest} are allowed"
-                    raise HelenusError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}") from None
+                    where = f"topic {topic}, partition {partition}"
+                    raise TopicError(Kind.RECORD_TOO_LARGE, what, where, topic) from None
                 raise self._refused(failure, topic) from None
             try:
                 producer.poll(0.1)
@@ -183,11 +210,11 @@ class KafkaLog:
             self.close()
             if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 self._limit_to(topic)
-                raise broker_error(error, f"{self._where}, topic {topic}")
+                raise _of_topic(error, self._where, topic)
             if error is not None and error.code() in _REFUSED:
-                raise broker_error(error, f"{self._where}, topic {topic}")
+                raise _of_topic(error, self._where, topic)
             cause = error or heard
-            told = f": {cause.str()}" if cause else ""
+            told = f": {said(cause)}" if cause else ""
             raise HelenusError(
                 Kind.APPEND_FAILED,
                 f"Kafka did not acknowledge {left or 'some'} records in time{told}",
@@ -250,7 +277,7 @@ class KafkaLog:
                 error = told.args[0]
         if error.fatal() or error.code() == KafkaError._FATAL:
             self.close()
-        return broker_error(error, f"{self._where}, topic {topic}" if topic else self._where)
+        return _of_topic(error, self._where, topic) if topic else broker_error(error, self._where)
 
     def _failed(self, error: KafkaError | None, record: Any) -> None:
         if self._error is None:

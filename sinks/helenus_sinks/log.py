@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from helenus_schemas.errors import HelenusError, Kind
+
 Headers = Sequence[tuple[str, bytes]]
 
 
@@ -19,6 +21,14 @@ class Schemas:
     value_properties: tuple[tuple[str, str], ...] = ()
 
 
+class TopicError(HelenusError):
+    """What concerns one topic alone, by its name: a Log that raises it may well take what is for the others."""
+
+    def __init__(self, kind: Kind, what: str, where: str = "", topic: str = "") -> None:
+        super().__init__(kind, what, where)
+        self.topic = topic
+
+
 class Log(Protocol):
     """Where records are appended. Delivery is at least once.
 
@@ -27,6 +37,7 @@ class Log(Protocol):
     - `flush` that raises says that at least one record since the last good flush is not acknowledged. The Log has then
       dropped what it still held: the caller appends everything since that flush again. Some may arrive twice.
     - One thread uses a Log at a time.
+    - What is refused of one topic is raised as a TopicError by `create`, `declare`, `append` and `flush`.
     """
 
     keeps_schemas: bool

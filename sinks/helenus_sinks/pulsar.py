@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from helenus_schemas.avro import unnamed
+from helenus_schemas.avro import objection, unnamed
 from helenus_schemas.config import PulsarSettings
-from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Headers, Schemas
+from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_sinks.log import Headers, Schemas, TopicError
 from helenus_sinks.pulsar_admin import Admin, Refused
-from helenus_sinks.pulsar_client import Access, Client, end_loop
+from helenus_sinks.pulsar_client import AUTHENTICATION, Access, Answered, Client, end_loop
 from helenus_sinks.pulsar_wire import FRAME_MAX, key_schema_of, schema_of
 from helenus_sinks.pulsar_writer import FRAME_BYTES, RECORD_BYTES, Record, Writer
 
@@ -143,6 +143,12 @@ class PulsarLog:
         return {**dict.fromkeys(self._whole, 1), **found}
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+        try:
+            return self._create(topic, partitions, config)
+        except HelenusError as error:
+            raise _of_topic(error, error.where, topic) from None
+
+    def _create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         full = self._settings.name(topic)
         if known := self._asked(lambda client: client.partitions(full)):
             if self._admin is not None and topic not in self._retained:
@@ -152,24 +158,21 @@ class PulsarLog:
             return known
         if self._admin is None:
             what = "the topic is missing: set pulsar.admin.url to have it made, or make it, with partitions"
-            raise HelenusError(Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}")
+            raise TopicError(Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}", topic)
         self._admin.create(full.partition("://")[2], partitions, config)
         self._retained.add(topic)
         if known := self._asked(lambda client: client.partitions(full)):
             return known
         what = "a topic without partitions has this name: delete it, or choose another"
-        raise HelenusError(Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}")
+        raise TopicError(Kind.BROKER_REFUSED, what, f"{self._where}, topic {full}", topic)
 
     def declare(self, topic: str, schemas: Schemas) -> None:
         if self._declared.get(topic) == schemas:
             return
         try:
-            self._schemas[topic] = self._registered(topic, schemas)
+            self._schemas[topic] = self._taken(topic, schemas)
         except HelenusError as error:
-            kept = self._with_known_key(topic, schemas) if error.kind is Kind.REGISTRY_REFUSED else None
-            if kept is None:
-                raise HelenusError(error.kind, error.what, f"{self._where}, topic {topic}") from None
-            self._schemas[topic] = self._registered(topic, kept)
+            raise _of_topic(error, f"{self._where}, topic {topic}", topic) from None
         self._declared[topic] = schemas
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
@@ -180,7 +183,7 @@ class PulsarLog:
         most = min(self._largest, session.largest) - FRAME_BYTES
         if size > most:
             what = f"a record of {size} bytes, where {most} are allowed"
-            raise HelenusError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}")
+            raise TopicError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}", topic)
         if session.full:
             self._wait_for_room(session, topic)
         session.take(self._writer(session, topic, partition), (key, value, headers), size)
@@ -235,6 +238,16 @@ class PulsarLog:
         self._session = _Session(self._settings)
         return self._session
 
+    def _taken(self, topic: str, schemas: Schemas) -> tuple[Any, bytes]:
+        """As `_registered`, of these or of those that the topic takes in their place."""
+        try:
+            return self._registered(topic, schemas)
+        except HelenusError as error:
+            kept = self._with_known_key(topic, schemas) if error.kind is Kind.REGISTRY_REFUSED else None
+            if kept is None:
+                raise
+            return self._registered(topic, kept)
+
     def _registered(self, topic: str, schemas: Schemas) -> tuple[Any, bytes]:
         """A schema and its version. It belongs to the whole topic: any broker that has a part of it may be asked."""
         schema = schema_of(schemas)
@@ -244,12 +257,18 @@ class PulsarLog:
         """These schemas with the key's as the topic has it, if that is the same but for its names; else None.
 
         A column of a key that gets another name changes no byte of any key, and Pulsar takes it for another column.
+        Raises REGISTRY_REFUSED where names would be wrong.
         """
         if schemas.key is None:
             return None
         known = key_schema_of(self._asked(lambda client: client.schema(self._place(topic, 0))))
-        if known is None or known == schemas.key or unnamed(json.loads(known)) != unnamed(json.loads(schemas.key)):
+        if known is None or known == schemas.key:
             return None
+        old, new = json.loads(known), json.loads(schemas.key)
+        if unnamed(old) != unnamed(new):
+            return None
+        if what := objection(old, new, json.loads(schemas.value)):
+            raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
         return replace(schemas, key=known)
 
     def _writer(self, session: _Session, topic: str, partition: int) -> Writer:
@@ -258,7 +277,7 @@ class PulsarLog:
             full = self._place(topic, partition)
             number = len(session.writers) + 1
             alone = self._settings.exclusive and topic in self._schemas
-            writer = Writer(session, full, f"{self._name}-{partition}", number, self._sequences, alone)
+            writer = Writer(session, topic, full, f"{self._name}-{partition}", number, self._sequences, alone)
             session.writers[topic, partition] = writer
         writer.schema = self._schemas.get(topic, (None, b""))
         return writer
@@ -282,6 +301,15 @@ class PulsarLog:
         session = self._session or self._start()
         deadline = time.monotonic() + _ANSWER_TIMEOUT
         return session.answer(question, lambda: time.monotonic() > min(deadline, self._latest))
+
+
+def _of_topic(error: HelenusError, where: str, topic: str) -> HelenusError:
+    """What was asked of a topic ended in this: in an error of it alone, if Pulsar answered, knowing who asks."""
+    answered = isinstance(error, Refused) or (isinstance(error, Answered) and error.code != AUTHENTICATION)
+    ours = isinstance(error, TopicError) or error.kind is Kind.REGISTRY_REFUSED
+    if error.action is Action.RETRY or not (answered or ours):
+        return HelenusError(error.kind, error.what, where)
+    return TopicError(error.kind, error.what, where, topic)
 
 
 class _Session:

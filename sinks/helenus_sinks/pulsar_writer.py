@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_sinks.log import Headers
-from helenus_sinks.pulsar_client import FENCED, TOPIC_NOT_FOUND, Answered, Client, Connection, broker_error
+from helenus_sinks.log import Headers, TopicError
+from helenus_sinks.pulsar_client import (
+    AUTHENTICATION,
+    FENCED,
+    TOPIC_NOT_FOUND,
+    Answered,
+    Client,
+    Connection,
+    broker_error,
+)
 from helenus_sinks.pulsar_wire import KEY_VALUE, command, entry, keyed, send
 
 RECORD_BYTES = 200
@@ -52,15 +60,23 @@ class _Batch:
 
 
 class Writer:
-    """Appends to one partition. All but `records`, `called` and `schema` is the loop's alone."""
+    """Appends to `topic`, a partition of `whole`. All but `records`, `called` and `schema` is the loop's."""
 
     def __init__(
-        self, session: Session, topic: str, name: str, number: int, sequences: dict[str, int], exclusive: bool
+        self,
+        session: Session,
+        whole: str,
+        topic: str,
+        name: str,
+        number: int,
+        sequences: dict[str, int],
+        exclusive: bool,
     ) -> None:
         self.records: deque[tuple[Record, tuple[Any, bytes], int]] = deque()
         self.called = False
         self.schema: tuple[Any, bytes] = None, b""
         self._session = session
+        self._whole = whole
         self._topic = topic
         self._name = name
         self._sequences = sequences
@@ -191,8 +207,10 @@ class Writer:
         if code == TOPIC_NOT_FOUND:
             return HelenusError(Kind.APPEND_FAILED, told.what, told.where)  # it was there: it may be made anew
         if code == FENCED:
-            return HelenusError(Kind.BROKER_REFUSED, f"{told.what}: another writer took over", told.where)
-        return told
+            told = HelenusError(Kind.BROKER_REFUSED, f"{told.what}: another writer took over", told.where)
+        if told.action is Action.RETRY or code == AUTHENTICATION:
+            return told
+        return TopicError(told.kind, told.what, told.where, self._whole)
 
     def _pack(self, largest: int) -> _Batch | None:
         """The next records as one frame; None if the first is larger than the broker takes."""
@@ -201,7 +219,7 @@ class Writer:
         if size - RECORD_BYTES > largest - FRAME_BYTES:
             what = f"a record of {size - RECORD_BYTES} bytes, where the broker takes {largest - FRAME_BYTES}"
             self._session.largest = largest
-            self._session.failed(HelenusError(Kind.RECORD_TOO_LARGE, what, f"topic {self._topic}"))
+            self._session.failed(TopicError(Kind.RECORD_TOO_LARGE, what, f"topic {self._topic}", self._whole))
             return None
         schema, version = declared
         text_key = schema is not None and schema.type != KEY_VALUE

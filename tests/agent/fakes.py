@@ -17,14 +17,17 @@ from helenus_agent.transfer import delete
 from helenus_agent.truncations import Truncation
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table
-from helenus_sinks.log import Headers, Schemas
+from helenus_sinks.log import Headers, Schemas, TopicError
 
 HOST = "ad310466-96a7-4cb2-acf4-59535a960812"
 Record = tuple[str, int, "bytes | None", "bytes | None"]
 
 
 class FakeLog:
-    """Appended records wait until a flush acknowledges them. `refuse_*`: how many calls to come fail."""
+    """Appended records wait until a flush acknowledges them. `refuse_*`: how many calls to come fail.
+
+    Of topics in `closed` nothing is taken: they can't be made, and if they are there, a flush of their records fails.
+    """
 
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}
@@ -36,11 +39,14 @@ class FakeLog:
         self.refuse_append = 0
         self.refuse_flush = 0
         self.flushes = 0
+        self.closed: set[str] = set()
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         if self.refuse_create:
             self.refuse_create -= 1
             raise HelenusError(Kind.BROKER_UNREACHABLE, "away", "fake")
+        if topic in self.closed - self.topics.keys():
+            raise TopicError(Kind.BROKER_REFUSED, "not to be made", f"fake, {topic}", topic)
         return self.topics.setdefault(topic, partitions)
 
     def declare(self, topic: str, schemas: Schemas) -> None:
@@ -64,6 +70,9 @@ class FakeLog:
             self.refuse_flush -= 1
             self.waiting.clear()
             raise HelenusError(Kind.APPEND_FAILED, "not acknowledged", "fake")
+        for topic in [topic for topic, *_ in self.waiting if topic in self.closed]:
+            self.waiting.clear()
+            raise TopicError(Kind.BROKER_REFUSED, "not to be written", f"fake, {topic}", topic)
         self.acknowledged += self.waiting
         self.waiting.clear()
 

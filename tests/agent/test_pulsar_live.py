@@ -17,9 +17,10 @@ from agent.test_live import (
     test_stopped_while_the_broker_is_away,
 )
 
-from helenus_schemas import datastax
+from helenus_schemas import change, datastax
 from helenus_schemas.names import partition
-from helenus_sinks.pulsar import PulsarConfig
+from helenus_sinks.log import Schemas
+from helenus_sinks.pulsar import PulsarConfig, PulsarLog
 from helenus_sinks.pulsar_admin import Admin
 
 __all__ = [
@@ -125,6 +126,39 @@ def test_topics_are_unloaded_under_way(live: OnPulsar) -> None:
         admin(live).ask("PUT", "namespaces/public/default/unload")
     live.wait(lambda: len(live.keys("unloaded")) >= 3000)
     assert live.keys("unloaded") == dict.fromkeys(range(3000), 1)
+    assert live.stop(agent) == 0
+
+
+def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
+    """It was made before, for another key, and its schemas must fit each other: the other table goes on, through a
+    restart too, and this one goes on behind a gap when they need not fit any more."""
+    odd, other = "events-live.odd", '{"type": "record", "name": "odd", "fields": [{"name": "a", "type": "string"}]}'
+    log = PulsarLog(PulsarConfig(live.status.pulsar_url, live.status.pulsar_admin_url))
+    log.create(odd, 4, {})
+    log.declare(odd, Schemas(other, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+    log.close()
+    live.table("odd")
+    live.table("even")
+    only = {"table_include_list": r"live\.(odd|even)"}
+
+    def told() -> list[str]:
+        values = [message.data() for number in range(4) for message in live.messages(odd, number)]
+        return sorted(change.decode(datastax.unsorted_value(value)).scope.name for value in values)
+
+    for part in range(2):
+        agent = live.start(**only)
+        live.insert("odd", part * 10, part * 10 + 10)
+        live.insert("even", part * 10, part * 10 + 10)
+        live.wait(lambda part=part: len(live.keys("even")) == part * 10 + 10)
+        if part == 0:
+            assert live.stop(agent) == 0
+    assert told() == []
+    admin(live).ask("PUT", f"persistent/public/default/{odd}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    live.wait(lambda: told() == ["GAP"] * 4)
+    live.insert("odd", 20, 30)
+    live.wait(lambda: len(told()) == 14)
+    assert told() == ["GAP"] * 4 + ["ROW"] * 10
+    assert live.keys("even") == dict.fromkeys(range(20), 1)
     assert live.stop(agent) == 0
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ import trustme
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -227,3 +229,45 @@ def test_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_p
         assert "uthorization failed" in last
         assert topic in last
         assert last.endswith("[broker-refused]")
+
+
+def test_a_topic_that_may_not_be_written_costs_the_other_tables_nothing(
+    status: Status, session: Any, tmp_path: Path
+) -> None:
+    topic = "events-safe.denied"
+    session.execute("CREATE TABLE safe.denied (a int PRIMARY KEY) WITH cdc = true")
+    admin = AdminClient(status.kafka())
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(20)
+    on = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{AGENT}", "*")
+    sees = AclBinding(*on, AclOperation.DESCRIBE, AclPermissionType.ALLOW)
+    denied = AclBinding(*on, AclOperation.WRITE, AclPermissionType.DENY)
+    for rule, done in admin.create_acls([sees, denied]).items():
+        assert done.result(20) is None, rule
+    session.execute("INSERT INTO safe.denied (a) VALUES (1)")
+    agent = start(status, properties(status, tmp_path, {"table.include.list": r"safe\.(t|denied)"}))
+
+    lines: list[str] = []
+    assert agent.stderr
+    reading = threading.Thread(target=lines.extend, args=(agent.stderr,))
+    reading.start()
+
+    def says(word: str) -> str:
+        eventually(lambda: any(word in line for line in lines), lambda: "".join(lines))
+        return next(line for line in lines if word in line)
+
+    try:
+        said = says("table.refused")
+        assert "safe.denied" in said
+        assert "uthorization failed" in said
+        known = events(status)
+        session.execute("INSERT INTO safe.t (a, v) VALUES (-1, 'x')")
+        eventually(lambda: events(status) > known)
+        allowed = AclBindingFilter(*on, AclOperation.WRITE, AclPermissionType.DENY)
+        admin.delete_acls([allowed])[allowed].result(20)
+        assert "safe.denied" in says("table.resumed")
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(30)
+        reading.join()
+        agent.stderr.close()
+    assert agent.returncode == 0

@@ -1,0 +1,340 @@
+"""A topic that the broker refuses costs its table what is written meanwhile, and the other tables nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.fakes import write_of
+from agent.test_agent import TABLE, Bench, metric
+from agent.writer import table_of
+
+from helenus_agent import agent as module
+from helenus_agent import refused
+from helenus_agent.truncations import Truncation
+from helenus_schemas.change import Scope, decode
+from helenus_schemas.errors import HelenusError, Kind
+
+ODD = table_of("odd", "pk int pk, v int")
+LAST = table_of("last", "pk int pk, v int")
+LOCAL = table_of("local", "pk int pk, v int", cdc=False, keyspace="system")
+TOPIC = "events-ks.odd"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """One of its three tables is refused; each look at it is a try."""
+    monkeypatch.setattr(module, "_COMMIT", 0.0)
+    monkeypatch.setattr(module, "_LIST", -1.0)
+    monkeypatch.setattr(refused, "_AGAIN", (0.0, 0.0))
+    bench = Bench(tmp_path)
+    bench.cassandra.set(ODD, TABLE, LAST, LOCAL)
+    bench.log.closed.add(TOPIC)
+    bench.raw.segment(10)
+    yield bench
+    bench.state.close()
+    if bench.agent is not None:
+        bench.agent._follow.close()
+        for segment in bench.agent._follow.finished:
+            segment.close()
+
+
+def told(bench: Bench) -> dict[str, list[str | int]]:
+    """What each topic holds: the names of scopes of whole tables, and the last byte of rows' keys."""
+    found: dict[str, list[str | int]] = {}
+    for topic, _, key, value in bench.log.acknowledged:
+        what = decode(value or b"").scope.name if key is None else bench.number(key)[-1]
+        found.setdefault(topic.removeprefix("events-ks."), []).append(what)
+    return found
+
+
+def write(bench: Bench, number: int, segment: int = 10) -> None:
+    """A row of each table."""
+    bench.raw.write(segment, *(write_of(table, number) for table in (ODD, TABLE, LAST)))
+
+
+def test_a_topic_that_is_not_to_be_made(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    skipped, gaps = metric("skipped_total", reason="refused_topic"), metric("gaps_total", reason="refused_topic")
+    agent = bench.start(topic_partitions="1")
+    for number in (1, 2):
+        write(bench, number)
+        bench.work()
+    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert bench.saved.refused == [str(ODD.id)]
+    assert metric("skipped_total", reason="refused_topic") == skipped + 2
+    assert metric("refused_tables") == 1
+    assert "ks.odd is left out: not to be made" in (agent.ready() or "")
+    bench.raw.index(10, complete=True)
+    bench.work()
+    assert bench.raw.names == []  # its changes do not fill cdc_raw, where the others' are
+    said = capsys.readouterr().out
+    assert said.count("table.refused") == 1  # however often it is tried
+    assert "table.resumed" not in said
+
+    bench.log.closed.clear()
+    bench.raw.segment(11)
+    write(bench, 3, 11)
+    bench.work()
+    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
+    assert metric("gaps_total", reason="refused_topic") == gaps + 1
+    assert metric("refused_tables") == 0
+    assert (agent.ready(), bench.saved.refused) == (None, [])
+    assert "table.resumed" in capsys.readouterr().out
+    bench.start(topic_partitions="1")
+    bench.work()
+    assert told(bench)["odd"] == ["GAP", 3]
+
+
+def test_a_topic_that_is_not_to_be_written(bench: Bench) -> None:
+    """Its records are refused when they are flushed, with those of the others: these are appended again."""
+    bench.log.closed.clear()
+    agent = bench.start(topic_partitions="1")
+    write(bench, 1)
+    bench.work()
+    bench.log.closed.add(TOPIC)
+    write(bench, 2)
+    write(bench, 3)
+    bench.run(until=7)
+    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": [1]}
+    assert "ks.odd is left out: not to be written" in (agent.ready() or "")
+    bench.log.closed.clear()
+    write(bench, 4)
+    bench.run(until=11)
+    assert told(bench) == {"t": [1, 2, 3, 4], "last": [1, 2, 3, 4], "odd": [1, "GAP", 4]}
+    assert agent.ready() is None
+
+
+def test_refused_at_the_very_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told to stop is what it was: the next start finds out, and reads it all again."""
+    bench.log.closed.clear()
+    agent = bench.start(topic_partitions="1")
+    bench.log.closed.add(TOPIC)
+    write(bench, 1)
+    monkeypatch.setattr(module, "_COMMIT", 1e9)
+    agent._committed = module.time.monotonic()
+    bench.run(seconds=0.2)
+    assert (bench.log.acknowledged, bench.saved.segments) == ([], {})
+    monkeypatch.setattr(module, "_COMMIT", 0.0)
+    bench.start(topic_partitions="1")
+    bench.run(until=2)
+    assert told(bench) == {"t": [1], "last": [1]}
+
+
+def test_an_error_that_does_not_say_that_it_is_the_topics(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another topic was opened, so it is not about who asks; a schema that does not fit is refused like that."""
+    create = bench.log.create
+
+    def refuses(topic: str, *more: Any) -> int:
+        if topic == TOPIC:
+            raise HelenusError(Kind.REGISTRY_REFUSED, "does not fit", "fake")
+        return create(topic, *more)
+
+    monkeypatch.setattr(bench.log, "create", refuses)
+    bench.cassandra.set(TABLE, ODD, LAST)
+    bench.start(topic_partitions="1")
+    write(bench, 1)
+    bench.work()
+    assert told(bench) == {"t": [1], "last": [1]}
+
+
+def test_a_new_table(bench: Bench) -> None:
+    bench.cassandra.set(TABLE, LAST)
+    agent = bench.start(topic_partitions="1")
+    assert agent.ready() is None
+    bench.cassandra.set(TABLE, LAST, ODD)
+    write(bench, 1)
+    write(bench, 2)
+    bench.work()
+    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert "ks.odd is left out" in (agent.ready() or "")
+
+
+def test_all_of_them(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """Then it ends, and nothing is passed over."""
+    bench.log.closed |= {"events-ks.t", "events-ks.last"}
+    write(bench, 1)
+    with pytest.raises(HelenusError, match="not to be made") as error:
+        bench.start(topic_partitions="1")
+    assert error.value.kind is Kind.BROKER_REFUSED
+    assert "table.refused" not in capsys.readouterr().out
+    assert (bench.saved.refused, bench.saved.segments) == ([], {})
+    bench.log.closed.clear()
+    bench.start(topic_partitions="1")
+    bench.work()
+    assert told(bench) == {"odd": [1], "t": [1], "last": [1]}
+
+
+def test_all_of_them_one_after_the_other(bench: Bench) -> None:
+    """The last one waits with its changes, as one that is alone."""
+    bench.start(topic_partitions="1")
+    bench.log.closed |= {"events-ks.t", "events-ks.last"}
+    write(bench, 1)
+    with pytest.raises(HelenusError, match="not to be written"):
+        bench.run()
+    assert (bench.log.acknowledged, bench.saved.segments) == ([], {})
+
+
+def test_a_log_that_takes_nobody_is_asked_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuses(topic: str, *_: Any) -> int:
+        asked.append(topic)
+        raise HelenusError(Kind.BROKER_REFUSED, "wrong password", "fake")
+
+    monkeypatch.setattr(bench.log, "create", refuses)
+    with pytest.raises(HelenusError, match="wrong password"):
+        bench.start()
+    assert len(asked) == 1
+
+
+def test_it_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """An agent that is started again knows that the table has a gap, and says again that it is refused."""
+    for number in (1, 2):
+        agent = bench.start(topic_partitions="1")
+        write(bench, number)
+        bench.work()
+        assert "ks.odd is left out" in (agent.ready() or "")
+        said = capsys.readouterr().out
+        assert said.count("table.refused") == 1
+        assert said.count("table=ks.odd") == number % 2 + 1  # the first one takes it for followed
+    bench.log.closed.clear()
+    bench.start(topic_partitions="1")
+    write(bench, 3)
+    bench.work()
+    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
+
+
+def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before anything was saved: its changes are read again."""
+    monkeypatch.setattr(refused, "_AGAIN", (1e9, 1e9))
+    agent = bench.start(topic_partitions="1")
+    write(bench, 1)
+    while agent.step():
+        pass
+    bench.log.closed.clear()
+    bench.start(topic_partitions="1")
+    bench.work()
+    assert told(bench) == {"odd": [1], "t": [1], "last": [1]}
+
+
+def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have appended is acknowledged before; also if the topic is there by now, and only its records are not
+    taken, or nobody answers."""
+    monkeypatch.setattr(refused, "_AGAIN", (1e9, 1e9))
+    agent = bench.start(topic_partitions="1")
+    monkeypatch.setattr(module, "_COMMIT", 1e9)
+    agent._committed = module.time.monotonic()
+    write(bench, 1)
+    assert agent.step()
+    assert len(bench.log.waiting) == 2
+    bench.log.topics[TOPIC] = 1
+    agent._refused._next = 0.0
+    agent.step()
+    assert told(bench) == {"t": [1], "last": [1]}
+    assert "not to be written" in (agent.ready() or "")
+    write(bench, 2)
+    assert agent.step()
+    bench.log.refuse_create = 1
+    agent._refused._next = 0.0
+    agent.step()
+    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert "away" in (agent.ready() or "")
+
+
+def test_tries_become_rare(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused, "_AGAIN", (1.0, 60.0))
+    now = 1000.0
+    monkeypatch.setattr(refused.time, "monotonic", lambda: now)
+    tries = refused.Refused()
+    waits: list[float] = []
+    for _ in range(8):
+        tries.wait()
+        waits.append(tries._next - now)
+        assert not tries.is_due
+        now = tries._next
+        assert tries.is_due
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    now += 1000.0
+    tries.wait()
+    assert tries._next - now == 1.0
+
+
+@pytest.mark.parametrize("way", ["cdc", "dropped", "excluded"])
+def test_who_wants_nothing_of_it_is_not_warned(bench: Bench, way: str) -> None:
+    agent = bench.start(topic_partitions="1")
+    write(bench, 1)
+    bench.work()
+    assert agent.ready() is not None
+    if way == "excluded":
+        agent = bench.start(table_exclude_list=r"ks\.odd")
+    else:
+        bench.cassandra.set(*([replace(ODD, cdc=False)] if way == "cdc" else []), TABLE, LAST)
+        bench.cassandra.is_changed = True
+    bench.work()
+    assert agent.ready() is None
+    assert metric("refused_tables") == 0
+    # Where it is wanted again, it still has its gap; and one that is made anew has none.
+    bench.log.closed.clear()
+    if way == "excluded":
+        bench.start(topic_partitions="1")
+    else:
+        anew = table_of("odd", "pk int pk, v int", id=9)
+        bench.cassandra.set(ODD if way == "cdc" else anew, TABLE, LAST)
+        bench.cassandra.is_changed = True
+    bench.work()
+    assert told(bench).get("odd", []) == ([] if way == "dropped" else ["GAP"])
+
+
+def test_truncated_while_it_is_refused(bench: Bench) -> None:
+    """The gap says it all; what comes after it is told."""
+
+    def truncate(time: int) -> None:
+        bench.cassandra.truncations[ODD.id] = Truncation(ODD.id, (10, bench.raw.ends[10]), time)
+        bench.raw.write(10, write_of(LOCAL, 0))
+        bench.work()
+
+    bench.start(topic_partitions="1")
+    write(bench, 1)
+    truncate(1_700_000_000_000)
+    assert "odd" not in told(bench)
+    bench.log.closed.clear()
+    bench.work()
+    write(bench, 2)
+    truncate(1_700_000_000_001)
+    assert told(bench)["odd"] == ["GAP", 2, Scope.TABLE.name]
+
+
+def test_altered_while_it_is_refused(bench: Bench) -> None:
+    """It stays out: that a table has another column makes no topic of it."""
+    bench.start(topic_partitions="1")
+    wider = table_of("odd", "pk int pk, v int, w int")
+    bench.cassandra.set(wider, TABLE, LAST)
+    bench.cassandra.is_changed = True
+    write(bench, 1)
+    bench.work()
+    assert told(bench) == {"t": [1], "last": [1]}
+
+
+def test_another_number_of_partitions_after_it(bench: Bench) -> None:
+    """Whoever mends the topic may make it anew."""
+    bench.log.closed.clear()
+    agent = bench.start(topic_partitions="1")
+    write(bench, 1)
+    bench.work()
+    write(bench, 2)
+    agent.step()
+    del bench.log.topics[TOPIC]
+    bench.log.closed.add(TOPIC)
+    bench.log.refuse_flush = 1
+    bench.run(until=5)
+    assert "left out" in (agent.ready() or "")
+    bench.log.closed.clear()
+    bench.log.topics[TOPIC] = 3
+    bench.work()
+    assert told(bench)["odd"] == [1, "GAP", "GAP", "GAP"]
+    write(bench, 3)
+    bench.work()
+    assert told(bench)["odd"][4:] == [3]
