@@ -60,7 +60,8 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
 def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
     """Check properties files: names all that is wrong with any of them at once.
 
-    It reaches no server: a worker does that at its start, before anything else.
+    It reaches no server, and looks for no directory and no certificate, which may be another machine's: a worker does
+    that at its start, before anything else.
     """
     with _told():
         config.load(worker_properties, connector_properties)

@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from helenus_schemas import names
+from helenus_connector.aliases import ALIASES
+from helenus_schemas import fields, names
 from helenus_schemas.config import (
     About,
     Alias,
     CassandraSettings,
-    CommaList,
     ConfigError,
     LogSettings,
-    Milliseconds,
-    PassThrough,
     Problem,
     PulsarSettings,
+    read_properties,
     together,
 )
+from helenus_schemas.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, RegistryUrls
 from helenus_schemas.key import Compat
 
 Format = Literal["key-value-avro", "key-value-json", "json"]
@@ -45,12 +45,16 @@ def is_class(name: str) -> bool:
 def _address(listener: str) -> tuple[str, str, int] | None:
     """Scheme, host and port of a listener; None if it is none."""
     try:
-        parts = urlsplit(listener)
-        port = parts.port
+        parts = fields.http_address(listener)
     except ValueError:
         return None
-    plain = parts.path in ("", "/") and not (parts.query or parts.fragment or parts.username)
-    return (parts.scheme, parts.hostname, port) if plain and parts.hostname and port is not None else None
+    plain = parts.path in ("", "/") and not (parts.query or parts.fragment)
+    return (parts.scheme, parts.hostname, parts.port) if plain and parts.hostname and parts.port is not None else None
+
+
+def _is_secure(listener: str) -> bool:
+    scheme, _, _ = _address(listener) or ("", "", 0)
+    return scheme == "https"
 
 
 class WorkerSettings(PulsarSettings, LogSettings):
@@ -60,7 +64,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """Where events come from, and records go to."""
     data_log: Annotated[Literal["", "kafka", "pulsar"], About("Worker")] = ""
     """Where records and dead letters go to instead."""
-    bootstrap_servers: Annotated[Name, About("Kafka", "HIGH")] = ""
+    bootstrap_servers: Annotated[Brokers, About("Kafka", "HIGH")] = ""
     """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
     kafka: Annotated[PassThrough, About("Kafka")] = {}
     """Settings of librdkafka for every client: `kafka.security.protocol` and its like."""
@@ -78,7 +82,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """What opens the key, where it is encrypted."""
     listeners_https_ssl_cafile: Annotated[Path | None, About("REST")] = None
     """A PEM file of authorities: clients then need a certificate that one of them signed."""
-    rest_basic_auth_user_info: Annotated[SecretStr | None, About("REST")] = None
+    rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
     """`user:password` that every request must give, except for `/health/live`."""
     rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
     """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name."""
@@ -94,16 +98,8 @@ class WorkerSettings(PulsarSettings, LogSettings):
     @field_validator("listeners")
     @classmethod
     def _one(cls, value: str) -> str:
-        found = _address(value)
-        if found is None or found[0] not in ("http", "https"):
+        if _address(value) is None:
             raise ValueError("give one listener as http://host:port or https://host:port")
-        return value
-
-    @field_validator("rest_basic_auth_user_info")
-    @classmethod
-    def _user(cls, value: SecretStr | None) -> SecretStr | None:
-        if value and not re.fullmatch("[^:]+:.+", value.get_secret_value()):
-            raise ValueError("give it as user:password")
         return value
 
     @classmethod
@@ -113,7 +109,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
             if used in (log, given.get("data.log")) and needed not in given:
                 other = used == "kafka" and "pulsar.service.url" in given and "log" not in given
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
-        if given.get("listeners", "").startswith("https:"):
+        if _is_secure(given.get("listeners", "")):
             for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
                 if key not in given:
                     yield key, "set it: an https listener has a certificate"
@@ -127,7 +123,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     @property
     def secure(self) -> bool:
         """Whether the listener speaks TLS."""
-        return self.listeners.startswith("https:")
+        return _is_secure(self.listeners)
 
     @property
     def worker_id(self) -> str:
@@ -142,9 +138,11 @@ class WorkerSettings(PulsarSettings, LogSettings):
         return self.data_log or self.log
 
     @property
-    def model(self) -> type[ConnectorSettings]:
-        """What its connectors' properties are."""
-        return PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
+    def model(self) -> Model:
+        """How its connectors' properties are read."""
+        settings = PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
+        places = {"kafka": "", "pulsar": self.pulsar_place}
+        return Model(settings, places[self.log], places[self.log_of_data])
 
     @property
     def producer_config(self) -> dict[str, str]:
@@ -162,28 +160,7 @@ class ConnectorSettings(CassandraSettings):
 
     needs_registry: ClassVar[bool] = True
     """Whether Avro records need a Schema Registry."""
-    aliases: ClassVar[Mapping[str, str | Alias]] = {
-        "contactPoints": "cassandra.contact.points",
-        "port": "cassandra.port",
-        "loadBalancing.localDc": "cassandra.local.dc",
-        "auth.username": "cassandra.username",
-        "auth.password": "cassandra.password",
-        "outputFormat": "output.format",
-        "batch.size": "max.batch.size",
-        **{
-            f"{side}.converter.{key}": f"value.converter.{use}"
-            for side, key, use in (
-                ("value", "basic.auth.user.info", "schema.registry.basic.auth.user.info"),
-                ("key", "basic.auth.user.info", "schema.registry.basic.auth.user.info"),
-                ("key", "schema.registry.basic.auth.user.info", "schema.registry.basic.auth.user.info"),
-                ("key", "auto.register.schemas", "auto.register.schemas"),
-            )
-        },
-        **{
-            f"{side}.converter.basic.auth.credentials.source": Alias(why="credentials are always taken as USER_INFO")
-            for side in ("key", "value")
-        },
-    }
+    aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
 
     name: Annotated[Name, About("Common", "HIGH")]
     """The connector's name: in the REST API, in metrics and in the log."""
@@ -200,7 +177,10 @@ class ConnectorSettings(CassandraSettings):
     query_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$"), About("Common", "LOW")] = "default"
     """Connectors of one group share a streaming query of Spark; another group's slow tables hold none of them up."""
     events_topic: Annotated[str, About("Topics", "HIGH")] = ""
-    """The topic that is read; by default `events-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
+    """The topic that is read; by default `events-KEYSPACE.TABLE`. Of several tables it has `${table}` in it.
+
+    On Pulsar a full name is taken too, of the worker's tenant and namespace.
+    """
     data_topic: Annotated[str, About("Topics", "HIGH")] = ""
     """The topic that is written; by default `data-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
     query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
@@ -234,18 +214,18 @@ class ConnectorSettings(CassandraSettings):
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
     """How records show varints: exactly, as text, or as a long where it fits."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
-    """What happens when the registry refuses a table's new schema: stop, or go on in a new topic."""
+    """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
     """A regular expression for the names of the columns to tell; those of the key are always there."""
     headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires")
     """Which headers records have: of schema_id, writetime, expires, node, segpos and digest."""
-    key_converter_schema_registry_url: Annotated[str, About("Schema Registry", "HIGH")] = ""
+    key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
     """As `value.converter.schema.registry.url`; keys and values have one registry."""
     value_converter_schema_registry_url: Annotated[
-        str, Field(validate_default=True), About("Schema Registry", "HIGH")
+        RegistryUrls, Field(validate_default=True), About("Schema Registry", "HIGH")
     ] = ""
     """The registry of the records' schemas; Avro records on Kafka need one."""
-    value_converter_schema_registry_basic_auth_user_info: Annotated[SecretStr | None, About("Schema Registry")] = None
+    value_converter_schema_registry_basic_auth_user_info: Annotated[Login, About("Schema Registry")] = None
     """`user:password` for the registry."""
     value_converter_schema_registry_ssl_cafile: Annotated[Path | None, About("Schema Registry")] = None
     """A PEM file of the authorities that signed its certificate; by default the system's count."""
@@ -283,6 +263,7 @@ class ConnectorSettings(CassandraSettings):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts(given)
         key, value = given.get("key.converter", ""), given.get("value.converter", "")
         formats = _formats(key, value)
         told = given.get("output.format")
@@ -292,10 +273,16 @@ class ConnectorSettings(CassandraSettings):
             yield "value.converter" if value else "key.converter", f"{beside}known are {known}"
         elif told in get_args(Format) and told not in formats:
             yield "output.format", f"key.converter and value.converter say {formats[0]}; leave them out"
-        if any(_is_pattern(part) for part in given.get("table", "").split(",")) or "," in given.get("table", ""):
-            for key in ("events.topic", "data.topic", "errors.deadletterqueue.topic.name"):
-                if given.get(key) and "${table}" not in given[key]:
-                    yield key, "with several tables, put ${table} where the table's name is to be"
+        table = given.get("table", "")
+        several = any(_is_pattern(part) for part in table.split(",")) or "," in table
+        topics: dict[str, str] = {}
+        for key, prefix in _TOPICS.items():
+            if several and given.get(key) and "${table}" not in given[key]:
+                yield key, "with several tables, put ${table} where the table's name is to be"
+            name = _topic(given.get(key, ""), prefix, given.get("keyspace", ""), "any" if several else table)
+            other = topics.setdefault(name.rpartition("/")[2], key)
+            if other != key:
+                yield (key, f"{other} is the same topic") if key in given else (other, f"{key} is that by default")
         for side in ("key.converter", "value.converter"):
             enabled = given.get(f"{side}.schemas.enable", "true").lower() != "false"
             if given.get(side) == _CONNECT_JSON and enabled:
@@ -318,9 +305,23 @@ class ConnectorSettings(CassandraSettings):
     @field_validator("table")
     @classmethod
     def _tables(cls, value: str) -> str:
-        for part in value.split(","):
+        parts = [part.strip() for part in value.split(",")]
+        if not any(parts):
+            raise ValueError("name a table")
+        for part in parts:
             cls._regex(part)
+            # A table's name has no dot in it, so as a pattern it would match none, or another table.
+            if re.match(r"\w+(\\\.|\.\w+$)", part):
+                raise ValueError("name the table alone; the keyspace is `keyspace`")
         return value
+
+    @field_validator("events_topic", "data_topic", "errors_deadletterqueue_topic_name")
+    @classmethod
+    def _legal(cls, value: str, info: ValidationInfo) -> str:
+        place = (info.context or {}).get("events" if info.field_name == "events_topic" else "data")
+        name = fields.local_topic(value, place)
+        fields.topic(_topic(name, "", "any", "any"))
+        return name
 
     @field_validator("columns")
     @classmethod
@@ -379,21 +380,17 @@ class ConnectorSettings(CassandraSettings):
     @property
     def events(self) -> str:
         """The topic that is read."""
-        return self._topic(self.events_topic, "events-")
+        return _topic(self.events_topic, "events-", self.keyspace, self.table)
 
     @property
     def data(self) -> str:
         """The topic that is written."""
-        return self._topic(self.data_topic, "data-")
+        return _topic(self.data_topic, "data-", self.keyspace, self.table)
 
     @property
     def dead_letters(self) -> str:
         """The topic for events that cannot be told."""
-        return self._topic(self.errors_deadletterqueue_topic_name, "dlq-")
-
-    def _topic(self, told: str, prefix: str) -> str:
-        named = told.replace("${keyspace}", self.keyspace).replace("${table}", self.table)
-        return named or names.topic(prefix, self.keyspace, self.table)
+        return _topic(self.errors_deadletterqueue_topic_name, "dlq-", self.keyspace, self.table)
 
     @property
     def has_dead_letters(self) -> bool:
@@ -407,9 +404,25 @@ class PulsarConnectorSettings(ConnectorSettings):
     needs_registry = False
 
 
+@dataclass(frozen=True)
+class Model:
+    """How connectors' properties are read: as which settings, and in which places on Pulsar their topics are.
+
+    A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
+    """
+
+    settings: type[ConnectorSettings]
+    events: str | None = None
+    data: str | None = None
+
+    def of(self, properties: Mapping[str, str], source: str) -> ConnectorSettings:
+        """As `Settings.of`."""
+        return self.settings.of(properties, source, context={"events": self.events, "data": self.data})
+
+
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
     """What a worker's file and its connectors' files say. Raises one ConfigError with all that is wrong in any."""
-    model: type[ConnectorSettings] = ConnectorSettings
+    model = Model(ConnectorSettings)
 
     def load_worker() -> WorkerSettings | ConnectorSettings:
         nonlocal model
@@ -418,7 +431,7 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
         return settings
 
     def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
-        return model.load(path)
+        return model.of(read_properties(path), str(path))
 
     found = together(load_worker, *(partial(load_connector, path) for path in connectors))
     loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]
@@ -437,6 +450,14 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
 def _is_pattern(part: str) -> bool:
     """Cassandra's tables have names of letters, digits and underscores: all else is a regular expression."""
     return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None
+
+
+_TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
+
+
+def _topic(told: str, prefix: str, keyspace: str, table: str) -> str:
+    """A topic's name, as it is told or by default."""
+    return told.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)
 
 
 _CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"

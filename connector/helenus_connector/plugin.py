@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from helenus_connector.config import CLASS, ConnectorSettings
+from helenus_connector.config import CLASS, ConnectorSettings, Model
 from helenus_schemas import __version__, masking
 from helenus_schemas.config import About, ConfigError, Problem
 
@@ -29,7 +29,7 @@ def unknown(name: str) -> str:
     return f"Failed to find any class that implements Connector and which name matches {name}, available is: {CLASS}"
 
 
-def problems(given: Mapping[str, str], source: str, model: type[ConnectorSettings]) -> list[Problem]:
+def problems(given: Mapping[str, str], source: str, model: Model) -> list[Problem]:
     """All that is wrong with a connector's properties."""
     try:
         model.of(given, source)
@@ -83,7 +83,7 @@ def definitions() -> list[Json]:
     return found
 
 
-def validated(given: Mapping[str, str], model: type[ConnectorSettings]) -> Json:
+def validated(given: Mapping[str, str], model: Model) -> Json:
     """The answer to `config/validate`: every key with its value, and the errors of each."""
     fields = _fields()
     wrong = problems(given, "config", model)

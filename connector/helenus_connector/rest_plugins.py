@@ -9,14 +9,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from helenus_connector import plugin
-from helenus_connector.config import ConnectorSettings, is_class
+from helenus_connector.config import Model, is_class
 from helenus_connector.rest_call import Call, Resources
 from helenus_schemas import logs
 
 _log = structlog.get_logger(__name__)
 
 
-def resources(model: type[ConnectorSettings]) -> Resources:
+def resources(model: Model) -> Resources:
     """The resources by path and method."""
     return {
         "/connector-plugins": {"GET": lambda _: JSONResponse([plugin.INFO])},
@@ -33,7 +33,7 @@ def _definitions(call: Call) -> Response:
     return JSONResponse(plugin.definitions())
 
 
-def _validate(call: Call, model: type[ConnectorSettings]) -> Response:
+def _validate(call: Call, model: Model) -> Response:
     given = {key: value for key, value in call.texts().items() if value is not None}
     asked, named = call.path["plugin"], given.get("connector.class")
     if named is not None and not _short(named).endswith(_short(asked)):

@@ -44,7 +44,9 @@ _RECORDS: dict[str, list[tuple[str, str]]] = {
 }
 
 
-_NAMES = {"name", "namespace", "doc", "aliases", "cql_name"}
+TABLE_ID = "cql_id"
+"""The property of a key's schema that holds the table's id: a table that is made anew has another."""
+_NAMES = {"name", "namespace", "doc", "aliases", "cql_name", TABLE_ID}
 
 
 class Unmappable(ValueError):
@@ -116,6 +118,21 @@ def unnamed(schema: Schema) -> Schema:
     if isinstance(schema, dict):
         return {key: unnamed(value) for key, value in schema.items() if key not in _NAMES}
     return [unnamed(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def objection(known: Schema, key: Schema, value: Schema) -> str | None:
+    """What speaks against keys that go on under the schema they have, which gives the same bytes; None if nothing does.
+
+    After a RENAME they do; but its names may be those of a table that was made anew, or of other columns by now. A
+    schema without the table's id is taken for one of this table.
+    """
+    old, new, others = ([field["name"] for field in schema["fields"]] for schema in (known, key, value))
+    told = f"keys are told as ({', '.join(old)})"
+    table = key.get(TABLE_ID)
+    if known.get(TABLE_ID, table) != table and {**known, TABLE_ID: table} != key:
+        return f"{told}, and the table was made anew with the key ({', '.join(new)})"
+    taken = [name for name, now in zip(old, new, strict=True) if name != now and name in {*new, *others}]
+    return f"{told}, and {', '.join(taken)} is another column's name now" if taken else None
 
 
 class _Schemas:

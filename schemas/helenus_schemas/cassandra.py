@@ -77,7 +77,7 @@ def connect(
             # The driver's own waits up to ten minutes before it tries a node again.
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0),
         )
-    except UnresolvableContactPoints:
+    except (UnresolvableContactPoints, UnicodeError):  # the latter of a name that can be none
         raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "no contact point has an address", where) from None
     try:
         session = cluster.connect()

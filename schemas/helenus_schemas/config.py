@@ -16,24 +16,15 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import javaproperties
 import structlog
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
-from helenus_schemas import masking
+from helenus_schemas import fields, masking
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.fields import Hosts, HttpUrl, Milliseconds, PassThrough, PulsarName, PulsarUrl, Token
 
 T = TypeVar("T")
-
-
-def _split(value: object) -> object:
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-
-CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
-"""A list, separated by commas."""
-PassThrough = Annotated[dict[str, str], AfterValidator(masking.Hidden)]
-"""Settings handed on as they are, below a prefix; their secrets are stars when they are printed."""
-Milliseconds = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -153,10 +144,16 @@ class Settings(BaseModel):
         return cls.of(read_properties(path), str(path), found)
 
     @classmethod
-    def of(cls, properties: Mapping[str, str], source: str, environment: Mapping[str, str] | None = None) -> Self:
+    def of(
+        cls,
+        properties: Mapping[str, str],
+        source: str,
+        environment: Mapping[str, str] | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> Self:
         """Validate properties that come from `source`, a name for messages; they go before the environment's.
 
-        `${env:NAME}` and `${file:PATH:KEY}` in a value are resolved. Raises ConfigError.
+        `${env:NAME}` and `${file:PATH:KEY}` in a value are resolved. `context` is for validators. Raises ConfigError.
         """
         given = _Given(source)
         cls._take(given, {v: (cls.environment[v], text) for v, text in (environment or {}).items()})
@@ -172,7 +169,7 @@ class Settings(BaseModel):
                 values.setdefault(prefix[:-1], {})[key[len(prefix) :]] = value
         settings: Self | None = None
         try:
-            settings = cls.model_validate(values)
+            settings = cls.model_validate(values, context=context)
         except ValidationError as error:
             for e in error.errors(include_url=False):
                 place = str(e["loc"][0]) if e["loc"] else ""
@@ -188,6 +185,20 @@ class Settings(BaseModel):
         """(key, reason) of what is wrong with properties together. `given` are ours, each perhaps wrong by itself."""
         return ()
 
+    def check_files(self, source: str) -> None:
+        """Raise ConfigError for files of certificates and keys that are not there: to be asked where they are used."""
+        known = type(self).model_fields.items()
+        files = ((of.alias or name, getattr(self, name)) for name, of in known if name.endswith("file"))
+        missing = [(key, str(file)) for key, file in files if isinstance(file, Path) and not os.access(file, os.R_OK)]
+        if missing:
+            reason = "there is no such file, or it may not be read"
+            raise ConfigError([Problem(source, key, file, reason) for key, file in missing])
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _path(cls, value: object, info: ValidationInfo) -> object:
+        return fields.path(value) if cls._is(cls.model_fields[info.field_name or ""], Path) else value
+
     @classmethod
     def prefixes(cls) -> list[str]:
         """`kafka.producer.` for a field `kafka_producer` of type PassThrough; the longest first."""
@@ -199,8 +210,12 @@ class Settings(BaseModel):
         """Whether the value of a key, of ours or not, is never to be shown."""
         for name, known in cls.model_fields.items():
             if key == (known.alias or name):
-                return known.annotation is SecretStr or SecretStr in get_args(known.annotation)
+                return cls._is(known, SecretStr)
         return masking.is_secret(key, value)
+
+    @staticmethod
+    def _is(known: FieldInfo, kind: type) -> bool:
+        return known.annotation is kind or kind in get_args(known.annotation)
 
     @classmethod
     def _take(cls, given: _Given, found: Mapping[str, tuple[str, str]]) -> None:
@@ -287,7 +302,7 @@ def read_properties(path: str | Path) -> dict[str, str]:
 class CassandraSettings(Settings):
     """How to reach Cassandra: the part that agent and connector share."""
 
-    cassandra_contact_points: Annotated[CommaList, About("Cassandra", "HIGH")] = ("127.0.0.1",)
+    cassandra_contact_points: Annotated[Hosts, About("Cassandra", "HIGH")] = ("127.0.0.1",)
     """Nodes to ask first, by address or name; the others are learned from them."""
     cassandra_port: Annotated[int, Field(gt=0, lt=65536), About("Cassandra", "HIGH")] = 9042
     """Their port for CQL."""
@@ -312,6 +327,11 @@ class CassandraSettings(Settings):
     cassandra_request_timeout_ms: Annotated[Milliseconds, About("Cassandra", "LOW")] = 12_000
     """How long to wait for an answer."""
 
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+        if given.get("cassandra.username") and not given.get("cassandra.password"):
+            yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
+
     @property
     def server(self) -> tuple[object, ...]:
         """What tells one Cassandra, and the login there, from another: these can share a session."""
@@ -330,17 +350,22 @@ class LogSettings(Settings):
 class PulsarSettings(Settings):
     """How to reach Pulsar: the part that agent and connector share."""
 
-    pulsar_service_url: Annotated[str, About("Pulsar", "HIGH")] = ""
+    pulsar_service_url: Annotated[PulsarUrl, About("Pulsar", "HIGH")] = ""
     """Where brokers or proxies are: `pulsar://host:port,host:port`, or `pulsar+ssl://` for TLS."""
-    pulsar_admin_url: Annotated[str | None, About("Pulsar", "HIGH")] = None
+    pulsar_admin_url: Annotated[HttpUrl, About("Pulsar", "HIGH")] = ""
     """The REST API, `http://host:port` or `https://`: makes topics. Without it they have to be there."""
-    pulsar_tenant: Annotated[str, Field(min_length=1), About("Pulsar")] = "public"
+    pulsar_tenant: Annotated[PulsarName, About("Pulsar")] = "public"
     """The tenant of all topics."""
-    pulsar_namespace: Annotated[str, Field(min_length=1), About("Pulsar")] = "default"
+    pulsar_namespace: Annotated[PulsarName, About("Pulsar")] = "default"
     """The tenant's namespace."""
-    pulsar_auth_token: Annotated[SecretStr | None, About("Pulsar", "HIGH")] = None
+    pulsar_auth_token: Annotated[Token, About("Pulsar", "HIGH")] = None
     """A JSON Web Token that says who this is, where Pulsar asks for one."""
     pulsar_tls_cafile: Annotated[Path | None, About("Pulsar")] = None
     """A PEM file of the authorities that signed the brokers' certificates; by default the system's count."""
     pulsar_tls_check_hostname: Annotated[bool, About("Pulsar", "LOW")] = True
     """Whether a certificate must name the broker that shows it."""
+
+    @property
+    def pulsar_place(self) -> str:
+        """What the full names of all topics begin with."""
+        return f"persistent://{self.pulsar_tenant}/{self.pulsar_namespace}/"

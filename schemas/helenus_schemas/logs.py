@@ -11,6 +11,7 @@ import functools
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
@@ -27,6 +28,14 @@ class Level:
 
     name: str
     modified: int | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a process reports: the format, None where nobody has set it up, and the levels by logger."""
+
+    format: str | None
+    levels: Mapping[str, Level]
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -46,6 +55,7 @@ class _Logger(structlog.PrintLogger):
 
 
 _handler = _Handler()
+_format: str | None = None
 _levels: dict[str, Level] = {ROOT: Level("INFO")}
 _filters = {name: structlog.make_filtering_bound_logger(number) for name, number in NAMES.items()}
 # By module. A line that is not told costs one look into it.
@@ -54,6 +64,8 @@ _chosen: dict[str, Any] = {}
 
 def configure(level: str = "info", format: str = "text") -> None:
     """Set up logging for a command; `level` debug, info, warning or error, `format` text or json."""
+    global _format
+    _format = format
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if format == "json"
@@ -77,6 +89,22 @@ def configure(level: str = "info", format: str = "text") -> None:
     _handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=last, foreign_pre_chain=foreign))
     logging.basicConfig(level=logging.WARNING, handlers=[_handler])
     logging.getLogger("cassandra").setLevel(logging.ERROR)
+
+
+def setup() -> Setup:
+    """How this process reports, for another to `follow`."""
+    return Setup(_format, _levels)
+
+
+def follow(other: Setup) -> None:
+    """Report as another process does that runs us, or did when it told: little is done where nothing has changed."""
+    if other.format is None or other == setup():
+        return
+    if other.format != _format:
+        configure(format=other.format)
+    _put(dict(other.levels))
+    for name, level in other.levels.items():
+        _let_speak(name, level.name)
 
 
 def _filtering(logger: Any, processors: Any, context: Any) -> Any:
@@ -116,9 +144,14 @@ def change(name: str, level: str) -> list[str]:
     if changed != _levels or name not in before or before[name].name != level:
         changed[name] = Level(level, int(time.time() * 1000))
         _put(changed)
+    _let_speak(name, level)
+    return [other for other, held in levels().items() if other not in before or before[other].name != held.name]
+
+
+def _let_speak(name: str, level: str) -> None:
+    """Libraries' loggers are those of `logging`."""
     if name != ROOT and not name.startswith("helenus_"):
         logging.getLogger(name).setLevel(NAMES[level])
-    return [other for other, held in levels().items() if other not in before or before[other].name != held.name]
 
 
 def _put(levels: dict[str, Level]) -> None:

@@ -15,7 +15,9 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 _SECRET_KEY = re.compile(r"pass|pwd|secret|jaas|token|credential|user\.?info|\bkeys?\b|[^.]key\b", re.IGNORECASE)
 _NO_SECRET_KEY = re.compile(r"(location|file|path|dir|type|class|url|enable|enabled|(de)?serializer)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(pass\w*|pwd|secret|token)\W?[=:]", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+# A login is behind the scheme, or where an address without one begins, as `user:`. A password may have any of :, /, @
+# and commas in it, so the login ends at the last @ before a space, or before a comma that a scheme is behind.
+_LOGIN = re.compile(r"(?:(?<=://)|(?<![^\s,])(?=[^\s,:/@]+:(?!//)))(?:(?!,[\w+.-]+://)\S)+(?=@)")
 
 
 def refers(value: str) -> bool:

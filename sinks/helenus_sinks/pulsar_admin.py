@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from html.parser import HTMLParser
+from http.client import HTTPException
 from typing import Any
 
 from helenus_schemas.errors import HelenusError, Kind
@@ -70,19 +71,23 @@ class Admin:
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(f"{self._url}/admin/v2/{path}", data, headers, method=method)
         try:
-            with self._opener.open(request, timeout=_TIMEOUT) as answer:
-                text = answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                raise Refused(error.code, _reason(error.read().decode(errors="replace")), self._url, path) from None
-        except OSError as error:  # also what urllib makes of it
+            request = urllib.request.Request(f"{self._url}/admin/v2/{path}", data, headers, method=method)
+            try:
+                with self._opener.open(request, timeout=_TIMEOUT) as answer:
+                    text = answer.read()
+            except urllib.error.HTTPError as error:
+                with error:
+                    raise Refused(error.code, _reason(error.read().decode(errors="replace")), self._url, path) from None
+            return json.loads(text) if text else None
+        # OSError is also what urllib makes of it; the others are of addresses and answers that are none.
+        except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", error)
+            if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+                reason = "the answer is no JSON; does pulsar.admin.url name a broker, or a proxy?"
             refused = isinstance(reason, ssl.SSLCertVerificationError)
             kind = Kind.BROKER_REFUSED if refused else Kind.BROKER_UNREACHABLE
             raise HelenusError(kind, f"Pulsar's admin API: {reason}", self._url) from None
-        return json.loads(text) if text else None
 
 
 class Refused(HelenusError):

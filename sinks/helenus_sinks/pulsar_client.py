@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.fields import pulsar_addresses
 from helenus_sinks.pulsar_wire import FRAME_MAX, PROTOCOL_VERSION, command, commands
 
 _CONNECT_TIMEOUT = 5.0
@@ -38,15 +39,13 @@ class Address:
     @staticmethod
     def parse(url: str) -> list[Address]:
         """The addresses in `pulsar://host[:port][,host[:port]...]`, or `pulsar+ssl://`. Raises HelenusError(CONFIG)."""
-        scheme, _, rest = url.partition("://")
-        found = []
-        for text in rest.rstrip("/").split(","):
-            host, _, port = text.rpartition(":") if text.rpartition(":")[2].isdigit() else (text, "", "")
-            found.append(Address(host.strip("[]"), int(port or (6651 if "ssl" in scheme else 6650)), "ssl" in scheme))
-        if scheme not in ("pulsar", "pulsar+ssl") or not all(address.host for address in found):
+        try:
+            scheme, found = pulsar_addresses(url)
+        except ValueError:
             what = f"pulsar.service.url: not pulsar://host:port or pulsar+ssl://host:port: {url}"
-            raise HelenusError(Kind.CONFIG, what)
-        return found
+            raise HelenusError(Kind.CONFIG, what) from None
+        tls = scheme == "pulsar+ssl"
+        return [Address(host, port or (6651 if tls else 6650), tls) for host, port in found]
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -62,6 +61,16 @@ class Access:
 
     def __repr__(self) -> str:
         return "Access()"
+
+    @property
+    def bundle(self) -> str | None:
+        """A file of authorities for a client that brings its own list of them; None where the system has no file."""
+        if self.cafile:
+            return str(self.cafile)
+        system = ssl.get_default_verify_paths()
+        # Debian's OpenSSL knows the directory alone, in which this is all of them.
+        files = (system.cafile, f"{system.capath}/ca-certificates.crt")
+        return next((file for file in files if file and Path(file).is_file()), None)
 
     def context(self) -> ssl.SSLContext:
         """For TLS. Raises HelenusError(CONFIG)."""
@@ -374,8 +383,9 @@ class Client:
         except ssl.SSLError as error:
             what = f"Pulsar: {error.reason or error}; is this the port for pulsar+ssl://?"
             raise HelenusError(Kind.BROKER_UNREACHABLE, what, str(address)) from None
-        except OSError as error:
-            raise HelenusError(Kind.BROKER_UNREACHABLE, f"Pulsar: {error.strerror or error}", str(address)) from None
+        except (OSError, OverflowError, UnicodeError) as error:  # the last two for what is no port, and no host
+            why = getattr(error, "strerror", None) or error
+            raise HelenusError(Kind.BROKER_UNREACHABLE, f"Pulsar: {why}", str(address)) from None
         finally:
             if not connection.ready.done() or connection.ready.cancelled():
                 connection.fail(HelenusError(Kind.BROKER_UNREACHABLE, "Pulsar: not connected", str(address)))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from helenus_connector.cli import main
+from helenus_connector.config import load
+from helenus_schemas.config import ConfigError
+from helenus_sinks.pulsar import PulsarConfig
 
 WORKER = "bootstrap.servers=k:9092\ncheckpoint.dir=/tmp/none\nproducer.sasl.password=hunter2\n"
 TABLE = "name=a\nkeyspace=shop\ntable=orders\noutput.format=json\n"
@@ -53,3 +57,123 @@ def test_two_files_with_one_name(here: Path) -> None:
     done = validate("worker", "a", "same")
     assert done.exit_code == 2
     assert done.stderr.startswith("helenus-connector: name=a: a has the same (same)")
+
+
+def problems(path: Path, text: str) -> dict[str, str]:
+    """Key -> reason of what is wrong with the worker and its connector when one of the files says this."""
+    path.write_text(text)
+    assert validate("worker", "a").exit_code == 2
+    with pytest.raises(ConfigError) as error:
+        load(Path("worker"), [Path("a")])
+    return {problem.key: problem.reason for problem in error.value.problems}
+
+
+@pytest.mark.parametrize("listener", ["https://0.0.0.0:8443", "HTTPS://0.0.0.0:8443"])
+def test_https_is_https_however_it_is_written(here: Path, listener: str) -> None:
+    told = problems(here / "worker", f"{WORKER}listeners={listener}\n")
+    assert told.keys() == {"listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"}
+    files = "listeners.https.ssl.certfile=/c\nlisteners.https.ssl.keyfile=/k\n"
+    (here / "worker").write_text(f"{WORKER}listeners={listener}\n{files}")
+    worker, _ = load(Path("worker"), [])
+    assert worker.secure
+    assert worker.listener == ("0.0.0.0", 8443)
+
+
+def test_what_no_worker_can_use(here: Path) -> None:
+    wrong = {
+        "checkpoint.dir": "hdfs://nn:9000/cp",
+        "bootstrap.servers": "k:99999",
+        "log": "pulsar",
+        "pulsar.service.url": "http://broker:8080",
+        "pulsar.admin.url": "http://broker:abc",
+        "pulsar.namespace": "public/default",
+        "rest.basic.auth.user.info": "nopassword",
+    }
+    told = problems(here / "worker", "".join(f"{key}={value}\n" for key, value in wrong.items()))
+    assert told.keys() == wrong.keys() - {"log"}
+
+
+def test_what_no_connector_can_use(here: Path) -> None:
+    wrong = {
+        "table": "shop.orders",
+        "cassandra.contact.points": "",
+        "cassandra.username": "u",
+        "events.topic": "a b/c",
+        "value.converter.schema.registry.url": "registry:8081",
+        "value.converter.basic.auth.user.info": "nopassword",
+        "value.converter.schema.registry.ssl.cafile": "",
+    }
+    told = problems(here / "a", "name=a\nkeyspace=shop\n" + "".join(f"{key}={value}\n" for key, value in wrong.items()))
+    login = "value.converter.schema.registry.basic.auth.user.info"
+    assert told.keys() == {*wrong, login, "cassandra.password"} - {
+        "cassandra.username",
+        "value.converter.basic.auth.user.info",
+    }
+    assert told["table"] == "name the table alone; the keyspace is `keyspace`"
+
+
+@pytest.mark.parametrize("table", [",", " , ", "shop.orders", "orders,shop.items", r"shop\\.orders", r"shop\\..*"])
+def test_a_table_is_named_alone(here: Path, table: str) -> None:
+    assert problems(here / "a", TABLE.replace("table=orders", f"table={table}")).keys() == {"table"}
+
+
+def test_patterns_are_still_patterns(here: Path) -> None:
+    for table in ("orders, invoice_.*", ".*", "a.b.*", "[ab].c"):
+        (here / "a").write_text(TABLE.replace("table=orders", f"table={table}"))
+        assert validate("worker", "a").exit_code == 0, table
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ("events.topic=x\ndata.topic=x", "data.topic"),
+        ("data.topic=events-shop.orders", "data.topic"),
+        ("events.topic=data-${keyspace}.${table}", "events.topic"),
+        ("events.topic=dlq-shop.orders", "events.topic"),
+        ("data.topic=x\nerrors.deadletterqueue.topic.name=x", "errors.deadletterqueue.topic.name"),
+        ("table=a,b\ndata.topic=events-shop.${table}", "data.topic"),
+    ],
+)
+def test_topics_differ(here: Path, given: str, key: str) -> None:
+    told = problems(here / "a", f"{TABLE}{given}\n")
+    assert told.keys() == {key}
+    assert re.search(r"is the same topic|is that by default", told[key])
+
+
+PULSAR = (
+    "log=pulsar\npulsar.service.url=pulsar://b\npulsar.tenant=acme\npulsar.namespace=cdc\ncheckpoint.dir=/tmp/none\n"
+)
+
+
+def test_a_topic_on_pulsar_may_have_its_full_name(here: Path) -> None:
+    (here / "worker").write_text(PULSAR)
+    topics = "events.topic=persistent://acme/cdc/theirs-${table}\ndata.topic=acme/cdc/data\n"
+    (here / "a").write_text(f"{TABLE}{topics}")
+    worker, (connector,) = load(Path("worker"), [Path("a")])
+    assert (connector.events, connector.data) == ("theirs-orders", "data")
+    assert PulsarConfig.of(worker).name(connector.events) == "persistent://acme/cdc/theirs-orders"
+
+    for name in ("persistent://public/default/x", "non-persistent://acme/cdc/x", "acme/other/x"):
+        told = problems(here / "a", f"{TABLE}events.topic={name}\n")
+        assert told == {
+            "events.topic": "topics are in persistent://acme/cdc/, as pulsar.tenant and pulsar.namespace say"
+        }
+
+
+def test_a_worker_s_errors_make_none_of_its_connectors(here: Path) -> None:
+    (here / "a").write_text(f"{TABLE}events.topic=persistent://acme/cdc/x\ndata.topic=x y\n")
+    assert problems(here / "worker", f"{PULSAR}listeners=8083\n").keys() == {"listeners", "data.topic"}
+
+
+def test_a_topic_on_kafka_has_no_full_name(here: Path) -> None:
+    (here / "worker").write_text(f"{PULSAR}data.log=kafka\nbootstrap.servers=k\n")
+    name = "persistent://acme/cdc/x"
+    assert problems(here / "a", f"{TABLE}data.topic={name}\n").keys() == {"data.topic"}
+    (here / "a").write_text(f"{TABLE}events.topic={name}\n")
+    assert validate("worker", "a").exit_code == 0
+
+
+def test_files_may_be_another_machine_s(here: Path) -> None:
+    files = "cassandra.ssl.enabled=true\ncassandra.ssl.cafile=/no/ca.pem\n"
+    (here / "a").write_text(f"{TABLE}{files}value.converter.schema.registry.ssl.cafile=/no/ca.pem\n")
+    assert validate("worker", "a").exit_code == 0

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -329,3 +332,51 @@ def test_an_end_while_nobody_answers_leaves_nothing_behind(
 )
 def test_an_answer_that_says_no_is_of_a_kind(code: int, message: str, kind: Kind) -> None:
     assert pulsar_client.broker_error(code, message, "here").kind is kind
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 66500), ("broker..local", 6650)])
+def test_an_address_that_is_none_is_an_error_of_ours(host: str, port: int) -> None:
+    """A broker may name one."""
+
+    async def ask() -> None:
+        client = pulsar_client.Client("pulsar://127.0.0.1:1", pulsar_client.Access())
+        await client.connection(pulsar_client.Address(host, port, tls=False))
+
+    with pytest.raises(HelenusError, match=f"{host}:{port}") as error:
+        asyncio.run(ask())
+    assert error.value.kind is Kind.BROKER_UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    "url", ["pulsar://127.0.0.1:66500", "pulsar://broker..local:6650", "pulsar://a,", "broker:6650", ""]
+)
+def test_a_service_that_is_none(url: str) -> None:
+    with pytest.raises(HelenusError, match=r"pulsar\.service\.url") as error:
+        pulsar_client.Address.parse(url)
+    assert error.value.kind is Kind.CONFIG
+
+
+def test_where_a_service_is() -> None:
+    parse = pulsar_client.Address.parse
+    assert parse("PULSAR+SSL://a,[::1]:2") == [
+        pulsar_client.Address("a", 6651, tls=True),
+        pulsar_client.Address("::1", 2, tls=True),
+    ]
+    assert parse("pulsar://a/") == [pulsar_client.Address("a", 6650, tls=False)]
+
+
+def test_the_system_s_authorities_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, debian = tmp_path / "system.pem", tmp_path / "ca-certificates.crt"
+    system.touch()
+
+    def paths(cafile: str | None, capath: str | None) -> None:
+        found = SimpleNamespace(cafile=cafile, capath=capath)
+        monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: found)
+
+    paths(str(system), None)
+    assert pulsar_client.Access().bundle == str(system)
+    assert pulsar_client.Access(cafile=Path("/mine.pem")).bundle == "/mine.pem"
+    paths(None, str(tmp_path))
+    assert pulsar_client.Access().bundle is None
+    debian.touch()
+    assert pulsar_client.Access().bundle == str(debian)

@@ -21,6 +21,7 @@ from rich.console import Console
 from helenus_agent.config import AgentSettings
 from helenus_connector.config import WorkerSettings
 from helenus_schemas.change import Change, encode
+from helenus_schemas.config import read_properties
 from helenus_stack import programs
 from helenus_stack.compare import Difference
 from helenus_stack.demo import run
@@ -175,7 +176,7 @@ def test_the_files_are_what_the_commands_want(
     assert (settings.cassandra_port, settings.log, worker.log) == (9042, log, log)
     assert {name: getattr(settings, name) for name in of_agent} == of_agent
     assert {name: getattr(worker, name) for name in of_worker} == of_worker
-    assert worker.model.load(connector.files[1]).events == "events-shop.orders"
+    assert worker.model.of(read_properties(connector.files[1]), "connector").events == "events-shop.orders"
     for path in (*agent.files, *connector.files):
         lines = path.read_text().splitlines()
         keys = [i for i, line in enumerate(lines) if "=" in line and not line.startswith("#")]

@@ -1,0 +1,28 @@
+"""Whom the client that reads events trusts: who the producer does, and not the list that it brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helenus_connector import pulsar_events
+from helenus_sinks.pulsar import PulsarConfig
+from helenus_sinks.pulsar_client import Access
+
+
+def trusted(config: PulsarConfig, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(pulsar_events, "_clients", {})
+    monkeypatch.setattr(pulsar_events.pulsar, "Client", lambda url, **more: given.update(more))
+    pulsar_events._client(config)
+    file: str | None = given["tls_trust_certs_file_path"]
+    return file
+
+
+def test_it_trusts_whom_the_system_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Access, "bundle", property(lambda self: str(self.cafile or "/system.pem")))
+    assert trusted(PulsarConfig("pulsar+ssl://b"), monkeypatch) == "/system.pem"
+    assert trusted(PulsarConfig("pulsar+ssl://b", cafile=Path("/mine.pem")), monkeypatch) == "/mine.pem"
+    assert trusted(PulsarConfig("pulsar://b"), monkeypatch) is None

@@ -1,0 +1,60 @@
+"""Logins in addresses: whatever is shown of an address, its password is not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from helenus_schemas.masking import STARS, shown
+
+MARK = "Hunter2"
+AROUND = st.text(":/@,?#%&.[]{}()=+-_ab1é", max_size=6)
+PASSWORDS = st.builds(lambda before, after: f"{before}{MARK}{after}", AROUND, AROUND)
+ADDRESSES = st.builds(
+    lambda scheme, user, password, host: f"{scheme}{user}:{password}@{host}",
+    st.sampled_from(["", "http://", "https://", "pulsar+ssl://"]),
+    st.text("abc.-_1", min_size=1, max_size=4),
+    PASSWORDS,
+    st.sampled_from(["h", "h:80", "h:80/path", "10.0.0.1,10.0.0.2:90", "[::1]:80"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("http://user:pass@h:80/x", f"http://{STARS}@h:80/x"),
+        ("http://user:p/ss@h", f"http://{STARS}@h"),
+        ("http://user:p@ss@h", f"http://{STARS}@h"),
+        ("http://user:p,ss@h", f"http://{STARS}@h"),
+        ("http://token@h", f"http://{STARS}@h"),
+        ("user:pass@h:80", f"{STARS}@h:80"),
+        ("http://a:p@h,http://b:q@i", f"http://{STARS}@h,http://{STARS}@i"),
+        ("http://a:p@h, https://i, b:q@j", f"http://{STARS}@h, https://i, {STARS}@j"),
+        ("http://h:80,http://i:80/x", "http://h:80,http://i:80/x"),
+        ("h:9092,i:9092", "h:9092,i:9092"),
+        ("http://h: ask me@example.org", "http://h: ask me@example.org"),
+        ("me@example.org", "me@example.org"),
+    ],
+)
+def test_a_login_is_stars_and_the_rest_is_told(address: str, told: str) -> None:
+    assert shown(address, secret=False) == told
+
+
+@given(st.lists(ADDRESSES, min_size=1, max_size=3), st.sampled_from([", ", " "]))
+def test_no_password_is_shown(addresses: list[str], between: str) -> None:
+    assume(not any(re.search(r",[\w+.-]+://", address) for address in addresses))  # which begins the next address
+    told = shown(between.join(addresses), secret=False)
+    assert MARK not in told
+    assert told.count(STARS) == len(addresses)
+    assert told.endswith(addresses[-1].rpartition("@")[2])
+
+
+@given(st.lists(ADDRESSES, min_size=1, max_size=3))
+def test_nor_in_a_list_without_spaces(addresses: list[str]) -> None:
+    assume(not any(re.search(r",[\w+.-]+://", address) for address in addresses))
+    told = shown(",".join(addresses), secret=False)
+    assert MARK not in told
+    assert told.endswith(addresses[-1].rpartition("@")[2])

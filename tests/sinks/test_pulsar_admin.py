@@ -1,0 +1,70 @@
+"""What the admin API may answer, and addresses that are none: all of it is an error of ours."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.pulsar_admin import Admin
+from helenus_sinks.pulsar_client import Access
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[bytes], str]]:
+    """The address of a server that gives each caller these bytes and hangs up."""
+    servers: list[socket.socket] = []
+
+    def serve(server: socket.socket, said: bytes) -> None:
+        while True:
+            try:
+                caller, _ = server.accept()
+            except OSError:  # closed
+                return
+            with caller:
+                caller.recv(65536)
+                caller.sendall(said)
+
+    def start(said: bytes) -> str:
+        server = socket.create_server(("127.0.0.1", 0))
+        servers.append(server)
+        threading.Thread(target=serve, args=(server, said), daemon=True).start()
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "no JSON; does pulsar.admin.url name a broker"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{\xff", "no JSON"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n[", "IncompleteRead"),
+        (b"HTTP/1.1 503 No\r\nContent-Length: 60\r\n\r\n[", "IncompleteRead"),
+        (b"SSH-2.0-x\r\n", "SSH-2.0-x"),
+        (b"", "closed connection"),
+    ],
+)
+def test_what_is_no_answer(answering: Callable[[bytes], str], said: bytes, told: str) -> None:
+    with pytest.raises(HelenusError, match=told) as error:
+        Admin(answering(said), Access()).ask("GET", "clusters")
+    assert error.value.kind is Kind.BROKER_UNREACHABLE
+
+
+def test_an_answer(answering: Callable[[bytes], str]) -> None:
+    url = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n[1, 2] ")
+    assert Admin(url, Access()).ask("GET", "clusters") == [1, 2]
+
+
+@pytest.mark.parametrize("url", ["broker", "http://broker:abc", "http://[::1", "http://127.0.0.1:66500", "http://a..b"])
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(HelenusError) as error:
+        Admin(url, Access()).ask("GET", "clusters")
+    assert error.value.kind is Kind.BROKER_UNREACHABLE
+    assert url in str(error.value)
