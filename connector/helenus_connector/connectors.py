@@ -47,6 +47,7 @@ class Connectors:
         self._store = self._directory / "connectors.json"
         self._earliest = earliest
         self.model = worker.model
+        self._log = worker.log
         self._connectors: dict[str, Connector] = {}
         self._aside: dict[str, dict[str, Any]] = {}
         self._held: dict[str, Held] = {}
@@ -173,7 +174,8 @@ class Connectors:
     def alter(self, name: str, offsets: Mapping[str, Mapping[int, int | None]]) -> None:
         """Let a stopped connector go on from elsewhere; None is the topic's first event.
 
-        Raises NotStopped, HelenusError CONFIG for a topic or partition that is not its own, and the broker's errors.
+        Raises NotStopped, HelenusError CONFIG for a topic or partition that is not its own and for an offset that no
+        topic can have, and the broker's errors.
         """
         first = self._earliest(self._events_of(name))
         with self.lock:
@@ -183,7 +185,7 @@ class Connectors:
                     if str(partition) not in first.get(topic, {}):
                         what = f"topic {topic}, partition {partition} is none of its events topics"
                         raise HelenusError(Kind.CONFIG, what, name)
-                    if offset is not None and offset < 0:
+                    if offset is not None and not self._is_offset(offset):
                         raise HelenusError(Kind.CONFIG, f"topic {topic}: no offset {offset}", name)
             where = held.where()
             for topic, wanted in offsets.items():
@@ -257,6 +259,12 @@ class Connectors:
                 if told is not None:
                     return f"{name}: {told}"
         return None
+
+    def _is_offset(self, offset: int) -> bool:
+        """Whether a topic can have it: Kafka's are longs; Pulsar's begin with a long, and end with an int."""
+        if self._log == "kafka":
+            return 0 <= offset < 1 << 63
+        return 0 <= offset < 1 << 127 and offset & 0xFFFFFFFF < 1 << 31
 
     def _get(self, name: str) -> Connector:
         if name not in self._connectors:

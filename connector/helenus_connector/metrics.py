@@ -17,7 +17,7 @@ _LABELS = ("connector", "keyspace", "table")
 OUTCOMES = ("published", "unchanged", "settled", "outdated", "dead_lettered")
 """What becomes of events that do not wait."""
 STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
-"""Of a table's task, as Kafka Connect names them."""
+"""Of a connector and of a table's task, as Kafka Connect names them."""
 
 EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from the events topic.", _LABELS)
 EVENTS = Counter(
@@ -39,6 +39,11 @@ RECORDS_TOO_LARGE = Counter(
     "Records too large for their topic: dead-lettered, or written without their largest columns.",
     _LABELS,
 )
+ROWS_UNTOLD = Counter(
+    "helenus_connector_rows_untold_total",
+    "Rows without a record: dead letters for a value that cannot be told, rows behind a marker whose key cannot.",
+    _LABELS,
+)
 KEYS_READ = Counter("helenus_connector_keys_read_total", "Keys read from Cassandra.", _LABELS)
 STATEMENTS = Counter("helenus_connector_statements_total", "Read statements sent to Cassandra.", _LABELS)
 QUERY_SECONDS = Counter(
@@ -51,6 +56,9 @@ TABLE_ERRORS = Counter(
     "helenus_connector_table_errors_total", "Failed attempts at a table's events, by kind of error.", (*_LABELS, "kind")
 )
 STATE = Gauge("helenus_connector_task_state", "1 for the state that a table's task is in.", (*_LABELS, "state"))
+CONNECTOR_STATE = Gauge(
+    "helenus_connector_state", "1 for the state that a connector is in as a whole.", ("connector", "state")
+)
 ERRORS = Counter("helenus_connector_errors_total", "Failed attempts by kind of error.", ("kind",))
 BATCH_SECONDS = Histogram(
     "helenus_connector_batch_seconds",
@@ -59,8 +67,8 @@ BATCH_SECONDS = Histogram(
 )
 
 _OF_TABLE: tuple[MetricWrapperBase, ...] = (
-    *(EVENTS_READ, EVENTS_LOST, LAG, EVENTS_PENDING, KEYS_PENDING, RECORDS, RECORDS_TOO_LARGE, KEYS_READ, STATEMENTS),
-    *(QUERY_SECONDS, REPLICATION_SECONDS),
+    *(EVENTS_READ, EVENTS_LOST, LAG, EVENTS_PENDING, KEYS_PENDING, RECORDS, RECORDS_TOO_LARGE, ROWS_UNTOLD),
+    *(KEYS_READ, STATEMENTS, QUERY_SECONDS, REPLICATION_SECONDS),
 )
 Labels = tuple[str, str, str]
 """Connector, keyspace and table."""
@@ -87,6 +95,15 @@ def state(labels: Labels, now: str) -> None:
     """Tells which of STATES a table's task is in."""
     for name in STATES:
         STATE.labels(*labels, name).set(name == now)
+
+
+def connector_state(name: str, now: str | None) -> None:
+    """Tells which of STATES a connector is in; None ends its series. It has them also without a table."""
+    if now is None:
+        CONNECTOR_STATE.remove_by_labels({"connector": name})
+        return
+    for state in STATES:
+        CONNECTOR_STATE.labels(name, state).set(state == now)
 
 
 class Twins(Collector):
@@ -123,7 +140,12 @@ class Twins(Collector):
 
     def _workers(self, tables: Sequence[Labels]) -> Iterator[Metric]:
         worker = "kafka_connect_connect_worker_metrics"
-        names = dict.fromkeys(labels[0] for labels in tables)
+        states = [s.labels for family in CONNECTOR_STATE.collect() for s in family.samples if s.value]
+        metric = Metric("kafka_connect_connector_status", "1, with the connector's state.", "unknown")
+        for told in states:
+            metric.add_sample(metric.name, {"connector": told["connector"], "status": told["state"].lower()}, 1)
+        yield metric
+        names = dict.fromkeys([*(told["connector"] for told in states), *(labels[0] for labels in tables)])
         for count, what, value in (
             ("connector_count", "Connectors of the worker.", len(names)),
             ("task_count", "Tables of the worker.", len(tables)),

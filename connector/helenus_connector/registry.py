@@ -14,28 +14,37 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
-from helenus_schemas.avro import unnamed
+from helenus_schemas.avro import objection, unnamed
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONFLICT = 409
 _REFUSED = {_CONFLICT, 422}
 _UNKNOWN_TO_IT = {401, 403}
+_KEY = "value.converter.schema.registry"
 
 
 class Registry:
-    """Registers schemas under a subject; ids are remembered in `memory`, a file. Records in JSON need none."""
+    """Registers schemas under a subject; ids are remembered in `memory`, a file. Records in JSON need none.
+
+    Raises HelenusError CONFIG for two logins.
+    """
 
     def __init__(self, settings: ConnectorSettings, memory: Path) -> None:
-        self._url = settings.value_converter_schema_registry_url
+        # The client gets the login beside the address: its errors, and the log of its library, tell addresses.
+        self._url, login = _apart(settings.value_converter_schema_registry_url)
+        if given := settings.value_converter_schema_registry_basic_auth_user_info:
+            if login:
+                what = f"{_KEY}.url has a login, and {_KEY}.basic.auth.user.info is another: leave one out"
+                raise HelenusError(Kind.CONFIG, what, self._url)
+            login = given.get_secret_value()
         config: dict[str, Any] = {"url": self._url, "timeout": 5, "max.retries": 0}
-        if settings.value_converter_schema_registry_basic_auth_user_info:
-            config["basic.auth.user.info"] = (
-                settings.value_converter_schema_registry_basic_auth_user_info.get_secret_value()
-            )
+        if login:
+            config["basic.auth.user.info"] = login
         for key, file in (
             ("ssl.ca.location", settings.value_converter_schema_registry_ssl_cafile),
             ("ssl.certificate.location", settings.value_converter_schema_registry_ssl_certfile),
@@ -53,7 +62,8 @@ class Registry:
             self._ask(self._client.get_subjects)
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of a schema in a subject, registered if it is new; the subject is set to BACKWARD first.
+        """The id of a schema in a subject, registered if it is new. A subject that has no level of its own is set to
+        BACKWARD first: what an operator chose stays.
 
         With `auto.register.schemas=false` it has to be there, and nothing is set.
         Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, or REGISTRY_REFUSED.
@@ -64,26 +74,29 @@ class Registry:
             return known[name]
         avro = Schema(schema, "AVRO")
         if self._may_register:
-            self._ask(lambda: self._set_compatibility(subject), subject)
+            if self._found(lambda: self._client.get_compatibility(subject), subject) is None:
+                self._ask(lambda: self._set_compatibility(subject), subject)
             number = int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
         else:
             number = int(self._ask(lambda: self._client.lookup_schema(subject, avro), subject).schema_id)
         self._remember({**self._remembered(), name: number})
         return number
 
-    def keep(self, subject: str, schema: str) -> int:
+    def keep(self, subject: str, schema: str, value: str) -> int:
         """The id of the subject's latest schema, if this one gives the same bytes; else as `register`.
 
         For keys: their bytes decide on compaction and place, so a column that gets another name changes nothing.
+        `value` is the schema of the values beside them. Raises REGISTRY_REFUSED too where names would be wrong.
         """
-        name = self._name(subject, schema)
-        if name in self._remembered():
-            return self._remembered()[name]
-        latest = self._latest(subject)
-        if latest is None or unnamed(json.loads(latest.schema.schema_str)) != unnamed(json.loads(schema)):
-            return self.register(subject, schema)
-        self._remember({**self._remembered(), name: int(latest.schema_id)})
-        return int(latest.schema_id)
+        name = self._name(subject, schema + value)
+        known = self._remembered()
+        if name in known:
+            return known[name]
+        number = self._kept(subject, schema, value)
+        if number is None:
+            number = self.register(subject, schema)
+        self._remember({**self._remembered(), name: number})
+        return number
 
     def close(self) -> None:
         """Let go of the registry."""
@@ -108,10 +121,23 @@ class Registry:
             # Apicurio's answer where another task sets it at the same moment.
             self._client.set_compatibility(subject, "BACKWARD")
 
-    def _latest(self, subject: str) -> Any:
+    def _kept(self, subject: str, schema: str, value: str) -> int | None:
+        latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+        if latest is None:
+            return None
+        known, key = json.loads(latest.schema.schema_str), json.loads(schema)
+        if unnamed(known) != unnamed(key):
+            return None
+        if what := objection(known, key, json.loads(value)):
+            raise HelenusError(Kind.REGISTRY_REFUSED, what, f"{self._url}, subject {subject}")
+        return int(latest.schema_id)
+
+    def _found(self, look: Callable[[], Any], subject: str) -> Any:
+        """What the registry has, None if it has none."""
+
         def ask() -> Any:
             try:
-                return self._client.get_latest_version(subject)
+                return look()
             except SchemaRegistryError as error:
                 if error.http_status_code == 404:
                     return None
@@ -159,3 +185,11 @@ class Registry:
         with os.fdopen(file, "w") as out:
             json.dump(ids, out)
         Path(path).replace(self._memory)
+
+
+def _apart(addresses: str) -> tuple[str, str]:
+    """Addresses, with commas between them, without their logins; and the login, the first one's that has one."""
+    parts = [urlsplit(address) for address in addresses.split(",") if address]
+    login = next((p.netloc.rpartition("@")[0] for p in parts if "@" in p.netloc), "")
+    bare = ",".join(p._replace(netloc=p.netloc.rpartition("@")[2]).geturl() for p in parts)
+    return bare, ":".join(map(unquote, login.partition(":")[::2])) if login else ""

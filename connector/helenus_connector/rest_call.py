@@ -6,6 +6,7 @@ caller is at fault, a body that is malformed, is 500 here too: its clients know 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from helenus_connector import plugin
-from helenus_connector.config import ConnectorSettings, is_class
+from helenus_connector.config import Model, is_class
 from helenus_schemas.config import ConfigError
 
 
@@ -57,9 +58,9 @@ class Call:
         wanted: dict[str, dict[int, int | None]] = {}
         try:
             for one in given:
-                topic, partition = str(one["partition"]["topic"]), int(one["partition"]["partition"])
+                topic, partition = str(one["partition"]["topic"]), _whole(one["partition"]["partition"])
                 offset = one.get("offset")
-                wanted.setdefault(topic, {})[partition] = None if offset is None else int(offset["offset"])
+                wanted.setdefault(topic, {})[partition] = None if offset is None else _whole(offset["offset"])
         except (AttributeError, KeyError, TypeError, ValueError):
             what = 'offsets: each is {"partition": {"topic": TEXT, "partition": NUMBER}, "offset": {"offset": NUMBER}}'
             raise HTTPException(400, what) from None
@@ -76,6 +77,15 @@ def texts(body: Any) -> dict[str, str | None]:
     if not isinstance(body, dict):
         raise HTTPException(500, "a JSON object of texts is expected")
     return {key: _text(key, value) for key, value in body.items()}
+
+
+def _whole(value: object) -> int:
+    """A whole number, or one as a text. Raises ValueError for all else that `int` takes: true, 3.9."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?\d+", value, re.ASCII):
+        return int(value)
+    raise ValueError(f"not a whole number: {value!r}")
 
 
 def _text(key: str, value: object) -> str | None:
@@ -95,9 +105,7 @@ def named(name: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
     return {**given, "name": name}
 
 
-def checked(
-    given: Mapping[str, str | None], stored: Mapping[str, str], model: type[ConnectorSettings]
-) -> dict[str, str]:
+def checked(given: Mapping[str, str | None], stored: Mapping[str, str], model: Model) -> dict[str, str]:
     """Properties that a connector can have, with its stored secrets in the place of stars. Raises 400."""
     if not given.get("connector.class"):
         raise HTTPException(400, f"Connector config {{{', '.join(given)}}} contains no connector type")

@@ -24,6 +24,7 @@ from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.settle import Pending
 from helenus_connector.source import Note, unpacked
 from helenus_connector.stage import Outcome, Stage
+from helenus_schemas import logs
 from helenus_schemas.cassandra import connect
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Log
@@ -58,6 +59,7 @@ def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.Rec
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _end_with_parent()
+        logs.follow(plan.logging)
         context = TaskContext.get()
         first = context is None or context.attemptNumber() == 0
         done: dict[str, Done] = {}

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,17 @@ _STYLES = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "STOPPE
 
 @dataclass(frozen=True)
 class Worker:
-    """How to reach a worker's listener. `login` is user:password."""
+    """How to reach a worker's listener. `login` is user:password, which the address has not. Raises HelenusError."""
 
     url: str
     login: str | None = None
     cafile: Path | None = None
     certfile: Path | None = None
     keyfile: Path | None = None
+
+    def __post_init__(self) -> None:
+        if "@" in self.url:
+            raise HelenusError(Kind.CONFIG, "--url has a login: give it with --user", self.url.rpartition("@")[2])
 
     def get(self, path: str) -> str:
         """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
@@ -52,7 +57,7 @@ class Worker:
                 what = f"the worker answered {error.code} {error.reason}"
         except urllib.error.URLError as error:
             what = f"no worker answers: {getattr(error.reason, 'strerror', None) or error.reason}"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             what = f"no worker answers: {error}"
         raise HelenusError(Kind.WORKER_UNREACHABLE, what, address)
 
@@ -128,9 +133,8 @@ def view(before: Moment, now: Moment) -> RenderableType:
     seconds = now.at - before.at
     for labels, fares in sorted(now.tables.items()):
         grid.add_row(*_row(labels, before.tables.get(labels, Fares()), fares, seconds))
-    if not now.tables:
-        return Text("The worker has no tables yet.")
-    return Group(grid, *(Text(line, style="red") for line in now.failures))
+    tables = grid if now.tables else Text("The worker has no tables yet.")
+    return Group(tables, *(Text(line, style="red") for line in now.failures))
 
 
 def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:

@@ -53,6 +53,7 @@ class Worker:
         self._started = time.monotonic()
         self._made_at = self._lag_at = 0.0
         self._told: set[metrics.Labels] = set()
+        self._told_connectors: set[str] = set()
         self._missing: set[metrics.Labels] = set()
 
     def stop(self) -> None:
@@ -177,6 +178,8 @@ class Worker:
         with self.connectors.lock:
             if connector.settings is not settings:
                 return  # it was changed meanwhile
+            if not self._may_wait():
+                metrics.ERRORS.labels(error.kind.value).inc()
             if error.action is Action.RETRY or self._may_wait():
                 pause = self._pauses.get(name, _FIRST_PAUSE_S)
                 self._pauses[name] = min(2 * pause, _LAST_PAUSE_S)
@@ -230,12 +233,19 @@ class Worker:
                 _log.warning("events.missing", **told, advice="start the agent; it makes the topic")
 
     def _tell_lag(self) -> None:
-        tasks = [t for c in self.connectors.all().values() for t in list(c.tasks.values()) if t.ready]
+        connectors = self.connectors.all().values()
+        where = {g: self.connectors.held(g).where() for g in {c.settings.query_group for c in connectors}}
+        # Of one that failed before its tables were looked at: what was read in an earlier run falls behind too.
+        tasks = [
+            task
+            for connector in connectors
+            for task in list(connector.tasks.values())
+            if task.ready or (connector.error and task.settings.events in where[task.settings.query_group])
+        ]
         try:
             latest = self._topics.latest([task.settings.events for task in tasks])
         except HelenusError:
             return  # told by the queries
-        where = {group: self.connectors.held(group).where() for group in self._groups()}
         for task in tasks:
             topic = task.settings.events
             at = where.get(task.settings.query_group, {}).get(topic, {})
@@ -244,13 +254,20 @@ class Worker:
 
     def _tell_states(self) -> None:
         told: set[metrics.Labels] = set()
-        for connector in self.connectors.all().values():
-            states = {task.id: task.state for task in connector.status().tasks}
+        connectors = self.connectors.all()
+        for name, connector in connectors.items():
+            status = connector.status()
+            metrics.connector_state(name, status.state)
+            states = {task.id: task.state for task in status.tasks}
             for task in list(connector.tasks.values()):
                 if task.labels not in self._told:
                     metrics.begin(task.labels, task.id)
-                metrics.state(task.labels, states.get(task.id, connector.wanted))
+                # Over REST they are UNASSIGNED then, as in Kafka Connect; an alert is to know that none is told.
+                now = "FAILED" if status.state == "FAILED" else states.get(task.id, connector.wanted)
+                metrics.state(task.labels, now)
                 told.add(task.labels)
         for labels in self._told - told:
             metrics.forget(labels)
-        self._told = told
+        for name in self._told_connectors - connectors.keys():
+            metrics.connector_state(name, None)
+        self._told, self._told_connectors = told, set(connectors)

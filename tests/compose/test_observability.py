@@ -81,7 +81,8 @@ def test_what_operators_have_to_know_is_alerted_on() -> None:
         "lag_events",
         'outcome="dead_lettered"',
         "events_lost_total",
-        'state="FAILED"',
+        'connector_task_state{state="FAILED"',
+        'connector_state{state="FAILED"',
     ):
         assert needed in text
     for rule in alerts():

@@ -208,6 +208,26 @@ def test_what_is_released_counts_until_spark_commits(tmp_path: Path) -> None:
     assert held.where() == {TOPIC: {"0": 15}}
 
 
+@pytest.mark.parametrize(
+    ("log", "most", "wrong"),
+    [
+        ("kafka", (1 << 63) - 1, [1 << 63, 1 << 127, -1]),
+        ("pulsar", (1 << 127) - (1 << 31) - 1, [1 << 127, 7 << 64 | 1 << 31, -1]),
+    ],
+)
+def test_an_offset_that_no_topic_can_have_is_refused(tmp_path: Path, log: str, most: int, wrong: list[int]) -> None:
+    address = {"kafka": {"bootstrap.servers": "h:1"}, "pulsar": {"pulsar.service.url": "pulsar://h:1"}}[log]
+    worker = WorkerSettings.of({"log": log, **address, "checkpoint.dir": str(tmp_path)}, "worker")
+    all_of = Connectors(worker, earliest)
+    all_of.put("a", CONFIG, "STOPPED")
+    all_of.alter("a", {TOPIC: {0: most}})
+    for offset in wrong:
+        with pytest.raises(HelenusError, match="no offset") as refused:
+            all_of.alter("a", {TOPIC: {0: offset}})
+        assert refused.value.kind is Kind.CONFIG
+    assert all_of.offsets("a")[TOPIC][0] == most
+
+
 def test_what_a_batch_of_before_was_to_read_is_kept_unless_it_is_held(tmp_path: Path) -> None:
     held = Held(tmp_path / "g")
     held.hold("t", {"0": 3})

@@ -304,7 +304,7 @@ def test_offsets(made: Api) -> None:
     others = [at("a", 1, 0), at("b", 0, 3)]  # as they were: at the first event
     altered = sorted([*alter["offsets"], *others], key=lambda o: list(o["partition"].values()))
     assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": altered})
-    large = at("a", 0, 9 << 64 | 7 << 32 | 5)  # as on Pulsar
+    large = at("a", 0, (1 << 63) - 1)
     as_text = {**large, "offset": {"offset": str(large["offset"]["offset"])}}
     for given in (large, as_text):
         assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": [given]})[0] == 200
@@ -317,6 +317,21 @@ def test_offsets(made: Api) -> None:
     for wrong in ([], [at("z", 0, 1)], [at("a", 2, 1)], [at("a", 0, -5)], [{"partition": {}}], [3], {"a": 1}):
         assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": wrong})[0] == 400, wrong
     assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
+
+
+@pytest.mark.parametrize("part", ["offset", "partition"])
+@pytest.mark.parametrize(
+    "number", [str(1 << 63), "1e400", "3.9", "3.0", "true", '"4_2"', '" 4"', '"1e3"', "[1]", f'"{"9" * 5000}"']
+)
+def test_what_is_no_number_of_an_offset(made: Api, part: str, number: str) -> None:
+    made.told("PUT", "/connectors/f1/stop")
+    given = {"partition": "0", "offset": "4", part: number}
+    place = f'"partition": {{"topic": "events-ks.a", "partition": {given["partition"]}}}'
+    body = f'{{"offsets": [{{{place}, "offset": {{"offset": {given["offset"]}}}}}]}}'
+    url = f"{made.base}/connectors/f1/offsets"
+    told = made.session.patch(url, data=body, headers={"Content-Type": "application/json"}, timeout=10)
+    assert (told.status_code, told.json()["error_code"]) == (400, 400)
+    assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": []})
 
 
 def test_topics(made: Api) -> None:

@@ -98,10 +98,16 @@ def test_nobody_listens() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8083", "http://no.such.host.invalid", "gopher://x"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8083", "http://no.such.host.invalid", "gopher://x", "http://h:port"])
 def test_a_bad_address(url: str) -> None:
     done = top("--url", url)
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize("url", ["http://me:s3cret@127.0.0.1:1", "http://me:s3/cret@127.0.0.1:1"])
+def test_a_login_in_the_address_is_not_shown(url: str) -> None:
+    done = top("--url", url)
+    assert (done.exit_code, "--user" in done.stderr, "s3" in done.stderr) == (2, True, False)
 
 
 def test_what_is_computed_between_two_moments() -> None:
@@ -126,3 +132,10 @@ def test_what_is_computed_between_two_moments() -> None:
         lines = [line.split() for line in console.export_text().splitlines()]
     assert "a ks.b PAUSED 20 0 0% 0 0 - - 0 0 0".split() in lines
     assert "shop ks.orders RUNNING 100 5 75% 0 0 2 min 5 ms 0 2 0".split() in lines
+
+
+def test_a_failure_is_told_where_there_are_no_tables() -> None:
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        console.print(view(Moment(1, {}), Moment(3, {}, ("shop: Cassandra refused the login",))))
+    assert "Cassandra refused the login" in console.export_text()

@@ -1,0 +1,70 @@
+"""Spark's Python processes report as the driver does, and hear of levels that are changed while they run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DRIVER = """
+import sys
+from pyspark import cloudpickle
+from helenus_connector.config import WorkerSettings
+from helenus_connector.plan import Plan
+from helenus_connector.source import EventsReader
+from helenus_connector.tasks import task
+from helenus_schemas import logs
+
+directory = sys.argv[1]
+worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": directory}, "worker")
+logs.configure("warning", "json")
+logs.change("helenus_connector.stage", "DEBUG")
+plan = Plan(worker, {}, directory)
+plan.save()
+with open(f"{directory}/read", "wb") as out:
+    cloudpickle.dump(EventsReader(str(plan.file)).read, out)
+with open(f"{directory}/task", "wb") as out:
+    cloudpickle.dump(task(plan, {}), out)
+logs.change("helenus_connector.stage", "ERROR")
+logs.change("library", "DEBUG")
+Plan(worker, {}, directory).save()
+"""
+START = {
+    "planner": "from helenus_connector.source import EventsReader; EventsReader(f'{sys.argv[1]}/default.plan')",
+    "reading": "from helenus_connector.source import Parts; list(load('read')(Parts([])))",
+    "task": "list(load('task')(iter([])))",
+}
+PROCESS = """
+import logging, pickle, sys, structlog
+def load(name):
+    return pickle.load(open(f"{{sys.argv[1]}}/{{name}}", "rb"))
+{start}
+log = structlog.get_logger("helenus_connector.stage")
+log.debug("stage.debug")
+log.error("stage.error")
+structlog.get_logger("helenus_connector.gate").info("gate.info")
+logging.getLogger("library").debug("a library")
+"""
+
+
+def run(code: str, directory: Path) -> tuple[str, list[str]]:
+    """Standard output, and the events of standard error, which has JSON lines."""
+    done = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=True)
+    return done.stdout, [json.loads(line)["event"] for line in done.stderr.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("driver")
+    run(DRIVER, directory)
+    return directory
+
+
+@pytest.mark.parametrize("process", START)
+def test_spark_s_processes_report_as_the_driver(driver: Path, process: str) -> None:
+    # The planner reads the plan as it is now; what was handed out before the last change goes by the one before it.
+    told = ["stage.error", "a library"] if process == "planner" else ["stage.debug", "stage.error"]
+    assert run(PROCESS.format(start=START[process]), driver) == ("", told)

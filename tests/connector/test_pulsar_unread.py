@@ -1,0 +1,165 @@
+"""What a subscription has not read, against a broker that is made up: by where it stands, not by how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pulsar
+import pytest
+from sinks.test_pulsar_client import Broker, brokers  # noqa: F401
+
+from helenus_connector import pulsar_unread
+from helenus_connector.pulsar_events import offset, parts
+from helenus_connector.pulsar_unread import unread
+from helenus_schemas.errors import HelenusError
+from helenus_sinks.pulsar import PulsarConfig
+from helenus_sinks.pulsar_wire import command
+
+NONE = 2**64 - 1
+TOPIC, GROUP = "dlq-ks.t", "helenus-replay-n"
+
+
+class Message:
+    """What pulsar-client has of one."""
+
+    def __init__(self, at: int) -> None:
+        self._id = pulsar.MessageId(0, *parts(at))
+
+    def message_id(self) -> pulsar.MessageId:
+        return self._id
+
+    def partition_key(self) -> str:
+        return ""
+
+    def data(self) -> bytes:
+        return b"letter"
+
+    def publish_timestamp(self) -> int:
+        return 0
+
+    def properties(self) -> dict[str, str]:
+        return {"__connect.errors.topic": "events-ks.t"}
+
+
+class Letters:
+    """A topic with letters at these offsets, and one group's subscription; a reader waits `slow` times."""
+
+    def __init__(self, broker: Broker, *letters: int) -> None:
+        self.letters = list(letters)
+        self.mark: dict[str, int] | None = None
+        self.slow = 0
+        for name in ("partitioned_metadata", "subscribe", "last_id", "ack", "close_consumer"):
+            broker.answers[name] = getattr(self, name)
+
+    def partitioned_metadata(self, asked: Any) -> list[bytes]:
+        return [command("partitioned_metadata_response", request_id=asked.request_id, partitions=1)]
+
+    def subscribe(self, asked: Any) -> list[bytes]:
+        assert (asked.subscription, asked.durable) == (GROUP, True)
+        return self.close_consumer(asked)
+
+    def close_consumer(self, asked: Any) -> list[bytes]:
+        return [command("success", request_id=asked.request_id)]
+
+    def last_id(self, asked: Any) -> list[bytes]:
+        ledger, entry, index = parts(self.letters[-1]) if self.letters else (NONE, NONE, 0)
+        told = {"last_message_id": {"ledgerId": ledger, "entryId": entry, "batch_index": index}}
+        if self.mark is not None:
+            told["consumer_mark_delete_position"] = self.mark
+        return [command("last_id_response", request_id=asked.request_id, **told)]
+
+    def ack(self, asked: Any) -> list[bytes]:
+        (at,) = asked.message_id
+        self.mark = {"ledgerId": at.ledgerId, "entryId": at.entryId}
+        return [command("ack_response", request_id=asked.request_id)]
+
+    @contextmanager
+    def opened(self, config: PulsarConfig, topic: str, partition: int, at: int) -> Iterator[Letters]:
+        assert (topic, partition) == (TOPIC, 0)
+        self.left = [letter for letter in self.letters if letter >= at]
+        yield self
+
+    def has_message_available(self) -> bool:
+        return bool(self.left)
+
+    def read_next(self, timeout_ms: int) -> Message:
+        if self.slow:
+            self.slow -= 1
+            raise pulsar.Timeout
+        return Message(self.left.pop(0))
+
+
+@pytest.fixture
+def letters(brokers: list[Broker], monkeypatch: pytest.MonkeyPatch) -> Letters:  # noqa: F811
+    found = Letters(brokers[0], *(offset(7, 0, i) for i in range(3)), offset(7, 1, 0), offset(9, 0, 0))
+    monkeypatch.setattr(pulsar_unread, "opened", found.opened)
+    return found
+
+
+@pytest.fixture
+def config(brokers: list[Broker]) -> PulsarConfig:  # noqa: F811
+    return PulsarConfig(brokers[0].url)
+
+
+def offsets(config: PulsarConfig) -> list[int]:
+    return [m.offset() for chunk in unread(config, GROUP, TOPIC, 0) for m in chunk]
+
+
+def test_each_is_read_once_however_slow_the_first_is(letters: Letters, config: PulsarConfig) -> None:
+    letters.slow = 30
+    (chunk,) = unread(config, GROUP, TOPIC, 0)
+    assert [m.offset() for m in chunk] == letters.letters
+    assert dict(chunk[0].headers()) == {"__connect.errors.topic": b"events-ks.t"}
+    assert offsets(config) == []
+    letters.letters += [offset(9, 1, 0)]
+    assert offsets(config) == [offset(9, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("mark", "first"),
+    [
+        (None, 0),
+        ({"ledgerId": NONE, "entryId": NONE}, 0),
+        ({"ledgerId": 7, "entryId": NONE}, 0),
+        ({"ledgerId": 7, "entryId": 0}, 3),
+        ({"ledgerId": 9, "entryId": NONE}, 4),  # where a broker moves what was read to the end of an older ledger
+        ({"ledgerId": 9, "entryId": 0}, 5),
+        ({"ledgerId": 11, "entryId": NONE}, 5),
+    ],
+)
+def test_it_begins_where_the_subscription_is(
+    letters: Letters, config: PulsarConfig, mark: dict[str, int] | None, first: int
+) -> None:
+    letters.mark = mark
+    assert offsets(config) == letters.letters[first:]
+
+
+def test_what_was_not_done_with_is_read_again(
+    letters: Letters, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulsar_unread, "_CHUNK", 2)
+    chunks = unread(config, GROUP, TOPIC, 0)
+    assert [len(next(chunks)) for _ in range(2)] == [2, 2]
+    chunks.close()  # type: ignore[attr-defined]
+    # The second pair was not done with, and a whole entry is the least that can be acknowledged.
+    assert offsets(config) == letters.letters
+
+
+def test_a_topic_without_letters_and_one_that_lost_them(letters: Letters, config: PulsarConfig) -> None:
+    there, letters.letters = letters.letters, []
+    assert offsets(config) == []
+    letters.letters = there
+    letters.has_message_available = lambda: False  # type: ignore[method-assign]
+    assert offsets(config) == []
+
+
+def test_a_reader_that_hears_nothing_says_so(
+    letters: Letters, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulsar_unread, "_PATIENCE_S", 0.0)
+    letters.slow = 1_000_000
+    with pytest.raises((pulsar.Timeout, HelenusError)):
+        offsets(config)
+    assert letters.mark is None

@@ -1,0 +1,108 @@
+"""The login of a Schema Registry: it reaches the registry, and nothing that anybody reads."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.registry import Registry
+from helenus_schemas.errors import HelenusError, Kind
+
+URL = "value.converter.schema.registry.url"
+USER_INFO = "value.converter.schema.registry.basic.auth.user.info"
+
+
+def of(memory: Path, url: str, **more: str) -> Registry:
+    given = {"name": "n", "keyspace": "ks", "table": "t", URL: url, **more}
+    return Registry(ConnectorSettings.of(given, "test"), memory)
+
+
+class Answer(BaseHTTPRequestHandler):
+    logins: list[str | None]
+
+    def do_GET(self) -> None:
+        self.logins.append(self.headers["Authorization"])
+        self._answer(b'{"compatibilityLevel": "FULL"}' if "/config/" in self.path else b'["a"]')
+
+    def do_POST(self) -> None:
+        self._answer(b'{"id": 7}')
+
+    do_PUT = do_POST  # noqa: N815
+
+    def _answer(self, body: bytes) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    Answer.logins = []
+    with HTTPServer(("127.0.0.1", 0), Answer) as listening:
+        thread = Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        yield listening.server_port
+        listening.shutdown()
+        thread.join()
+
+
+def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
+    server: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = tmp_path / "schemas.json"
+    registry = of(memory, f"http://me:s3%2Fcret@127.0.0.1:{server}")
+    with caplog.at_level(logging.DEBUG):
+        registry.check()
+        assert registry.register("a-value", '"string"') == 7
+        registry.close()
+    assert set(Answer.logins) == {"Basic " + base64.b64encode(b"me:s3/cret").decode()}
+    assert "127.0.0.1" in caplog.text, "the client's library tells where it asks"
+    assert "a-value" in memory.read_text()
+    for told in (caplog.text, memory.read_text()):
+        assert "cret" not in told
+
+
+def test_an_error_tells_the_address_without_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", "s3cret")
+    for url in ("http://me:${env:PW}@127.0.0.1:1", "https://127.0.0.1:2,https://me:${env:PW}@127.0.0.1:1"):
+        registry = of(tmp_path / "ids", url)
+        for ask in (registry.check, lambda of=registry: of.register("a-value", '"string"')):
+            with pytest.raises(HelenusError) as failed:
+                ask()
+            assert failed.value.kind is Kind.REGISTRY_UNREACHABLE
+            assert "://127.0.0.1:1" in failed.value.where
+            assert "s3cret" not in str(failed.value)
+        registry.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://me:s3/cret@h:1", "http://me:7/s3cret@h:1", "http://me:s3?cret@h:1", "http://me:s3#cret@h:1"),
+        *("http://me:s3,cret@h:1", "me:s3cret@h:1", "http://me:s3cret@h:port", "http://me:s3cret@[h:1", "ftp://s3@h:1"),
+    ],
+)
+def test_an_address_that_is_none_shows_no_part_of_a_login(url: str, tmp_path: Path) -> None:
+    with pytest.raises(HelenusError) as failed:
+        of(tmp_path / "ids", url)
+    assert failed.value.kind is Kind.CONFIG
+    assert URL in str(failed.value)
+    assert "s3" not in str(failed.value)
+
+
+def test_two_logins_are_one_too_many(tmp_path: Path) -> None:
+    with pytest.raises(HelenusError, match="leave one out") as failed:
+        of(tmp_path / "ids", "http://me:s3cret@h:1", **{USER_INFO: "me:s3cret"})
+    assert "s3cret" not in str(failed.value)

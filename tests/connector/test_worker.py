@@ -1,0 +1,135 @@
+"""What a worker's metrics tell of connectors that cannot work: no Spark, no servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+
+from helenus_connector import metrics
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.events import Range
+from helenus_connector.positions import Offsets
+from helenus_connector.worker import Worker
+from helenus_schemas.errors import HelenusError, Kind
+
+REFUSED = HelenusError(Kind.CASSANDRA_AUTH, "Cassandra refused the login", "127.0.0.1 port 9042")
+AWAY = HelenusError(Kind.CASSANDRA_UNREACHABLE, "cannot connect to Cassandra", "127.0.0.1 port 9042")
+CONFIG = {"keyspace": "ks", "table": "t", "output.format": "json"}
+TABLE = {"connector": "shop", "keyspace": "ks", "table": "t"}
+
+
+class Tables:
+    """Looks at tables, and meets an error while there is one."""
+
+    error: HelenusError | None = None
+
+    def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
+        if self.error is not None:
+            raise self.error
+        return dict.fromkeys(settings.tables)
+
+
+class Topics:
+    def latest(self, topics: Sequence[str]) -> Offsets:
+        return {topic: {"0": 50_000} for topic in topics}
+
+    def sizes(self, ranges: Sequence[Range]) -> list[int]:
+        return [place.end - place.start for place in ranges]
+
+
+class Fake(Worker):
+    def __init__(self, directory: Path, **more: str) -> None:
+        keys = {key.replace("_", "."): value for key, value in more.items()}
+        super().__init__(
+            WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory), **keys}, "worker"), {}
+        )
+        self.tables = Tables()
+        self._tables = self.tables  # type: ignore[assignment]
+        self._topics = Topics()  # type: ignore[assignment]
+        self._directory = directory
+
+    def look(self) -> None:
+        """What a worker does in its turns."""
+        self._look(self._directory)
+        self._tell_lag()
+        self._tell_states()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Fake]:
+    worker = Fake(tmp_path)
+    worker.connectors.put("shop", CONFIG)
+    yield worker
+    for name in worker.connectors.names():
+        worker.connectors.delete(name)
+    worker.look()
+
+
+def read(name: str, /, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+def states() -> tuple[set[str], set[str]]:
+    """What is told of the connector, and of its task."""
+    of_connector = {s for s in metrics.STATES if read("helenus_connector_state", connector="shop", state=s)}
+    return of_connector, {s for s in metrics.STATES if read("helenus_connector_task_state", **TABLE, state=s)}
+
+
+def errors(kind: Kind) -> float:
+    return read("helenus_connector_errors_total", kind=kind.value)
+
+
+def test_a_connector_that_failed_as_a_whole_is_told_of(worker: Fake) -> None:
+    before, worker.tables.error = errors(REFUSED.kind), REFUSED
+    worker.look()
+    status = worker.connectors.status("shop")
+    assert (status.state, status.tasks[0].state) == ("FAILED", "UNASSIGNED"), "as Kafka Connect has it"
+    assert states() == ({"FAILED"}, {"FAILED"})
+    assert errors(REFUSED.kind) == before + 1
+    failed = "kafka_connect_connect_worker_metrics_connector_failed_task_count"
+    assert read(failed, connector="shop") == 1
+    assert read("kafka_connect_connector_status", connector="shop", status="failed") == 1
+    worker.tables.error = None
+    worker.connectors.restart("shop")
+    worker.look()
+    assert states() == ({"RUNNING"}, {"UNASSIGNED"})
+    worker.connectors.want("shop", "STOPPED")
+    worker.look()
+    assert states() == ({"STOPPED"}, {"STOPPED"})
+    worker.connectors.delete("shop")
+    worker.look()
+    assert states() == (set(), set())
+
+
+def test_one_without_tables_has_a_state_too(worker: Fake) -> None:
+    worker.connectors.delete("shop")
+    worker.connectors.put("shop", {**CONFIG, "table": "t.*"})
+    worker.tables.error = REFUSED
+    worker.look()
+    assert states() == ({"FAILED"}, set())
+    assert read("kafka_connect_connect_worker_metrics_connector_count") == 1
+
+
+def test_what_may_pass_counts_but_for_servers_that_start_beside_the_worker(worker: Fake, tmp_path: Path) -> None:
+    starting = Fake(tmp_path / "other", startup_timeout_ms="60000")
+    starting.connectors.put("shop", CONFIG)
+    before = errors(AWAY.kind)
+    for one in (starting, worker):
+        one.tables.error = AWAY
+        one.look()
+    assert states() == ({"RUNNING"}, {"UNASSIGNED"})
+    assert errors(AWAY.kind) == before + 1
+
+
+def test_what_failed_falls_behind(worker: Fake, tmp_path: Path) -> None:
+    for name, text in (("offsets", json.dumps({"topics": {"events-ks.t": {"0": 20_000}}})), ("commits", "")):
+        (tmp_path / "default" / name).mkdir(parents=True)
+        (tmp_path / "default" / name / "0").write_text(text)
+    worker.tables.error = REFUSED
+    worker.look()
+    worker.look()
+    assert read("helenus_connector_lag_events", **TABLE) == 30_000
