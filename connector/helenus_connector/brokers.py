@@ -65,7 +65,7 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
     It is noted as read when more is asked for. Raises HelenusError.
     """
     if worker.log_of_data == "pulsar":
-        found: Iterator[list[Message]] = _of_pulsar("pulsar_events").unread(_pulsar(worker), group, topic, partition)
+        found: Iterator[list[Message]] = _of_pulsar("pulsar_unread").unread(_pulsar(worker), group, topic, partition)
         return found
     return kafka_events.unread(worker.consumer_config, group, topic, partition)
 

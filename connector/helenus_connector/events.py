@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,7 +57,10 @@ class Planner(Protocol):
         ...
 
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
-        """The first offset of every partition with at least this timestamp, or one before; -1 where there is none."""
+        """The first offset of every partition with at least this timestamp, or one before; -1 where there is none.
+
+        Any thread may call it.
+        """
         ...
 
     def size(self, place: Range) -> int:
@@ -74,6 +77,10 @@ class Planner(Protocol):
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Tell the brokers how far a connector is; the checkpoint is what counts."""
+        ...
+
+    def keep(self, groups: Mapping[str, Collection[str]]) -> None:
+        """Let go of all but these topics of these groups, so that others may have what is held of them."""
         ...
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +33,7 @@ class Planner:
         with _told(self._where):
             self._admin = AdminClient({"log_level": "0", **config})
         self._commits: dict[str, Future[Any]] = {}
+        self._refused: set[str] = set()
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
         with _told(self._where):
@@ -75,6 +76,9 @@ class Planner:
         with _told(self._where):
             self._commits[group] = self._admin.alter_consumer_group_offsets(asked, request_timeout=_TIMEOUT_S)[group]
 
+    def keep(self, groups: Mapping[str, Collection[str]]) -> None:
+        """Nothing: the groups have no members."""
+
     def close(self) -> None:
         """Nothing: the client goes with this object."""
 
@@ -82,7 +86,7 @@ class Planner:
         wanted = {TopicPartition(t, p): spec for t, n in partitions.items() for p in range(n)}
         found: Offsets = {}
         gone: set[str] = set()
-        passing: KafkaException | None = None
+        failed: dict[str, KafkaException] = {}
         with _told(self._where):
             asked = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S) if wanted else {}
             for place, future in asked.items():
@@ -90,12 +94,16 @@ class Planner:
                     found.setdefault(place.topic, {})[str(place.partition)] = future.result().offset
                 except KafkaException as error:
                     if error.args[0].code() not in _UNKNOWN:
-                        if not some or not error.args[0].retriable():
+                        if not some:
                             raise
-                        passing = error
+                        failed[place.topic] = error
                     gone.add(place.topic)
-            if passing is not None and gone >= partitions.keys():
-                raise passing
+            if failed and gone >= partitions.keys():
+                raise next(iter(failed.values()))
+        refused = {topic: error for topic, error in failed.items() if not error.args[0].retriable()}
+        for topic in refused.keys() - self._refused:
+            structlog.get_logger(__name__).warning("source.refused", topic=topic, error=str(refused[topic]))
+        self._refused = (self._refused | refused.keys()) - (found.keys() - gone)
         return {topic: offsets for topic, offsets in found.items() if topic not in gone}
 
 

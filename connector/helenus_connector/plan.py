@@ -9,6 +9,7 @@ from pathlib import Path
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.positions import Offsets
+from helenus_schemas.logs import Setup, follow, setup
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Plan:
 
     `held` is where to read on in these topics where that is not what the checkpoint says, `epochs` counts how often an
     operator moved them. `slots` is how many tasks Spark runs at once. `directory` is the run's own, made on each host.
+    `logging` is how the driver reports: its planner and workers do so too.
     """
 
     worker: WorkerSettings
@@ -26,11 +28,20 @@ class Plan:
     held: Offsets = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     slots: int = 1
+    logging: Setup = field(default_factory=setup)
 
     @property
     def max_batch_size(self) -> int:
         """Events in a batch, of all tables together."""
         return max((c.max_batch_size for c in self.connectors.values()), default=1)
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The topics of every consumer group, or subscription on Pulsar: each connector has one."""
+        groups: dict[str, list[str]] = {}
+        for topic, connector in self.connectors.items():
+            groups.setdefault(f"helenus-{connector.name}", []).append(topic)
+        return groups
 
     @property
     def due_file(self) -> Path:
@@ -61,7 +72,8 @@ class Plan:
 
     @staticmethod
     def load(path: str) -> Plan:
-        """The plan in a file that this process's own driver wrote."""
+        """The plan in a file that this process's own driver wrote, as which the process reports from now on."""
         plan = pickle.loads(Path(path).read_bytes())
         assert isinstance(plan, Plan)
+        follow(plan.logging)
         return plan

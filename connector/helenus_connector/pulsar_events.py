@@ -1,4 +1,4 @@
-"""Reading topics on Pulsar: events for the tasks, dead letters for the replay.
+"""Reading topics on Pulsar: events for the tasks.
 
 An offset is a message's id as one number, which orders as ids do: its ledger, the entry in it, and its index in the
 entry, 32 bits for each of the last two. A range has the ids from its start up to, not including, its end; the numbers
@@ -25,9 +25,8 @@ TIMEOUT_S = 10.0
 _CHUNK = 5_000
 _READ_TIMEOUT_S = 60.0
 _IMPATIENT_S = 2.0
-_FIRST_S = 5.0
 _KEPT = 64  # readers, each with up to a thousand messages
-_SLICE_MS = 500
+SLICE_MS = 500
 
 
 class Message:
@@ -69,7 +68,7 @@ class Message:
         return self._value
 
     def headers(self) -> Sequence[tuple[str, bytes]]:
-        """Those of `unread`: events need none."""
+        """Those of dead letters: events need none."""
         return self._headers
 
 
@@ -150,7 +149,7 @@ def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Me
             whole, reading.at = False, -1
             break
         try:
-            message = reading.reader.read_next(_SLICE_MS)
+            message = reading.reader.read_next(SLICE_MS)
         except pulsar.Timeout:
             if time.monotonic() > deadline:
                 raise
@@ -162,7 +161,7 @@ def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Me
             reading.at = -1
             break
         reading.at = at + 1
-        chunk.append(_message(place, message))
+        chunk.append(told(place, message))
         if len(chunk) == _CHUNK:
             yield chunk
             chunk = []
@@ -171,43 +170,13 @@ def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Me
     return whole
 
 
-def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
-    """As `brokers.unread`."""
-    where = f"topic {topic}, partition {partition}"
-    consumer = None
+def told(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
+    """A message of pulsar-client's as ours."""
+    text = message.partition_key()
     try:
-        consumer = _client(config).subscribe(
-            f"{config.name(topic)}-partition-{partition}", group, initial_position=pulsar.InitialPosition.Earliest
-        )
-        last = consumer.get_last_message_id()
-        end = offset(last.ledger_id(), last.entry_id(), last.batch_index()) if last.entry_id() >= 0 else -1
-        at = -1
-        while at < end:
-            try:
-                taken = [consumer.receive(_ms(_FIRST_S if at < 0 else TIMEOUT_S))]
-            except pulsar.Timeout:
-                if at < 0:  # all of it was read before
-                    return
-                raise
-            while len(taken) < _CHUNK and offset_of(taken[-1]) < end:
-                taken.append(consumer.receive(_ms(TIMEOUT_S)))
-            at = offset_of(taken[-1])
-            place = Range(topic, partition, 0, end)
-            yield [_message(place, m, [(n, v.encode()) for n, v in m.properties().items()]) for m in taken]
-            consumer.acknowledge_cumulative(taken[-1])
-    except pulsar.PulsarException as error:
-        raise _error(error, where) from None
-    finally:
-        if consumer is not None:
-            _close(consumer)
-
-
-def _message(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
-    told = message.partition_key()
-    try:
-        key = b64decode(told, validate=True) if told else None
+        key = b64decode(text, validate=True) if text else None
     except ValueError:  # no agent's: a text
-        key = told.encode()
+        key = text.encode()
     time_ms = message.publish_timestamp()
     return Message(place, offset_of(message), time_ms, key, unsorted_value(message.data()), headers)
 
@@ -226,7 +195,9 @@ def opened(config: PulsarConfig, topic: str, partition: int, at: int) -> Iterato
 
 def _reader(config: PulsarConfig, topic: str, partition: int, at: int) -> pulsar.Reader:
     where = f"topic {topic}, partition {partition}"
-    start = pulsar.MessageId(partition, *parts(at)) if at else pulsar.MessageId.earliest
+    ledger, entry, index = parts(at)
+    # One that is alone in its entry has the index -1: a reader that begins at 0 takes the last such for one before it.
+    start = pulsar.MessageId(partition, ledger, entry, index or -1) if at else pulsar.MessageId.earliest
     try:
         full = config.name(topic)
         # One without partitions is its own only one.
@@ -241,15 +212,17 @@ def _client(config: PulsarConfig) -> pulsar.Client:
     """This process's client."""
     client = _clients.get(config)
     if client is None:
-        client = _clients[config] = pulsar.Client(
+        client = pulsar.Client(
             config.service_url,
             authentication=pulsar.AuthenticationToken(config.token) if config.token else None,
             operation_timeout_seconds=int(TIMEOUT_S),
-            tls_trust_certs_file_path=str(config.cafile) if config.cafile else None,
+            # Its own are certifi's, which know no company's authority.
+            tls_trust_certs_file_path=config.access.bundle if config.service_url.startswith("pulsar+ssl:") else None,
             tls_validate_hostname=config.check_hostname,
             # Errors are told where they matter, and a broker that is away would be told for ever.
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
         )
+        client = _clients.setdefault(config, client)  # another thread may have made one
     return client
 
 
@@ -262,10 +235,6 @@ def _forget(name: tuple[str, str, int]) -> None:
 def _close(reader: Any) -> None:
     with contextlib.suppress(pulsar.PulsarException):  # a broker that hangs does not answer to this either
         reader.close()
-
-
-def _ms(seconds: float) -> int:
-    return int(seconds * 1000)
 
 
 def _error(error: Exception, where: str) -> HelenusError:

@@ -1,29 +1,26 @@
-"""Positions in events topics on Pulsar: what the planner asks of a broker, through one connection of our own.
-
-pulsar-client's consumers can't be asked where a subscription stands, and keep messages that nobody reads here.
-"""
+"""Positions in events topics on Pulsar: what the planner asks of a broker, through one connection of our own."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Coroutine, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
 
 from helenus_connector.events import Range
 from helenus_connector.positions import Offsets
+from helenus_connector.pulsar_consumers import NONE, Consumers
 from helenus_connector.pulsar_events import TIMEOUT_S, offset, offset_of, opened, parts
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar import PulsarConfig
-from helenus_sinks.pulsar_client import TOPIC_NOT_FOUND, Answered, Client, Connection, end_loop
+from helenus_sinks.pulsar_client import TOPIC_NOT_FOUND, Answered, Client, end_loop
 
 _END_S = 3.0
 _TIMEOUT_MS = int(TIMEOUT_S * 1000)
 _FEW = 128  # entries whose events are not counted: a thousand each is the most
-_NONE = 2**64 - 1  # an id's way to say -1
-_EXCLUSIVE, _CUMULATIVE, _LATEST, _EARLIEST = 0, 1, 0, 1
+_CUMULATIVE = 1
 T = TypeVar("T")
 
 
@@ -34,9 +31,7 @@ class Planner:
         self._config = config
         self._client = Client(config.service_url, config.access)
         self._loop = asyncio.new_event_loop()
-        self._numbers = itertools.count(1)
-        # A consumer for each (topic, subscription), and its connection.
-        self._consumers: dict[tuple[str, str], tuple[Connection, int]] = {}
+        self._consumers = Consumers(self._client, config.service_url)
         # By topic: how many messages an entry has, of late.
         self._in_entry: dict[str, float] = {}
         self._ends: dict[tuple[str, int], int] = {}
@@ -54,6 +49,7 @@ class Planner:
         failed = [answer for answer in answers if isinstance(answer, BaseException)]
         if failed and len(failed) == len(answers):
             raise failed[0]
+        self._tell({t: n for t, n in zip(topics, answers, strict=True) if isinstance(n, HelenusError)})
         told = {t: None if isinstance(n, BaseException) else n for t, n in zip(topics, answers, strict=True)}
         self._whole = {*(self._whole - told.keys()), *(topic for topic, found in told.items() if found == 0)}
         self._followed = {(group, topic) for group, topic in self._followed if topic not in told}
@@ -72,13 +68,10 @@ class Planner:
                 refused[topic] = end
             else:
                 found.setdefault(topic, {})[str(p)] = end
-        for topic, error in refused.items():
-            if not isinstance(error, Answered) or error.code != TOPIC_NOT_FOUND:
-                if refused.keys() >= partitions.keys():
-                    raise error
-                if topic not in self._refused:
-                    structlog.get_logger(__name__).warning("source.refused", topic=topic, error=error.what)
-                self._refused.add(topic)
+        there = {t: e for t, e in refused.items() if not isinstance(e, Answered) or e.code != TOPIC_NOT_FOUND}
+        if there and refused.keys() >= partitions.keys():
+            raise next(iter(there.values()))
+        self._tell(there)
         self._refused -= found.keys() - refused.keys()
         return {topic: ends for topic, ends in found.items() if topic not in refused}
 
@@ -135,11 +128,13 @@ class Planner:
         places = [(group, t, int(p), at) for t, ends in offsets.items() for p, at in ends.items()]
         wanted = [place for place in places if place not in self._committed]
 
-        async def tell() -> list[None]:
-            return await asyncio.gather(*(self._acknowledge(*place) for place in wanted))
+        async def tell() -> list[BaseException | None]:
+            return await asyncio.gather(*(self._acknowledge(*place) for place in wanted), return_exceptions=True)
 
-        self._run(tell())
-        self._committed = {place for place in self._committed if place[0] != group} | set(places)
+        failed = {place: error for place, error in zip(wanted, self._run(tell()), strict=True) if error is not None}
+        self._committed = {p for p in self._committed if p[0] != group} | (set(places) - failed.keys())
+        for error in failed.values():
+            raise error
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
         """Goes by the group's subscription: a message TTL, a backlog quota or somebody's hand moves it past what was
@@ -156,17 +151,40 @@ class Planner:
         ]
 
         async def ask() -> list[Any]:
-            asked = (self._asked(self._place(topic, int(p)), group, "last_id") for topic, p, _ in places)
-            return await asyncio.gather(*asked)
+            asked = (self._asked(topic, int(p), group, "last_id") for topic, p, _ in places)
+            return await asyncio.gather(*asked, return_exceptions=True)
 
+        answers = self._run(ask())
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
         found = [
             (topic, p)
-            for (topic, p, at), said in zip(places, self._run(ask()), strict=True)
+            for (topic, p, at), said in zip(places, answers, strict=True)
             if 0 < at <= _done(said) and self._begins_elsewhere(topic, int(p), at)
         ]
         lost = {topic for topic, _ in found}
         self._followed |= {(group, topic) for topic, _, _ in places if topic not in lost}
         return found
+
+    def unread(self, group: str, topic: str, partition: int) -> Range:
+        """What a group's subscription waits for in a partition, up to its end as it is now: all, if it is new."""
+        self.partitions([topic])
+        said = self._run(self._asked(topic, partition, group, "last_id"))
+        mark = said.consumer_mark_delete_position
+        start = 0
+        if said.HasField("consumer_mark_delete_position") and mark.ledgerId != NONE:
+            start = offset(mark.ledgerId, 0 if mark.entryId == NONE else mark.entryId + 1, 0)
+        return Range(topic, partition, start, max(0, _behind(said.last_message_id)))
+
+    def keep(self, groups: Mapping[str, Collection[str]]) -> None:
+        """While a subscription has a consumer, nobody else may have one, and nobody may delete it."""
+        kept = {(group, topic) for group, topics in groups.items() for topic in topics}
+        self._followed &= kept
+        self._committed = {place for place in self._committed if place[:2] in kept}
+        kept |= {("", topic) for _, topic in kept}
+        with contextlib.suppress(HelenusError):  # a broker that hangs has them until it misses the connection
+            self._run(self._consumers.drop(lambda topic, group: (group, topic) not in kept))
 
     def close(self) -> None:
         """Let go of the brokers."""
@@ -187,7 +205,7 @@ class Planner:
 
     async def _end(self, topic: str, partition: int) -> int | HelenusError:
         try:
-            said = await asyncio.wait_for(self._asked(self._place(topic, partition), "", "last_id"), _END_S)
+            said = await asyncio.wait_for(self._asked(topic, partition, "", "last_id"), _END_S)
         except HelenusError as error:
             return error
         except asyncio.TimeoutError:
@@ -203,15 +221,15 @@ class Planner:
     async def _acknowledge(self, group: str, topic: str, partition: int, at: int) -> None:
         if not at:
             return
-        said = await self._asked(self._place(topic, partition), group, "last_id")
+        said = await self._asked(topic, partition, group, "last_id")
         if _done(said) >= at:
             self._followed.discard((group, topic))
         ledger, entry, _ = parts(at)
         # All before this id: an entry that is read in part stays whole.
-        before = {"ledgerId": ledger, "entryId": entry - 1 if entry else _NONE}
+        before = {"ledgerId": ledger, "entryId": entry - 1 if entry else NONE}
         if at == _behind(said.last_message_id):
             before["entryId"] = entry
-        await self._asked(self._place(topic, partition), group, "ack", ack_type=_CUMULATIVE, message_id=[before])
+        await self._asked(topic, partition, group, "ack", ack_type=_CUMULATIVE, message_id=[before])
 
     def _begins_elsewhere(self, topic: str, partition: int, at: int) -> bool:
         """Whether the first message that is there, from an offset on, is in another ledger."""
@@ -220,46 +238,21 @@ class Planner:
             there = reader.has_message_available()
             return there and parts(offset_of(reader.read_next(_TIMEOUT_MS)))[0] != parts(at)[0]
 
-    def _place(self, topic: str, partition: int) -> str:
+    async def _asked(self, topic: str, partition: int, group: str, name: str, **fields: Any) -> Any:
         full = self._config.name(topic)
-        return full if topic in self._whole else f"{full}-partition-{partition}"
+        place = full if topic in self._whole else f"{full}-partition-{partition}"
+        return await self._consumers.ask(topic, place, group, name, **fields)
 
-    async def _asked(self, topic: str, group: str, name: str, **fields: Any) -> Any:
-        """The answer to what is asked by a consumer: the group's, or one that reads nothing and leaves no trace."""
-        held = self._consumers.get((topic, group))
-        try:
-            if held is None or held[0].closed or held[1] not in held[0].consumers:
-                held = self._consumers[topic, group] = await self._subscribe(topic, group)
-            connection, number = held
-            return await connection.ask(name, consumer_id=number, **fields)
-        except Answered as error:
-            raise Answered(error.kind, error.what, f"{error.where}, topic {topic}", error.code) from None
-
-    async def _subscribe(self, topic: str, group: str) -> tuple[Connection, int]:
-        # A consumer would make a topic that was deleted, where brokers make topics by themselves.
-        if await self._client.partitions(topic.partition("-partition-")[0]) is None:
-            raise Answered(
-                Kind.BROKER_REFUSED, "Pulsar: there is no such topic", self._config.service_url, TOPIC_NOT_FOUND
-            )
-        connection = await self._client.broker(topic)
-        number = next(self._numbers)
-        where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": _NONE, "entryId": _NONE}}
-        await connection.ask(
-            "subscribe",
-            topic=topic,
-            subscription=group or f"helenus-look-{number}-{id(self)}",
-            subType=_EXCLUSIVE,
-            consumer_id=number,
-            durable=bool(group),
-            **where,
-        )
-        connection.consumers.add(number)
-        return connection, number
+    def _tell(self, refused: Mapping[str, HelenusError]) -> None:
+        """Warn, once each time, of topics that can't be asked while others can."""
+        for topic in refused.keys() - self._refused:
+            structlog.get_logger(__name__).warning("source.refused", topic=topic, error=refused[topic].what)
+        self._refused |= refused.keys()
 
 
 def _behind(told: Any) -> int:
     """The offset behind a last message's id, which is behind its whole entry; -1 if there is none."""
-    if _NONE in (told.ledgerId, told.entryId):
+    if NONE in (told.ledgerId, told.entryId):
         return -1
     return offset(told.ledgerId, told.entryId, told.batch_index if told.HasField("batch_index") else 0) + 1
 
@@ -267,6 +260,6 @@ def _behind(told: Any) -> int:
 def _done(said: Any) -> int:
     """The offset of the last entry that a subscription does not wait for; -1 if that is none, or not told."""
     told = said.consumer_mark_delete_position
-    if not said.HasField("consumer_mark_delete_position") or _NONE in (told.ledgerId, told.entryId):
+    if not said.HasField("consumer_mark_delete_position") or NONE in (told.ledgerId, told.entryId):
         return -1
     return offset(told.ledgerId, told.entryId, 0)

@@ -11,6 +11,7 @@ import marshal
 import pickle
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
 from helenus_connector.settle import ended
+from helenus_connector.shares import Part, Parts, limited, shared_out
+from helenus_schemas import logs
 from helenus_schemas.errors import HelenusError, Kind
 
 COLUMNS = "notes binary, events binary"
@@ -38,6 +41,7 @@ _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
 _KEEP_WARM_S = 25.0
 _BEHIND_S = 30.0
+_ASKED = 16  # topics at a time: a broker's answer may take a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +72,6 @@ class EventsSource(DataSource):
 
     def streamReader(self, schema: object) -> EventsReader:  # noqa: ARG002, N802
         return EventsReader(self.options["plan"])
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read.
-
-    `events` is about how many they are, `lost` how many are known to be gone before they were read.
-    """
-
-    ranges: tuple[Range, ...]
-    data_loss: str
-    epoch: int
-    error: HelenusError | None = None
-    events: int = 0
-    lost: int = 0
-
-
-class Parts(InputPartition):
-    """The work of one task."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts = tuple(parts)
 
 
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -205,6 +187,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Parts)
+        logs.follow(self.plan.logging)
         notes = [Note(r.topic, r.partition, r.start, p.epoch, error=p.error) for p in partition.parts for r in p.ranges]
         yield _row(notes=pickle.dumps(notes))
         epochs = {(note.topic, note.partition): note.epoch for note in notes}
@@ -237,19 +220,18 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield _row(notes=pickle.dumps(found))
 
     def commit(self, end: dict[str, Any]) -> None:
-        # A part of the batch may be held: that is not done. `latestOffset` alone takes the plan over: Spark commits a batch
-        # before it plans the next one, whose end is written already and has the topics of the plan before.
+        # A part of the batch may be held: that is not done. `latestOffset` alone takes the plan over: Spark commits a
+        # batch before it plans the next one, whose end is written already and has the topics of the plan before.
         plan = Plan.load(str(self.plan.file))
         done = overlaid(end["topics"], plan.held)
-        by_connector: dict[str, Offsets] = {}
-        for topic, connector in plan.connectors.items():
-            if topic in done:
-                by_connector.setdefault(connector.name, {})[topic] = done[topic]
-        try:
-            for name, offsets in by_connector.items():
-                self._broker().commit(f"helenus-{name}", offsets)
-        except HelenusError as error:
-            structlog.get_logger(__name__).warning("source.commit_failed", error=error.what)
+        for group, topics in plan.groups.items():
+            offsets = {topic: done[topic] for topic in topics if topic in done}
+            try:
+                if offsets:
+                    self._broker().commit(group, offsets)
+            # Also what the clients' libraries raise for a position that no topic can have.
+            except (HelenusError, ValueError, OverflowError) as error:
+                structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
 
     def stop(self) -> None:
         if self._planner is not None:
@@ -263,6 +245,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.plan = Plan.load(str(self.plan.file))
             self._seen = (told.st_mtime_ns, told.st_ino)
             self._partitions = {t: n for t, n in self._partitions.items() if t in self.plan.connectors}
+            if self._planner is not None:
+                self._planner.keep(self.plan.groups)
 
     def _begin(self, start: Offsets, latest: Offsets) -> Offsets:
         """Where topics are to be read from, given where the last batch ended; finds what is wrong with any."""
@@ -298,8 +282,13 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _known(self) -> dict[str, int]:
         missing = [t for t in self.plan.connectors if not self._partitions.get(t)]
-        if missing:
-            self._partitions.update(self._broker().partitions(missing))
+        try:
+            if missing:
+                self._partitions.update(self._broker().partitions(missing))
+        except HelenusError:
+            if not any(self._partitions.values()):
+                raise
+            # It may speak against these topics alone; if the brokers are away, the next question tells.
         return {t: n for t, n in self._partitions.items() if n}
 
     def _due(self) -> float:
@@ -324,10 +313,28 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _step_back(self, begin: Offsets) -> Offsets:
-        """A topic's first batch in a process reads again what may have been pending when the last one ended."""
-        for topic in self._fresh & self.plan.connectors.keys():
-            since = int((self._ended(topic) or time.time()) * 1000) - self.plan.connectors[topic].settle_replay_ms
-            found = self._broker().since({topic: self._known().get(topic, 0)}, since).get(topic, {})
+        """A topic's first batch in a process reads again what may have been pending when the last one ended.
+
+        One whose broker can't tell since where is put among those that are wrong, and asked for when it comes again.
+        """
+        topics = self._fresh & self.plan.connectors.keys()
+        broker, known = self._broker(), self._known()
+
+        def since(topic: str) -> dict[str, int]:
+            then = int((self._ended(topic) or time.time()) * 1000) - self.plan.connectors[topic].settle_replay_ms
+            return broker.since({topic: known.get(topic, 0)}, then).get(topic, {})
+
+        with ThreadPoolExecutor(_ASKED) as pool:
+            asked = {topic: pool.submit(since, topic) for topic in topics}
+        for topic, answer in asked.items():
+            try:
+                found = answer.result()
+            except HelenusError as error:
+                if self._target is not None:
+                    raise
+                self._wrong[topic] = error
+                self._begun.discard(topic)
+                continue
             for partition, offset in found.items():
                 there = begin.get(topic, {}).get(partition)
                 if there is not None and 0 <= offset < there:
@@ -341,40 +348,6 @@ def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusErro
     if not before or before.keys() == now.keys():
         return None
     return HelenusError(Kind.PARTITIONS_CHANGED, f"{topic} has {len(now)} partitions, and had {len(before)}")
-
-
-def limited(
-    start: Offsets, latest: Offsets, limit: ReadLimit, broker: Planner, wrong: dict[str, HelenusError]
-) -> Offsets:
-    """Where a batch from `start` ends: at `latest`, or before it so that about the limit's rows are read at most.
-
-    Partitions get equal shares of the limit, and what some do not need goes to the others: a long backlog of one table
-    does not hold up the next. Each gets at least one row. No offset ever moves back. A topic whose events cannot be
-    counted stays where it is, and is put among those that are `wrong`.
-    """
-    places = [
-        Range(topic, int(p), start.get(topic, {}).get(p, 0), last)
-        for topic, ends in latest.items()
-        for p, last in ends.items()
-    ]
-    sizes = {place: broker.size(place) for place in places}
-    end: Offsets = {topic: dict(offsets) for topic, offsets in start.items()}
-    left = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-    waiting = len(places)
-    for place in sorted(places, key=sizes.__getitem__):
-        share = max(1, left // waiting)
-        waiting -= 1
-        left = max(0, left - min(share, sizes[place]))
-        # A topic that is new is taken in with all its partitions, also those without events.
-        last = place.end
-        try:
-            if not isinstance(limit, ReadAllAvailable):
-                last = broker.advance(place, share)
-        except HelenusError as error:
-            wrong[place.topic] = error
-            last = place.start
-        end.setdefault(place.topic, {})[str(place.partition)] = max(place.start, last)
-    return end
 
 
 def packed(messages: Sequence[Message]) -> Iterator[bytes]:
@@ -395,18 +368,6 @@ def packed(messages: Sequence[Message]) -> Iterator[bytes]:
 def unpacked(events: bytes) -> Iterator[Event]:
     """The events in a piece that a process of this run packed."""
     return map(Event._make, marshal.loads(events))
-
-
-def shared_out(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
-    """Parts for at most so many tasks, the large ones first to whoever has the least."""
-    if len(parts) <= tasks:
-        return [[part] for part in parts]
-    loads: list[tuple[int, int, list[Part]]] = [(0, i, []) for i in range(tasks)]
-    for part in sorted(parts, key=lambda p: -p.events):
-        events, i, held = min(loads, key=lambda load: load[:2])
-        held.append(part)
-        loads[i] = (events + part.events + 1, i, held)
-    return [held for _, _, held in loads]
 
 
 def _row(notes: bytes | None = None, events: bytes | None = None) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pulsar
 import pytest
@@ -14,9 +15,10 @@ from helenus_connector import pulsar_events
 from helenus_connector.kafka_events import Range
 from helenus_connector.pulsar_events import Message, offset, parts, read
 from helenus_connector.pulsar_planner import Planner
+from helenus_connector.pulsar_unread import unread
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar import PulsarConfig, PulsarLog
-from helenus_sinks.pulsar_admin import Admin
+from helenus_sinks.pulsar_admin import Admin, Refused
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration
@@ -39,6 +41,13 @@ def config(stack: Stack) -> PulsarConfig:
 
 @pytest.fixture
 def planner(config: PulsarConfig) -> Iterator[Planner]:
+    planner = Planner(config)
+    yield planner
+    planner.close()
+
+
+@pytest.fixture
+def other(config: PulsarConfig) -> Iterator[Planner]:
     planner = Planner(config)
     yield planner
     planner.close()
@@ -123,6 +132,27 @@ def test_a_range_is_cut_to_a_number_of_events(config: PulsarConfig, planner: Pla
     assert planner.advance(Range("cut", 0, 0, ends["0"]), 10_000) == ends["0"]
 
 
+def test_the_last_event_that_is_alone_in_its_entry(config: PulsarConfig, planner: Planner) -> None:
+    write(config, "alone", 1, [3, 1])
+    (end,) = planner.latest({"alone": 1})["alone"].values()
+    assert numbers(got(config, Range("alone", 0, end - 1, end))) == [3]
+
+
+def test_what_a_subscription_has_not_read(config: PulsarConfig) -> None:
+    """A letter comes alone, or with others."""
+
+    def letters() -> list[int]:
+        return numbers([m for chunk in unread(config, "helenus-replay", "letters", 0) for m in chunk])
+
+    first = write(config, "letters", 1, [])
+    assert letters() == []
+    for sizes in ([1], [3, 1], [2], [1]):
+        after = write(config, "letters", 1, sizes, first)
+        assert letters() == list(range(first, after))
+        assert letters() == []
+        first = after
+
+
 def test_going_on_and_again(config: PulsarConfig, planner: Planner, stack: Stack) -> None:
     """As micro-batches do: from where the last one ended, and the same range again after the broker was killed."""
     total, at = 0, 0
@@ -146,7 +176,7 @@ def test_going_on_and_again(config: PulsarConfig, planner: Planner, stack: Stack
     assert numbers(got(config, Range("again", 0, at, end))) == [65, 66]
 
 
-def test_a_step_back_by_time(config: PulsarConfig, planner: Planner) -> None:
+def test_a_step_back_by_time(config: PulsarConfig, planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write(config, "times", 2, [20])
     time.sleep(0.5)
     then = int(time.time() * 1000)
@@ -157,6 +187,10 @@ def test_a_step_back_by_time(config: PulsarConfig, planner: Planner) -> None:
         found = numbers(got(config, Range("times", int(partition), at, ends[partition])))
         assert found == list(range(first, total))
     assert planner.since({"times": 2}, then + 3_600_000) == {"times": {"0": -1, "1": -1}}
+    expected = planner.since({"times": 2}, then)
+    monkeypatch.setattr(pulsar_events, "_clients", {})
+    with ThreadPoolExecutor(8) as pool:  # as a reader asks for many topics, in a process that begins
+        assert list(pool.map(lambda _: planner.since({"times": 2}, then), range(16))) == [expected] * 16
 
 
 def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planner: Planner) -> None:
@@ -177,6 +211,38 @@ def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planne
     assert done() == parts(offsets[29])[1]
     planner.commit("helenus-c", {"kept": {"0": offsets[3]}})
     assert done() == parts(offsets[29])[1], "it never goes back"
+
+
+def test_a_group_that_goes_to_another_planner_or_is_deleted(
+    config: PulsarConfig, planner: Planner, other: Planner
+) -> None:
+    """Its subscription has one consumer at a time, and while it has one nobody can delete it."""
+    write(config, "moves", 2, [5])
+    ends = planner.latest({"moves": 2})
+    assert config.admin_url
+    admin = Admin(config.admin_url, config.access)
+    topic = "persistent/public/default/moves"
+    planner.commit("helenus-c", ends)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(other.commit, "helenus-c", ends)
+        while not asked.done():
+            planner.latest({"moves": 2})  # one that does not answer the broker now loses what it has
+    with pytest.raises(HelenusError, match="already connected"):
+        asked.result()
+    planner.keep({"helenus-d": ["moves"]})
+    other.commit("helenus-c", ends)
+    assert other.gone("helenus-c", ends) == []
+    with pytest.raises(Refused, match="active connected consumers"):
+        admin.ask("DELETE", f"{topic}/subscription/helenus-c")
+    planner.latest({"moves": 2})
+    other.keep({})
+    admin.ask("DELETE", f"{topic}/subscription/helenus-c")
+    assert not [name for name in admin.ask("GET", f"{topic}-partition-1/subscriptions") if name == "helenus-c"]
+    planner.keep({})
+    eventually(lambda: not admin.ask("GET", f"{topic}-partition-1/subscriptions"), every=0.1)
+    # It begins anew, for one that has the same name.
+    other.commit("helenus-c", ends)
+    assert admin.ask("GET", f"{topic}-partition-1/subscriptions") == ["helenus-c"]
 
 
 def test_events_that_the_broker_drops_before_they_are_read(config: PulsarConfig) -> None:

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from structlog.testing import capture_logs
 
 from helenus_connector import source
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.events import Range
 from helenus_connector.plan import Plan
-from helenus_connector.source import EventsReader, Part, Parts, limited, other_partitions, packed, shared_out, unpacked
+from helenus_connector.shares import Part, Parts, limited, shared_out
+from helenus_connector.source import EventsReader, other_partitions, packed, unpacked
 from helenus_schemas.errors import HelenusError, Kind
 
 TOPIC = "events-ks.t"
@@ -49,11 +51,17 @@ class Broker:
         self.ends: dict[str, dict[str, int]] = {}
         self.dropped: list[str] = []
         self.committed: dict[str, dict[str, dict[str, int]]] = {}
+        self.kept: list[dict[str, list[str]]] = []
+        self.refused: dict[str, Exception] = {}
 
     def partitions(self, topics: list[str]) -> dict[str, int]:
-        return dict.fromkeys(topics, 4)
+        if topics and self.refused.keys() >= set(topics):
+            raise self.refused[topics[0]]
+        return {topic: 0 if topic in self.refused else 4 for topic in topics}
 
     def since(self, partitions: dict[str, int], _: int) -> dict[str, dict[str, int]]:
+        for topic in self.refused.keys() & partitions.keys():
+            raise self.refused[topic]
         return dict.fromkeys(partitions, self.found)
 
     def earliest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
@@ -72,7 +80,12 @@ class Broker:
         return [(topic, p) for topic in starts for p in self.dropped]
 
     def commit(self, group: str, offsets: dict[str, dict[str, int]]) -> None:
+        for topic in self.refused.keys() & offsets.keys():
+            raise self.refused[topic]
         self.committed[group] = offsets
+
+    def keep(self, groups: dict[str, list[str]]) -> None:
+        self.kept.append(groups)
 
     def close(self) -> None: ...
 
@@ -123,6 +136,36 @@ def test_a_topic_that_joins_later_steps_back_then(tmp_path: Path) -> None:
     joined = offset(0, 5, topic=OTHER), offset(0, 9, topic=OTHER)
     assert planned.ranges(*joined) == [[(0, 2, 9)]]
     assert planned.ranges(joined[1], offset(0, 11, topic=OTHER)) == [[(0, 9, 11)]]
+
+
+def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_it_comes_again(tmp_path: Path) -> None:
+    planned = Planned(tmp_path, {"0": 2})
+    planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
+    planned.broker.ends = {TOPIC: {"0": 9}, OTHER: {"0": 9}}
+    start: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 5}, OTHER: {"0": 5}}}
+    end = planned.reader.latestOffset(start, ReadMaxRows(5))
+    planned.broker.refused = {OTHER: HelenusError(Kind.BROKER_UNREACHABLE, "a ledger that cannot be read")}
+    parts = {part.ranges[0].topic: part for task in planned.tasks(start, end) for part in task}
+    assert parts[TOPIC] == Part((Range(TOPIC, 0, 2, 9),), "fail", 0, events=7)
+    assert parts[OTHER].error is planned.broker.refused[OTHER]
+    assert parts[OTHER].ranges[0].start == 5, "it is held there"
+    planned.broker.refused = {}
+    planned.change(held={OTHER: {"0": 5}})
+    again = planned.reader.latestOffset(end, ReadMaxRows(5))
+    ((part,),) = [[part for part in task if part.ranges[0].topic == OTHER] for task in planned.tasks(end, again)]
+    assert (part.ranges, part.error) == ((Range(OTHER, 0, 2, 9),), None)
+
+
+def test_a_topic_that_is_refused_leaves_the_others_their_batches(tmp_path: Path) -> None:
+    """By the broker that is asked how many partitions it has. Its end is asked too, which tells why."""
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {str(p): 9 for p in range(4)}}
+    at = offset(0, 5, 5, 5, 5)
+    at = planned.reader.latestOffset(at, ReadMaxRows(5))
+    planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
+    planned.broker.refused = {OTHER: HelenusError(Kind.BROKER_REFUSED, "not authorized")}
+    planned.broker.ends = {TOPIC: {str(p): 12 for p in range(4)}}
+    assert planned.reader.latestOffset(at, ReadMaxRows(5)) == offset(0, 12, 12, 12, 12)
 
 
 def test_a_tick_plans_every_partition_so_that_due_keys_find_their_task(tmp_path: Path) -> None:
@@ -188,8 +231,8 @@ def test_what_a_batch_left_held_is_not_committed(tmp_path: Path) -> None:
 
 
 def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -> None:
-    """Spark writes a batch's end, then commits the one before, then has the ranges planned: paused in between, its events
-    are read all the same, and held by the driver.
+    """Spark writes a batch's end, then commits the one before, then has the ranges planned: paused in between, its
+    events are read all the same, and held by the driver.
     """
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
@@ -199,6 +242,32 @@ def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -
     planned.change(connectors={OTHER: planned.connector})
     planned.reader.commit(start)
     assert {r.topic for task in planned.tasks(start, end) for part in task for r in part.ranges} == {TOPIC, OTHER}
+
+
+@pytest.mark.parametrize(
+    "error", [HelenusError(Kind.BROKER_UNREACHABLE, "busy"), OverflowError("int too big"), ValueError("out of range")]
+)
+def test_what_one_connector_cannot_commit_stops_nothing(tmp_path: Path, error: Exception) -> None:
+    """A client's library has errors of its own for a position that no topic can have."""
+    planned = Planned(tmp_path)
+    second = planned.connector.model_copy(update={"name": "u"})
+    planned.change(connectors={TOPIC: planned.connector, OTHER: second})
+    planned.broker.refused = {TOPIC: error}
+    with capture_logs() as logs:
+        planned.reader.commit({"tick": 0, "topics": {TOPIC: {"0": 2**63}, OTHER: {"0": 7}}})
+    assert planned.broker.committed == {"helenus-u": {OTHER: {"0": 7}}}
+    told = [(entry["event"], entry["group"], entry["log_level"]) for entry in logs]
+    assert told == [("source.commit_failed", "helenus-t", "warning")]
+
+
+def test_what_left_the_plan_is_let_go_of(tmp_path: Path) -> None:
+    """Another group's planner, or an operator, may want the subscription."""
+    planned = Planned(tmp_path)
+    for connectors in ({TOPIC: planned.connector}, {TOPIC: planned.connector, OTHER: planned.connector}, {}):
+        planned.change(connectors=connectors)
+        for _ in range(2):
+            planned.reader.latestOffset(offset(0), ReadAllAvailable())
+    assert planned.broker.kept == [{"helenus-t": [TOPIC]}, {"helenus-t": [TOPIC, OTHER]}, {}]
 
 
 @pytest.mark.parametrize("loss", ["fail", "continue"])

@@ -229,8 +229,11 @@ def test_a_table_that_is_made_anew_with_another_key(pipeline: Pipeline, session:
     """The agent goes on; the connector stops, or goes on in another topic."""
     session.execute(f"CREATE TABLE edge.anew {TABLE}")
     connect(pipeline, rest, "anew")
+    on = {"schema_on_incompatible": "new-topic"}
+    connect(pipeline, rest, "anew", "json", output_format="key-value-json", data_topic="json", query_group="json", **on)
     session.execute("INSERT INTO edge.anew (id, name, a) VALUES (1, 'x', '1')")
-    comes(pipeline, "data-edge.anew", (1, "x"), "1")
+    for topic in ("data-edge.anew", "json"):
+        comes(pipeline, topic, (1, "x"), "1")
     session.execute("DROP TABLE edge.anew")
     session.execute("CREATE TABLE edge.anew (id text, name text, a text, PRIMARY KEY (id, name)) WITH cdc = true")
     session.execute("INSERT INTO edge.anew (id, name, a) VALUES ('one', 'x', '1')")
@@ -238,13 +241,14 @@ def test_a_table_that_is_made_anew_with_another_key(pipeline: Pipeline, session:
     assert told.endswith("[registry-refused]")
     assert "schema.on.incompatible=new-topic" in told
     assert len(told) < 1200, told
-    connect(pipeline, rest, "anew", schema_on_incompatible="new-topic")
+    connect(pipeline, rest, "anew", **on)
     rest("POST", "/connectors/anew/restart?includeTasks=true")
-    eventually(
-        lambda: [t for t in pipeline.reader.topics() if t.startswith("data-edge.anew-")], pipeline.connector.tail
-    )
-    (topic,) = [t for t in pipeline.reader.topics() if t.startswith("data-edge.anew-")]
-    comes(pipeline, topic, ("one", "x"), "1")
+    for first in ("data-edge.anew-", "json-"):
+        found = eventually(
+            lambda first=first: [t for t in pipeline.reader.topics() if t.startswith(first)], pipeline.connector.tail
+        )
+        (topic,) = found
+        comes(pipeline, topic, ("one", "x"), "1")
     assert pipeline.agent.health()[0] == 200
 
 
@@ -302,6 +306,16 @@ def test_events_that_are_dropped_while_the_connector_is_away(
         return pipeline.connector.total("helenus_connector_events_lost_total", connector="lost")
 
     eventually(lambda: lost() == PARTITIONS, lambda: f"{lost()} lost\n{pipeline.connector.tail()}")
+    # A connector that is deleted lets go of its subscription, which can be deleted then.
+    rest("DELETE", "/connectors/lost")
+
+    def consumers() -> list[Any]:
+        stats = [admin.ask("GET", f"{place}/stats")["subscriptions"]["helenus-lost"] for place in places]
+        return [consumer for subscription in stats for consumer in subscription["consumers"]]
+
+    eventually(lambda: not consumers(), lambda: f"{consumers()}\n{pipeline.connector.tail()}")
+    admin.ask("DELETE", f"{NAMESPACE}/events-edge.lost/subscription/helenus-lost")
+    assert all("helenus-lost" not in admin.ask("GET", f"{place}/subscriptions") for place in places)
 
 
 def schemas(pipeline: Pipeline, name: str, directory: Path) -> dict[str, Any]:

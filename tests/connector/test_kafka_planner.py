@@ -1,0 +1,56 @@
+"""The planner on Kafka, with what brokers say of a topic alone."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from structlog.testing import capture_logs
+
+from helenus_connector.kafka_events import Planner
+from helenus_schemas.errors import HelenusError, Kind
+
+
+class Admin:
+    """Every partition ends at 9, unless its topic has an error."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, int] = {}
+
+    def list_offsets(self, wanted: dict[TopicPartition, Any], request_timeout: float) -> dict[TopicPartition, Any]:
+        answers: dict[TopicPartition, Any] = {}
+        for place in wanted:
+            answers[place] = Future()
+            if place.topic in self.errors:
+                answers[place].set_exception(KafkaException(KafkaError(self.errors[place.topic])))
+            else:
+                answers[place].set_result(SimpleNamespace(offset=9))
+        return answers
+
+
+def test_a_topic_that_is_refused_is_told_once_and_left_out() -> None:
+    """As when the permission to describe it is revoked. One without a leader comes back by itself."""
+    planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}), Admin()
+    planner._admin = admin
+    both, ends = {"a": 1, "b": 1}, {"0": 9}
+    with capture_logs() as logs:
+        for _ in range(2):
+            assert planner.latest(both) == {"a": ends, "b": ends}
+            admin.errors = {"b": KafkaError.TOPIC_AUTHORIZATION_FAILED}
+            for _ in range(2):
+                assert planner.latest(both) == {"a": ends}
+            admin.errors = {}
+        assert [(entry["event"], entry["topic"]) for entry in logs] == [("source.refused", "b")] * 2
+        for passing in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.NOT_LEADER_FOR_PARTITION):
+            admin.errors = {"b": passing}
+            assert planner.latest(both) == {"a": ends}
+    assert len(logs) == 2
+    admin.errors = dict.fromkeys(both, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(HelenusError) as error:
+        planner.latest(both)
+    assert error.value.kind is Kind.BROKER_REFUSED
+    with pytest.raises(HelenusError):
+        planner.earliest({"b": 1})
