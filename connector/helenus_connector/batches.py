@@ -68,7 +68,7 @@ class Batches:
 
     def _run(self, frame: Any, plan: Plan) -> list[Done]:
         due: dict[str, list[Pending]] = {}
-        for pending in self.pending.due(time.time()):
+        for pending in self.pending.due(time.time(), plan.max_batch_size):
             due.setdefault(pending.topic, []).append(pending)
         try:
             rows = frame.mapInArrow(task(plan, due), DONE).collect()
@@ -100,7 +100,7 @@ class Batches:
                 self._held.hold(done.topic, done.starts)
                 self.pending.forget_images(done.topic)
                 continue
-            self.pending.apply(done.outcome.resolved, done.outcome.found, now)
+            self.pending.apply(done.outcome.resolved, done.outcome.found, now, done.outcome.told)
             self._held.release(done.topic, done.starts)
             _count(of_topic, done.outcome, now)
             if done.topic not in failed:
@@ -139,6 +139,7 @@ def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
         metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
     metrics.RECORDS.labels(*labels).inc(outcome.records)
     metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
+    metrics.ROWS_UNTOLD.labels(*labels).inc(outcome.untold)
     metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
     if outcome.lost:
         _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice="copy the table anew")

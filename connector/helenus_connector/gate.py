@@ -21,7 +21,7 @@ from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, chan
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.ranges import Bounds
 from helenus_connector.reread import Image, routing_key
-from helenus_connector.settle import Awaited, Name, Pending, Report, level, proven
+from helenus_connector.settle import Awaited, Name, Pending, level, packed, proven, unpacked
 from helenus_schemas.change import Bound, Change, Scope, decode, gist, matched, unframed
 from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.errors import HelenusError, Kind
@@ -49,7 +49,8 @@ class Work:
 
     Of a TABLE there are `parts`, each to be done by the task of its topic partition. The resolver fills in `read_at`,
     when the read began in s since the epoch, and `image`. `write_time` in µs is the newest of its changes, `expires` in
-    s when the first of their cells does.
+    s when the first of their cells does. `awaited` are its changes by their ids in the cache, `unproven` those of them
+    that the read proves nothing of.
     """
 
     topic: str
@@ -67,7 +68,7 @@ class Work:
     read_at: float | None = None
     image: Image | None = None
     digest: bytes = b""
-    settled: bool = False
+    unproven: dict[bytes, Awaited] = field(default_factory=dict)
     published: bool = False
     dead_lettered: bool = False
     bounds: Bounds | None = None
@@ -81,7 +82,8 @@ class Work:
 
 @dataclass(slots=True)
 class Admitted:
-    """What the gate made of a batch: keys to read, keys that wait, events that cannot be decoded, and counts.
+    """What the gate made of a batch: keys to read, keys that wait for what is `awaited`, events that cannot be decoded,
+    and counts.
 
     `gone` are due keys that the table can't have any more, and `outdated` counts such events: it was made anew.
     """
@@ -92,6 +94,7 @@ class Admitted:
     gone: list[Pending] = field(default_factory=list)
     works: dict[Name, Work] = field(default_factory=dict)
     waiting: dict[Name, Pending] = field(default_factory=dict)
+    awaited: dict[Name, dict[bytes, Awaited]] = field(default_factory=dict)
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
 
 
@@ -182,6 +185,8 @@ class Gate:
                 self._add_due(pending, admitted, codec)
             except Malformed:
                 admitted.gone.append(pending)
+        for name, waiting in admitted.waiting.items():
+            waiting.awaited = packed(admitted.awaited[name])
         return admitted
 
     def _admit(self, event: Event, admitted: Admitted, codec: KeyCodec, now: float) -> None:
@@ -215,8 +220,8 @@ class Gate:
         awaited: Awaited | None = None
         if identity is not None:
             cache.report(identity, entry, node)
-            awaited = Awaited(identity, change.write_time, now)
-        went = self._go_on(event, change, key, awaited, entry, admitted, codec)
+            awaited = Awaited(change.write_time, now)
+        went = self._go_on(event, change, key, identity, awaited, entry, admitted, codec)
         if went is not None and copied is not None:
             self._met[copied] = entry, went
 
@@ -225,6 +230,7 @@ class Gate:
         event: Event,
         change: Change,
         key: bytes,
+        identity: bytes | None,
         awaited: Awaited | None,
         entry: Entry,
         admitted: Admitted,
@@ -235,11 +241,11 @@ class Gate:
         name = (event.topic, event.partition, key, bounds)
         work = admitted.works.get(name)
         if work is None:
-            if awaited is not None and entry.flags & PUBLISHED:
+            if identity is not None and awaited is not None and entry.flags & PUBLISHED:
                 since = event.timestamp / 1000
                 new = Pending(event.topic, event.partition, key, change.scope, bounds=bounds, since=since)
                 held = admitted.waiting.setdefault(name, new)
-                held.awaited[awaited.change] = awaited
+                admitted.awaited.setdefault(name, {})[identity] = awaited
                 held.copies += 1
                 return None
             values = () if change.scope is Scope.TABLE else _values(codec, key)
@@ -252,21 +258,22 @@ class Gate:
             work.write_time = change.write_time
         if change.expires_at is not None and (work.expires is None or change.expires_at < work.expires):
             work.expires = change.expires_at
-        if awaited is not None:
-            work.awaited.setdefault(awaited.change, awaited)
+        if identity is not None and awaited is not None:
+            work.awaited.setdefault(identity, awaited)
         return work
 
     def _add_due(self, pending: Pending, admitted: Admitted, codec: KeyCodec) -> None:
+        awaited = unpacked(pending.awaited)
         newer = admitted.waiting.pop(pending.name, None)
         if newer is not None:
-            pending.awaited.update(newer.awaited)
+            awaited.update(admitted.awaited[pending.name])
             pending.copies += newer.copies
             pending.since = min(pending.since, newer.since)
         scope = Scope(pending.scope)
         work = admitted.works.get(pending.name)
         if work is None:
             values = () if scope is Scope.TABLE else _values(codec, pending.key)
-            nodes = min((self._nodes(pending, values, a) for a in pending.awaited.values()), default=1)
+            nodes = min((self._nodes(pending, values, change) for change in awaited), default=1)
             consistency = level(self._consistency, nodes, self._replicas.factor())
             work = Work(
                 pending.topic, pending.partition, pending.key, values, scope, consistency, bounds=pending.bounds
@@ -274,39 +281,41 @@ class Gate:
             admitted.works[pending.name] = work
         work.scope = max(work.scope, scope)
         work.pending = pending
-        work.awaited = {**pending.awaited, **work.awaited}
+        work.awaited = {**awaited, **work.awaited}
 
-    def proven(self, work: Work) -> bool:
-        """Whether the read of a key proves its image for all Changes it stands for."""
+    def unproven(self, work: Work) -> dict[bytes, Awaited]:
+        """The Changes of a key for which its read proves no image."""
         if work.read_at is None:
-            return False
+            return work.awaited
         if work.scope is Scope.TABLE:
-            return True  # each node tells its own truncation: after the last one's, no replica holds the rows
+            return {}  # each node tells its own truncation: after the last one's, no replica holds the rows
         # What lives again, or still, shows nothing of a deletion.
-        shown = work.image.write_time if work.image and not work.is_marked else None
+        image = None if work.is_marked else work.image
         factor = self._replicas.factor()
         min_age = self._settings.settle_min_age_ms / 1000
-        for awaited in work.awaited.values():
-            report = Report(self._nodes(work, work.values, awaited), awaited.write_time, awaited.seen)
-            if not proven(report, work.consistency, factor, work.read_at, shown, min_age):
-                return False
-        return True
+        found = {}
+        for change, awaited in work.awaited.items():
+            nodes = self._nodes(work, work.values, change)
+            shows = image is not None and image.shows(awaited.write_time)
+            if not proven(nodes, awaited.seen, work.consistency, factor, work.read_at, shows, min_age):
+                found[change] = awaited
+        return found
 
-    def mark(self, work: Work, settled: bool) -> None:
+    def mark(self, work: Work) -> None:
         """Note in the cache that a key's Changes are published, or settled: only after the flush is acknowledged."""
         cache = self._cache(work.topic, work.partition)
         for change in work.awaited:
-            cache.mark(change, PUBLISHED | SETTLED if settled else PUBLISHED)
+            cache.mark(change, PUBLISHED if change in work.unproven else PUBLISHED | SETTLED)
 
     def save(self) -> None:
         """Keep for later batches and other processes what this one reported and marked."""
         for cache in self._caches.values():
             cache.save()
 
-    def _nodes(self, place: Work | Pending, values: Key, awaited: Awaited) -> int:
+    def _nodes(self, place: Work | Pending, values: Key, change: bytes) -> int:
         """How many current replicas reported a Change; at least the one whose event is at hand."""
         cache = self._cache(place.topic, place.partition)
-        entry = cache.look(awaited.change)
+        entry = cache.look(change)
         if self._partition_columns is None:
             self._partition_columns = self._codec.partition_columns if self._replicas.some() else 0
         key = values[: self._partition_columns]

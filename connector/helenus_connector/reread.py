@@ -53,11 +53,19 @@ class SchemaChanged(Exception):
 class Image(NamedTuple):
     """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
 
-    `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none.
+    `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none. `times`: all of them as
+    CQL bytes, if there are several.
     """
 
     values: tuple[bytes | None, ...]
     write_time: int | None
+    times: Sequence[bytes | None] = ()
+
+    def shows(self, write_time: int | None) -> bool:
+        """Whether one of its own cells was written at that very time."""
+        if write_time is None or write_time == self.write_time:
+            return write_time is not None
+        return write_time.to_bytes(8, "big", signed=True) in self.times
 
 
 @dataclass(slots=True)
@@ -116,7 +124,7 @@ class Reader:
         for row in self._scan(_Query(self._statics_statement(), self._partition_of(key), [key]), consistency):
             end = self._pk_width + len(self.table.statics)
             values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
-            image = Image(tuple(values.get(c.name) for c in self.table.values), _newest(row[end:]))
+            image = Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]))
         return image
 
     def range(self, key: Key, bounds: Bounds, consistency: int) -> Iterator[tuple[Key, Image]]:
@@ -357,7 +365,7 @@ class Reader:
     def _image(self, row: RawRow) -> Image:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
-        return Image(values, _newest(row[end:]))
+        return Image(values, *_times(row[end:]))
 
 
 def routing_key(key: Key) -> bytes:
@@ -366,6 +374,11 @@ def routing_key(key: Key) -> bytes:
     if len(values) == 1:
         return values[0]
     return b"".join(struct.pack(">H", len(value)) + value + b"\0" for value in values)
+
+
+def _times(times: Sequence[bytes | None]) -> tuple[int | None, Sequence[bytes | None]]:
+    """The newest of some write times, and all of them."""
+    return _newest(times), times
 
 
 def _newest(times: Sequence[bytes | None]) -> int | None:

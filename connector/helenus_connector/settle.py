@@ -1,16 +1,18 @@
 """When a read is proven, and the keys that wait until one is.
 
 The commit log is written before the memtable, and a read may miss the one replica that has the write. So an image is
-*proven* only if enough current replicas had reported the Change before the read began that every read of that level
-must meet one of them, and the row shows the write or the read began long enough after the report. Until then the key
-is pending: it is read again after a while, and published again if its image changed.
+*proven* for a Change only if enough current replicas had reported it before the read began that every read of that
+level must meet one of them, and the row shows the Change or the read began long enough after the report. Until then the
+key is pending: it is read again after a while, and published again if its image changed.
 """
 
 from __future__ import annotations
 
-import heapq
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+import struct
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +20,13 @@ from typing import NamedTuple
 from cassandra import ConsistencyLevel
 
 from helenus_connector.ranges import Bounds
+from helenus_schemas.change import Scope
 
 MAX_BACKOFF_S = 60.0
+_MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
+_AWAITED = struct.Struct(">16sqd")
+_NO_TIME = -(2**63)
+_MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
 def block_for(consistency: int, rf: int) -> int:
@@ -34,49 +41,61 @@ def level(consistency: int, nodes: int, rf: int) -> int:
     return consistency if nodes + block_for(consistency, rf) > rf else ConsistencyLevel.ALL
 
 
-class Report(NamedTuple):
-    """What a read must show for a Change: nodes that reported it, write time in µs, when it was first seen, s."""
-
-    nodes: int
-    write_time: int | None
-    seen: float
-
-
-def proven(report: Report, consistency: int, rf: int, read_at: float, shown: int | None, min_age_s: float) -> bool:
-    """Whether a read that began at `read_at` and shows the write time `shown` proves the image for this Change."""
-    if report.nodes + block_for(consistency, rf) <= rf:
-        return False
-    if shown is not None and report.write_time is not None and shown >= report.write_time:
-        return True
-    return read_at - report.seen >= min_age_s
+def proven(nodes: int, seen: float, consistency: int, rf: int, read_at: float, shows: bool, min_age_s: float) -> bool:
+    """Whether a read that began at `read_at` proves the image for a Change that so many `nodes` reported, the last of
+    them `seen` at that time, s. `shows` says that the row has a cell with the very write time of the Change: a node
+    shows all of a mutation's part in a row at once. A newer cell shows nothing, it is another write's.
+    """
+    return nodes + block_for(consistency, rf) > rf and (shows or read_at - seen >= min_age_s)
 
 
 class Awaited(NamedTuple):
-    """A Change whose read is not proven: its id in the cache, write time in µs, when it was first seen, s."""
+    """A Change whose read is not proven: write time in µs, when its last report was seen, s."""
 
-    change: bytes
     write_time: int | None
     seen: float
+
+
+def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
+    """Changes by their ids in the cache, as a pending key holds them."""
+    return b"".join(
+        _AWAITED.pack(change, _NO_TIME if time is None else time, seen) for change, (time, seen) in awaited.items()
+    )
+
+
+def unpacked(data: bytes) -> dict[bytes, Awaited]:
+    """What `packed` made bytes of."""
+    found = _AWAITED.iter_unpack(data)
+    return {change: Awaited(None if time == _NO_TIME else time, seen) for change, time, seen in found}
+
+
+def _unknown(now: float) -> bytes:
+    """Stands for Changes that are not known one by one: to be read at level ALL, and not too early."""
+    return packed({bytes(16): Awaited(None, now)})
 
 
 Name = tuple[str, int, bytes, "Bounds | None"]
 """What is read at once and waits at once: the events topic and partition, the event's key, the bounds of a range."""
+Place = tuple[str, int]
+"""An events topic and partition."""
+Within = bytes | tuple[bytes, Bounds]
+"""What names a key, or a range, within its place."""
 
 
 @dataclass(slots=True)
 class Pending:
     """A key to read again, or a range of keys if it has `bounds`.
 
-    `image` is the MD5 of the last published value, None if that is not known. `copies` counts events that wait for the
-    outcome: neither published nor dropped yet. `since` is the timestamp of the first event it waits for, s since the
-    epoch.
+    `awaited` is `packed`. `image` is the MD5 of the last published value, None if that is not known. `copies` counts
+    events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
+    waits for, s since the epoch. There may be very many: all that is in it counts.
     """
 
     topic: str
     partition: int
     key: bytes
     scope: int
-    awaited: dict[bytes, Awaited] = field(default_factory=dict)
+    awaited: bytes = b""
     image: bytes | None = None
     copies: int = 0
     attempts: int = 0
@@ -88,97 +107,211 @@ class Pending:
     def name(self) -> Name:
         return self.topic, self.partition, self.key, self.bounds
 
+    @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+    @property
+    def within(self) -> Within:
+        return self.key if self.bounds is None else (self.key, self.bounds)
+
+
+@dataclass(slots=True)
+class Told:
+    """What a batch published in one place: by key, and by marker with the rows of its scope.
+
+    A partition's key is that of its rows, with a zero for each clustering column. What ends with more zeros stands for
+    more than it told.
+    """
+
+    keys: list[bytes] = field(default_factory=list)
+    scopes: set[bytes] = field(default_factory=set)
+    lengths: set[int] = field(default_factory=set)
+    is_sorted: bool = True
+
+    def add(self, key: bytes, is_marked: bool) -> None:
+        self.keys.append(key)
+        self.is_sorted = False
+        if is_marked:
+            scope = _prefix(key)
+            self.scopes.add(scope)
+            self.lengths.add(len(scope))
+
+    def covers(self, key: bytes) -> bool:
+        """Whether a key may have been published with a marker."""
+        return any(key[:n] in self.scopes for n in self.lengths)
+
+    def touches(self, key: bytes, more_than: int = 0) -> bool:
+        """Whether of a marker's scope, itself included, more than so many keys were published."""
+        if not self.is_sorted:
+            self.keys.sort()
+            self.is_sorted = True
+        scope = _prefix(key)
+        at = bisect_left(self.keys, scope) + more_than
+        return at < len(self.keys) and self.keys[at].startswith(scope)
+
+
+def _prefix(key: bytes) -> bytes:
+    return key.rstrip(b"\0")
+
 
 class PendingKeys:
     """The keys of all connectors that wait for a proven read. Lives in the driver.
 
-    A restart steps back `replay_s` from the last `save`; what waits longer is kept in `file`. Both in s, by topic.
+    A restart steps back `replay_s` from the last `save`; what waits longer is kept beside `file`. Both in s, by topic.
     """
 
     def __init__(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float], file: Path) -> None:
         self._timeout = timeout_s
         self._replay = replay_s
         self._file = file
-        self._keys: dict[Name, Pending] = {}
-        self._queues: dict[str, list[tuple[float, int, Name]]] = {}
+        self._keys: dict[Place, dict[Within, Pending]] = {}
+        self._queues: dict[str, dict[float, list[Pending]]] = {}
         self._ended: dict[str, float] = {}
-        self._pushed = 0
+        self._kept: int | None = None
+        self._kept_at = 0.0
+        self._is_old = True
 
     def use(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float]) -> None:
         """Go by other times. The keys of a topic that has none wait until it has again."""
         self._timeout, self._replay = timeout_s, replay_s
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return sum(map(len, self._keys.values()))
 
     def counts(self, topic: str) -> tuple[int, int]:
         """Of one events topic: keys that wait, and events whose outcome is open."""
-        held = [p.copies for p in self._keys.values() if p.topic == topic]
-        return len(held), sum(held)
+        held = [keys for (of, _), keys in self._keys.items() if of == topic]
+        return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
 
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
         return min((due for topic in self._timeout if (due := self._next_of(topic)) is not None), default=None)
 
     def _next_of(self, topic: str) -> float | None:
-        queue = self._queues.get(topic, [])
+        queue = self._queues.get(topic, {})
         while queue:
-            due, _, name = queue[0]
-            held = self._keys.get(name)
-            if held is not None and held.due == due:
-                return due
-            heapq.heappop(queue)
+            due = min(queue)
+            while queue[due]:
+                if self._waits(queue[due][-1], due):
+                    return due
+                queue[due].pop()
+            del queue[due]
         return None
 
-    def due(self, now: float) -> list[Pending]:
-        """The keys to read again by now. They stay until `apply` hears of them."""
-        return [p for p in self._keys.values() if p.due <= now and p.topic in self._timeout]
+    def _waits(self, pending: Pending, due: float) -> bool:
+        """Whether a place in the queue is a key's own: it has another when it waits again."""
+        return pending.due == due and self._keys[pending.place].get(pending.within) is pending
 
-    def apply(self, resolved: Iterable[Pending], found: Iterable[Pending], now: float) -> None:
-        """Take over what a batch says: due keys that are resolved, and keys that wait, anew or again."""
-        for pending in resolved:
-            self._keys.pop(pending.name, None)
+    def _wait(self, pending: Pending, due: float) -> None:
+        pending.due = due
+        self._queues.setdefault(pending.topic, {}).setdefault(due, []).append(pending)
+
+    def due(self, now: float, limit: int) -> list[Pending]:
+        """At most so many keys to read again by now: what is due longest comes first. They stay until `apply` hears of
+        them, and what it does not hear of is due again after its time.
+        """
+        found: list[Pending] = []
+        while len(found) < limit:
+            queues = ((due, topic) for topic in self._timeout if (due := self._next_of(topic)) is not None)
+            due, topic = min(queues, default=(now + 1, ""))
+            if due > now:
+                break
+            members = self._queues[topic][due]
+            while members and len(found) < limit:
+                pending = members.pop()
+                if self._waits(pending, due):
+                    found.append(pending)
+        again = {topic: now + timeout for topic, timeout in self._timeout.items()}
         for pending in found:
-            held = self._keys.get(pending.name)
+            self._wait(pending, again[pending.topic])
+        return found
+
+    def apply(
+        self,
+        resolved: Iterable[Pending],
+        found: Iterable[Pending],
+        now: float,
+        told: Mapping[Place, Told] | None = None,
+    ) -> None:
+        """Take over what a batch says: due keys that are resolved, keys that wait, anew or again, and what was `told`:
+        a key's image is what was published last, and not known any more if others' reads published it.
+        """
+        for place, published in (told or {}).items():
+            self._overtake(self._keys.get(place, {}), published)
+        for pending in resolved:
+            self._keys.get(pending.place, {}).pop(pending.within, None)
+        same: dict[float, float] = {}  # keys share numbers
+        for pending in found:
+            keys = self._keys.setdefault(pending.place, {})
+            held = keys.get(pending.within)
+            pending.since = same.setdefault(pending.since // 1, pending.since // 1)
+            if held is None or pending.since < held.since or pending.scope > held.scope:
+                self._is_old |= pending.since < now - self._replay.get(pending.topic, 0.0) / 2
             if held is not None and held is not pending and pending.attempts == 0:
                 # A later Change or copy of a key that waits already: one re-read serves both, at its time.
-                held.awaited.update(pending.awaited)
+                held.awaited = _few({**unpacked(held.awaited), **unpacked(pending.awaited)}, now)
                 held.copies += pending.copies
                 held.image = pending.image or held.image
                 held.since = min(held.since, pending.since)
                 held.scope = max(held.scope, pending.scope)
                 continue
+            if len(pending.awaited) > _MOST_AWAITED * _AWAITED.size:
+                pending.awaited = _unknown(now)
+            keys[pending.within] = pending
             wait = self._timeout.get(pending.topic, 0.0) * 2**pending.attempts
-            pending.due = now + min(wait, MAX_BACKOFF_S)
-            self._keys[pending.name] = pending
-            self._pushed += 1  # names have no order
-            heapq.heappush(self._queues.setdefault(pending.topic, []), (pending.due, self._pushed, pending.name))
+            due = now + min(wait, MAX_BACKOFF_S)
+            self._wait(pending, same.setdefault(due, due))
+
+    def _overtake(self, held: Mapping[Within, Pending], told: Told) -> None:
+        if not held:
+            return
+        keys = set(told.keys)
+        for p in held.values():
+            if p.image is not None and (
+                p.key in keys or told.covers(p.key) or (p.scope in _MARKED and told.touches(p.key))
+            ):
+                p.image = None
 
     def forget_images(self, topic: str) -> None:
         """What was published last of a topic's keys is not known any more: a batch of it failed on the way."""
-        for pending in self._keys.values():
-            if pending.topic == topic:
+        for (of, _), keys in self._keys.items():
+            for pending in keys.values() if of == topic else ():
                 pending.image = None
 
     def save(self, now: float, topics: Iterable[str]) -> None:
         """Keep what a restart would not step back to, and that these topics were read until now.
 
-        There are no such keys as a rule: a read is proven within seconds.
+        There are no such keys as a rule: a read is proven within seconds. When there are, they may be very many: they
+        are written when the set changed, once in a while, as each has half of `replay_s` until it must be there. Of
+        events that were old when they came, it must be at once.
         """
         self._ended.update(dict.fromkeys(topics, now))
-        kept = [p for p in self._keys.values() if p.since < now - self._replay.get(p.topic, 0.0) / 2]
-        old = [(p.name, int(p.scope)) for p in kept]
-        new = self._file.with_suffix(".new")
-        new.write_bytes(pickle.dumps((self._ended, old)))
-        new.replace(self._file)
+        if self._is_old or not 0 <= now - self._kept_at < min(self._replay.values(), default=0.0) / 4:
+            kept = pickle.dumps(self._long(now))
+            if hash(kept) != self._kept:
+                _write(_keys_file(self._file), kept)
+            self._kept, self._kept_at, self._is_old = hash(kept), now, False
+        _write(self._file, pickle.dumps((self._ended, [])))
+
+    def _long(self, now: float) -> dict[tuple[str, int, int], list[Within]]:
+        """The keys that wait for half of what a restart steps back, by place and scope."""
+        kept: dict[tuple[str, int, int], list[Within]] = {}
+        for (topic, partition), keys in self._keys.items():
+            long_ago = now - self._replay.get(topic, 0.0) / 2
+            by_scope: dict[int, list[Within]] = defaultdict(list)
+            for name, pending in keys.items():
+                if pending.since < long_ago:
+                    by_scope[pending.scope].append(name)
+            kept.update({(topic, partition, int(scope)): names for scope, names in by_scope.items()})
+        return kept
 
     def load(self, now: float) -> None:
         """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published."""
-        found = []
         self._ended, kept = _saved(self._file)
-        for (topic, partition, key, bounds), scope in kept:
-            unknown = Awaited(bytes(16), None, now)
-            found.append(Pending(topic, partition, key, scope, {unknown.change: unknown}, bounds=bounds))
+        kept += _names(_keys_file(self._file))
+        unknown = _unknown(now)
+        found = [Pending(topic, p, key, scope, unknown, bounds=bounds) for (topic, p, key, bounds), scope in kept]
         self.apply([], found, now)
 
 
@@ -188,10 +321,32 @@ def ended(file: Path) -> Callable[[str], float | None]:
     return lambda topic: found.get(topic, found.get(""))
 
 
+def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
+    return packed(awaited) if len(awaited) <= _MOST_AWAITED else _unknown(now)
+
+
+def _keys_file(file: Path) -> Path:
+    return file.with_suffix(".keys")
+
+
+def _write(file: Path, data: bytes) -> None:
+    new = file.with_name(file.name + ".new")
+    new.write_bytes(data)
+    new.replace(file)
+
+
 def _saved(file: Path) -> tuple[dict[str, float], list[tuple[Name, int]]]:
     try:
         when, kept = pickle.loads(file.read_bytes())
     except FileNotFoundError:
         return {}, []
-    # An older version kept one time, for all topics.
+    # An older version kept one time, for all topics; and the keys in the same file.
     return ({"": when} if isinstance(when, float) else when), kept
+
+
+def _names(file: Path) -> Iterator[tuple[Name, int]]:
+    if file.exists():
+        for (topic, partition, scope), keys in pickle.loads(file.read_bytes()).items():
+            for key in keys:
+                name = (key, None) if isinstance(key, bytes) else key
+                yield (topic, partition, *name), scope

@@ -18,7 +18,7 @@ from helenus_connector.ranges import Bounds
 from helenus_connector.registry import Registry
 from helenus_connector.reread import Image
 from helenus_schemas import avro, jsonform, transcode
-from helenus_schemas.change import Bound, decode
+from helenus_schemas.change import Bound, decode, unframed
 from helenus_schemas.cql import CqlType
 from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, has_hollow
 from helenus_schemas.errors import HelenusError, Kind
@@ -131,7 +131,10 @@ class RowShape:
         """
         record = self.row(key, image, write_time, event)
         scope = ("scope", b"partition" if bounds is None else b"range")
-        limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
+        try:
+            limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
+        except _BAD_BYTES as error:
+            raise HelenusError(Kind.POISON_EVENT, f"a bound cannot be told: {error}", self._table.full_name) from None
         return Record(record.key, record.value, [*record.headers, scope, *limits])
 
     def truncation(self, write_time: int | None, event: bytes | None = None) -> Record:
@@ -172,7 +175,8 @@ class RowShape:
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
         """Where the newest change of the row was read. An agent that is not ours tells less."""
-        change = decode(event)
+        _, bare = unframed(None, event)
+        change = decode(bare)
         found = {
             "node": change.node,
             "segpos": None if change.segment < 0 else f"{change.segment}:{change.position}",
@@ -219,7 +223,8 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
     What has no Avro form has no JSON form either.
     """
     try:
-        texts = avro.text(avro.key_schema(table, settings.key_compat)), avro.text(avro.value_schema(table))
+        key = {**avro.key_schema(table, settings.key_compat), avro.TABLE_ID: str(table.id)}
+        texts = avro.text(key), avro.text(avro.value_schema(table))
         KeyCodec(table)
         return texts
     except ValueError as error:
@@ -249,7 +254,7 @@ def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, 
     def truncation() -> bytes:
         return _frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
 
-    frames = _frame(registry.keep(f"{topic}-key", key)), _frame(registry.register(f"{topic}-value", value))
+    frames = _frame(registry.keep(f"{topic}-key", key, value)), _frame(registry.register(f"{topic}-value", value))
     return _Avro(table, settings, *frames, truncation)
 
 

@@ -10,30 +10,29 @@ import gc
 import hashlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import structlog
-from cassandra import DriverException
-from cassandra.cluster import NoHostAvailable
-from cassandra.query import SimpleStatement
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.definition import definition
 from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work
 from helenus_connector.registry import Registry
 from helenus_connector.reread import Image, Reader, SchemaChanged
-from helenus_connector.settle import Pending
+from helenus_connector.settle import Pending, Place, Told, packed
 from helenus_connector.shape import Record, RowShape, shown
 from helenus_schemas.change import Change, Scope, encode
+from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.failpoints import reach
 from helenus_schemas.key import Key, KeyCodec
-from helenus_schemas.table import Table, read_tables
+from helenus_schemas.table import Table
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log
 
@@ -42,7 +41,6 @@ _log = structlog.get_logger(__name__)
 _ATTEMPTS = 3
 _COLLECT_AFTER = 100_000  # objects
 _PROOF_S = 2.0
-_SCHEMA_VERSION = SimpleStatement("SELECT schema_version FROM system.local", is_idempotent=True)
 _UUID_EPOCH = 0x01B21DD213814000  # 1970 in the clock of a version 1 UUID, 100 ns
 
 _Make = Callable[["Image | None"], Record]
@@ -55,8 +53,9 @@ class Outcome:
     Events: read = published + unchanged + settled + outdated + dead_lettered + those that now wait.
 
     `found` and `resolved` are the keys that wait for a proven read from now on, and no longer. `copies` of a key say
-    how many events wait with it. `too_large` are records that were no records of the whole row, for their size. `lost`
-    are events that the topic no longer had.
+    how many events wait with it. `too_large` are records that were no records of the whole row, for their size.
+    `untold` are rows without a record: dead letters for a value that can't be told, and rows behind a marker whose key
+    has no form. `lost` are events that the topic no longer had. `told` is what was published where.
     """
 
     connector: str
@@ -68,6 +67,7 @@ class Outcome:
     dead_lettered: int = 0
     records: int = 0
     too_large: int = 0
+    untold: int = 0
     lost: int = 0
     keys_read: int = 0
     statements: int = 0
@@ -75,6 +75,7 @@ class Outcome:
     newest_write_time: int | None = None
     found: list[Pending] = field(default_factory=list)
     resolved: list[Pending] = field(default_factory=list)
+    told: dict[Place, Told] = field(default_factory=lambda: defaultdict(Told))
     error: HelenusError | None = None
 
 
@@ -109,19 +110,18 @@ class Stage:
         self._refresh(force=False)
         admitted = self._gate.admit(events, due, self._codec, self._made_at)
         works = list(admitted.works.values())
-        undecoded = list(admitted.poison)
         attempts = 0
+        told: dict[Place, Told] = defaultdict(Told)
         while True:
             attempts += 1
             if self._shape.schemas is not None:
                 self.log.declare(self._data, self._shape.schemas)
-            admitted.poison[:] = undecoded
-            outcome = Outcome(self.settings.name, read=admitted.read, settled=admitted.settled)
+            outcome = Outcome(self.settings.name, read=admitted.read, settled=admitted.settled, told=told)
             outcome.outdated = admitted.outdated + sum(p.copies for p in admitted.gone)
             outcome.resolved.extend(admitted.gone)
             outcome.found.extend(admitted.waiting.values())
             try:
-                self._publish(works, admitted, outcome, trust_images)
+                self._publish(works, outcome, trust_images and attempts == 1)
                 self._dead_letter(admitted, outcome)
                 self.log.flush(FLUSH_TIMEOUT_S)
                 break
@@ -148,19 +148,10 @@ class Stage:
 
     def _refresh(self, force: bool) -> None:
         """Follow the table's definition: one small read a batch tells whether any schema changed."""
-        try:
-            answer = self.session.execute(_SCHEMA_VERSION)
-            version = answer.one().schema_version
-            if version == self._schema_version and not force:
-                return
-            # From the node that told the version: another may not know of the change yet.
-            node = SimpleNamespace(execute=partial(self.session.execute, host=answer.response_future.coordinator_host))
-            tables = read_tables(node, self.settings.keyspace).values()
-        except (DriverException, NoHostAvailable) as error:
-            raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", self._name) from None
-        table = next((t for t in tables if t.full_name == self._name), None)
-        if table is None:
-            raise HelenusError(Kind.TABLE_MISSING, "there is no such table", self._name)
+        found = definition(self.session, self.settings, None if force else self._schema_version)
+        if found is None:
+            return
+        version, table = found
         table = shown(table, self.settings)
         if force or self._table is None or (table.id, table.cql) != (self._table.id, self._table.cql):
             self._data, self._shape = self._shaped(table)
@@ -176,9 +167,8 @@ class Stage:
         `schema.on.incompatible=new-topic` goes on in a topic of the table as it was made last, and stays there.
         """
         topic, anew = self.settings.data, f"{self.settings.data}-{str(table.id)[:8]}"
-        may_move = (
-            self.settings.schema_on_incompatible == "new-topic" and self.settings.output_format == "key-value-avro"
-        )
+        has_schemas = self.settings.output_format == "key-value-avro" or self.log.keeps_schemas
+        may_move = self.settings.schema_on_incompatible == "new-topic" and has_schemas
         if may_move and anew in self.log.topics():
             return anew, self._accepted(table, anew)
         try:
@@ -197,7 +187,7 @@ class Stage:
             self.log.declare(topic, shape.schemas)
         return shape
 
-    def _publish(self, works: Sequence[Work], admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
+    def _publish(self, works: Sequence[Work], outcome: Outcome, trust_images: bool) -> None:
         """Read and append. Whole partitions and more come before rows: no record shows an older read than one before.
 
         Raises SchemaChanged: then it is to be done once more, from the start.
@@ -210,9 +200,9 @@ class Stage:
             if work.scope is Scope.ROW or (work.scope is not Scope.TABLE and not self._reader.table.clustering):
                 by_level.setdefault(work.consistency, []).append(work)
             else:
-                self._or_wait([work], unreached, partial(self._whole, work, admitted, outcome, trust_images))
+                self._or_wait([work], unreached, partial(self._whole, work, outcome, trust_images))
         for consistency, members in by_level.items():
-            read = partial(self._rows, members, consistency, admitted, outcome, trust_images)
+            read = partial(self._rows, members, consistency, outcome, trust_images)
             self._or_wait(members, unreached, read)
         outcome.statements += self._reader.statements - before
         outcome.query_seconds += self._reader.seconds - waited
@@ -221,6 +211,8 @@ class Stage:
         """Read keys. Those that are read for the proof alone go on waiting without it, and make no batch wait: what
         times out is hardly tried again, and nothing more at its level when that took long.
         """
+        for work in works:
+            work.read_at = None  # an attempt before may have read it
         level = works[0].consistency
         alone = not any(w.events for w in works)
         if alone and level in unreached:
@@ -234,16 +226,14 @@ class Stage:
             if time.monotonic() > self._patience:
                 unreached.add(level)
 
-    def _whole(self, work: Work, admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
+    def _whole(self, work: Work, outcome: Outcome, trust_images: bool) -> None:
         start = time.time()
         if work.scope is not Scope.TABLE:
             work.image = self._reader.statics(work.values, work.consistency)
         work.read_at = start
-        self._append(work, admitted, outcome, trust_images)
+        self._append(work, outcome, trust_images)
 
-    def _rows(
-        self, works: Sequence[Work], consistency: int, admitted: Admitted, outcome: Outcome, trust_images: bool
-    ) -> None:
+    def _rows(self, works: Sequence[Work], consistency: int, outcome: Outcome, trust_images: bool) -> None:
         """Append rows as the answers come: a batch's images are never held together, and reads go on meanwhile."""
         asked: dict[Key, list[Work]] = {}
         for work in works:
@@ -252,39 +242,41 @@ class Stage:
         for key, image in self._reader.rows(asked, consistency):
             for work in asked[key]:
                 work.read_at, work.image = start, image
-                self._append(work, admitted, outcome, trust_images)
+                self._append(work, outcome, trust_images)
                 if image is not None:
                     work.image = Image((), image.write_time)
 
-    def _append(self, work: Work, admitted: Admitted, outcome: Outcome, trust_images: bool) -> None:
+    def _append(self, work: Work, outcome: Outcome, trust_images: bool) -> None:
         """Hand over the records of a work, unless nothing is new about it. How many rows live is not known before."""
         outcome.keys_read += 1
-        known = work.pending.image if work.pending and trust_images and not work.events else None
-        work.settled = self._gate.proven(work)
+        work.published = work.dead_lettered = False  # an attempt before may have said so
+        work.digest = b""
+        told = outcome.told[work.topic, work.partition]
+        known = None
+        if work.pending and trust_images and not work.events and not told.covers(work.key):
+            known = work.pending.image
+        work.unproven = self._gate.unproven(work)
         try:
             if self._is_row(work):
                 make = self._row_of(work)
-                record = make(work.image)
-                if known or not work.settled:
+                record, cause = _tried(make, work.image)
+                if known or cause or work.unproven:
                     work.digest = _digest([record])
                     if work.digest == known:
                         return
-                self._hand_over(work, record, make, work.key, work.image, outcome)
+                told.add(work.key, False)
+                self._hand_over(work, record, cause, make, work.key, work.image, outcome)
             else:
                 if known:
-                    work.digest = _digest(make(image) for make, _, image in self._marked(work))
+                    work.digest = _digest(self._records(work))
                     if work.digest == known:
                         return
-                work.digest = _digest(self._appended(work, outcome))
+                told.add(work.key, True)
+                work.digest = _digest(self._records(work, outcome))
         except HelenusError as error:
             if error.kind is Kind.CASSANDRA_READ:
                 work.read_at = None  # not all of it was read
-            if work.event is None or error.kind is not Kind.POISON_EVENT:
-                raise
-            admitted.poison.extend([(work.event, error)] * work.events)
-            work.read_at = None
-            work.awaited = {}
-            return
+            raise
         work.published = True
         if work.write_time is not None:
             outcome.newest_write_time = max(work.write_time, outcome.newest_write_time or work.write_time)
@@ -299,16 +291,26 @@ class Stage:
         expires = work.expires if work.image else None
         return lambda image: self._shape.row(work.key, image, write_time, event, expires, work.values)
 
-    def _appended(self, work: Work, outcome: Outcome) -> Iterator[Record]:
-        for make, key, image in self._marked(work):
-            record = make(image)
-            self._hand_over(work, record, make, key, image, outcome)
+    def _records(self, work: Work, outcome: Outcome | None = None) -> Iterator[Record]:
+        """The records of a marker and of the live rows of its scope: handed over with an `outcome`, else only made.
+
+        A row that cannot be told holds up no other.
+        """
+        for told in self._marked(work):
+            if told is None:
+                if outcome is not None:
+                    outcome.untold += 1
+                continue
+            make, key, image = told
+            record, cause = _tried(make, image)
+            if outcome is not None:
+                self._hand_over(work, record, cause, make, key, image, outcome)
             yield record
 
-    def _marked(self, work: Work) -> Iterator[tuple[_Make, bytes, Image | None]]:
+    def _marked(self, work: Work) -> Iterator[tuple[_Make, bytes, Image | None] | None]:
         """What makes a record, of which key and of which image: a marker and the live rows of its scope.
 
-        Those rows are read as they are asked for.
+        Those rows are read as they are asked for. None is one whose key has no form: the agent skips its events too.
         """
         event = work.event.value if work.event else None
         if work.scope is Scope.TABLE:
@@ -319,12 +321,30 @@ class Stage:
             yield marker, work.key, work.image
             live = self._reader.range(work.values, work.bounds or (None, None), work.consistency)
         for values, image in live:
-            key = self._codec.encode(values)
+            try:
+                key = self._codec.encode(values)
+            except Malformed:
+                yield None
+                continue
             yield partial(self._shape.row, key, write_time=image.write_time, values=values), key, image
 
     def _hand_over(
-        self, work: Work, record: Record, make: _Make, key: bytes, image: Image | None, outcome: Outcome
+        self,
+        work: Work,
+        record: Record,
+        cause: HelenusError | None,
+        make: _Make,
+        key: bytes,
+        image: Image | None,
+        outcome: Outcome,
     ) -> None:
+        """Append a record; with a `cause`, that is why there is none."""
+        if cause is not None:
+            outcome.untold += 1
+            if self.settings.errors_tolerance == "none":
+                raise self._placed(work, cause, cause.where)
+            self._bury(work, key, self._placed(work, cause, cause.where))
+            return
         try:
             self.log.append(self._data, work.partition, record.key, record.value, record.headers)
             outcome.records += 1
@@ -337,14 +357,10 @@ class Stage:
         self, work: Work, make: _Make, key: bytes, image: Image | None, outcome: Outcome, error: HelenusError
     ) -> None:
         """Do what `errors.large.record` says with a record that the producer does not take."""
-        offset = f", offset {work.event.offset}" if work.event else ""
-        cause = HelenusError(error.kind, error.what, f"{self._name}, event of {work.topic} {work.partition}{offset}")
+        cause = self._placed(work, error, self._name)
         outcome.too_large += 1
-        own = key == work.key
         if self.settings.errors_large_record == "dead-letter":
-            event = work.event if work.event and own else self._event(work, key)
-            dead_letters.append(self.log, self.settings.dead_letters, self.settings.name, event, cause)
-            work.dead_lettered |= own
+            self._bury(work, key, cause)
             return
         if self.settings.errors_large_record == "reference" and image is not None:
             for smaller, left_out in self._shape.smaller(image):
@@ -358,6 +374,17 @@ class Stage:
                     if again.kind is not Kind.RECORD_TOO_LARGE:
                         raise
         raise cause
+
+    def _placed(self, work: Work, error: HelenusError, where: str) -> HelenusError:
+        offset = f", offset {work.event.offset}" if work.event else ""
+        return HelenusError(error.kind, error.what, f"{where}, event of {work.topic} {work.partition}{offset}")
+
+    def _bury(self, work: Work, key: bytes, cause: HelenusError) -> None:
+        """Append a dead letter: the event that asked for a key, or one that would."""
+        own = key == work.key
+        event = work.event if work.event and own else self._event(work, key)
+        dead_letters.append(self.log, self.settings.dead_letters, self.settings.name, event, cause)
+        work.dead_lettered |= own
 
     def _event(self, work: Work, key: bytes) -> Event:
         """An event that asks for a key by itself: of a live row behind a marker, or of a key that is read again."""
@@ -385,23 +412,31 @@ class Stage:
             elif work.published:
                 outcome.published += work.events + copies
                 copies = 0
-            settled = work.settled and work.read_at is not None
+            is_read = work.read_at is not None
+            unproven = work.unproven if is_read else work.awaited
+            settled = is_read and not unproven
+            # What is left when others are proven came later: it waits anew.
+            anew = len(unproven) < len(work.awaited)
+            if pending and (settled or anew):
+                outcome.resolved.append(pending)
             if settled:
                 outcome.unchanged += copies
-                if pending:
-                    outcome.resolved.append(pending)
-            elif pending or work.awaited:
-                attempts = pending.attempts + 1 if pending else 0
+            elif pending or unproven:
+                attempts = pending.attempts + 1 if pending and not anew else 0
                 told = [work.event.timestamp / 1000] if work.event else []
                 since = min(told + ([pending.since] if pending else []))
                 image = work.digest or (pending.image if pending else None)
+                if not self._is_row(work) and outcome.told[work.topic, work.partition].touches(
+                    work.key, more_than=int(is_read and work.published)
+                ):
+                    image = None  # records of its scope are newer, or not all of them were read
                 outcome.found.append(
                     Pending(
                         work.topic,
                         work.partition,
                         work.key,
                         work.scope,
-                        work.awaited,
+                        packed(unproven),
                         image,
                         copies,
                         attempts,
@@ -409,14 +444,24 @@ class Stage:
                         since=since,
                     )
                 )
-            if work.read_at is not None:
-                self._gate.mark(work, settled)
+            if is_read:
+                self._gate.mark(work)
         self._gate.save()
 
 
 def _made_at(table: Table) -> float:
     """When a table was made, s since the epoch, if its id tells."""
     return (table.id.time - _UUID_EPOCH) / 1e7 if table.id.version == 1 else 0.0
+
+
+def _tried(make: _Make, image: Image | None) -> tuple[Record, HelenusError | None]:
+    """A record; or what stands for it in a digest, and why it cannot be told."""
+    try:
+        return make(image), None
+    except HelenusError as error:
+        if error.kind is not Kind.POISON_EVENT:
+            raise
+        return Record(None, str(error).encode(), ()), error
 
 
 def _digest(records: Iterable[Record]) -> bytes:

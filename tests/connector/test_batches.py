@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from helenus_connector import metrics
+from helenus_connector import batches, metrics
 from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
+from helenus_connector.settle import Pending
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Task
 from helenus_connector.tasks import Done
@@ -152,3 +153,24 @@ def test_what_was_done_from_a_held_position_is_not_done_from_sparks(query: Query
     query.start()
     query.batches.process(Frame(fine(A, 10)), 1)
     assert query.held.offsets() == {B: {"0": 15}}
+
+
+def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than a batch may have events; and what a batch published is no longer what a pending key's image is."""
+    handed_out: list[list[Pending]] = []
+
+    def task(plan: Plan, due: dict[str, list[Pending]]) -> None:
+        handed_out.append(due.get(A, []))
+
+    monkeypatch.setattr(batches, "task", task)
+    most = query.tasks[A].settings.max_batch_size
+    found = [Pending(A, 0, b"%d" % i, 0, image=b"i") for i in range(most + 5)]
+    query.batches.pending.apply([], found, 0.0)
+    done = fine(A, 0)
+    assert done.outcome is not None
+    done.outcome.told[A, 0].add(b"7", False)
+    query.plan(0, a=10)
+    for number in range(2):
+        query.batches.process(Frame(done), number)
+    assert [len(due) for due in handed_out] == [most, 5]
+    assert [p.key for p in found if p.image is None] == [b"7"]

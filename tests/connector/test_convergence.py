@@ -24,8 +24,8 @@ import pytest
 from helenus_connector import gate, stage
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
-from helenus_connector.reread import Image
-from helenus_connector.settle import PendingKeys, block_for, ended
+from helenus_connector.reread import Image, SchemaChanged
+from helenus_connector.settle import PendingKeys, block_for, ended, unpacked
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.change import Change, Scope, encode
 from helenus_schemas.cql import parse
@@ -51,13 +51,18 @@ class Died(Exception):
 
 
 class Cluster:
-    """Three replicas of rows, a clock, and what is still to happen. `events` is the topic: timestamp s, key, value."""
+    """Three replicas of rows, a clock, and what is still to happen. `events` is the topic: timestamp s, key, value.
+
+    The next reads meet the replicas in `met`, later ones any. `repairs` says that reads do.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 1_000_000.0
         self.rows: list[dict[int, Row]] = [{}, {}, {}]
         self.down: set[int] = set()
+        self.met: list[list[int]] = []
+        self.repairs = True
         self.events: list[tuple[float, bytes, bytes]] = []
         self.statements = 0
         self._later: list[tuple[float, int, Callable[[], None]]] = []
@@ -85,11 +90,20 @@ class Cluster:
 
     def write(self, key: int) -> None:
         """A write at ONE: at least one replica has it at once, others by a hint, or never."""
-        time, cells = int(self.now * 1e6) + next(self._numbers), {}
+        # Clients' clocks differ, and some set times of their own.
+        time, cells = int((self.now + self.random.choice((0, 0, 0, -2, 60))) * 1e6) + next(self._numbers), {}
         for column in self.random.choice((["v"], ["w"], ["v", "w"], ["del"])):
             cells[column] = (time, None if column == "del" else time)
         digest = self._digest()
         replicas = self.random.sample(range(3), 3)
+        if self.random.random() < 0.2:
+            # All have it at once and none shows it yet, but all show what comes behind it.
+            behind, column_behind = self._digest(), self.random.choice("vw")
+            for replica in replicas:
+                self.log(replica, key, cells, digest, shown_after=0.9)
+                self.log(replica, key, {column_behind: (time + 1, time + 1)}, behind)
+            next(self._numbers)
+            return
         self._logs(replicas[0], key, cells, digest)
         for replica in replicas[1:]:
             chance = self.random.random()
@@ -103,7 +117,7 @@ class Cluster:
         """One replica sends its row to another, which logs it under a new digest, older though it may be."""
         source, target = self.random.sample(range(3), 2)
         if row := self.rows[source].get(key):
-            self.log(target, key, dict(row), self._digest(), self.random.uniform(0, 3))
+            self.log(target, key, dict(row), self._digest(), self.random.uniform(0, 3), self.random.choice((0, 0.9)))
 
     def row(self, key: int, replicas: Iterable[int] = range(3)) -> Row:
         merged: Row = {}
@@ -117,10 +131,10 @@ class Cluster:
         wanted = block_for(consistency, 3)
         if len(alive) < wanted:
             raise HelenusError(Kind.CASSANDRA_READ, "not enough replicas")
-        chosen = self.random.sample(alive, wanted)
+        chosen = self.met.pop(0) if self.met else self.random.sample(alive, wanted)
         row = self.row(key, chosen)
         digest = self._digest()
-        for replica in chosen:
+        for replica in chosen if self.repairs else ():
             if self.rows[replica].get(key, {}) != row:
                 self.log(replica, key, dict(row), digest, self.random.uniform(0, 3))
         return image(row)
@@ -160,7 +174,8 @@ def image(row: Row) -> Image | None:
     if not live:
         return None
     values = tuple(struct.pack(">q", live[c][1]) if c in live else None for c in ("v", "w"))
-    return Image(values, max(t for t, _ in live.values()))
+    times = [live[c][0].to_bytes(8, "big", signed=True) if c in live else None for c in ("v", "w")]
+    return Image(values, max(t for t, _ in live.values()), times)
 
 
 class Connector:
@@ -172,6 +187,7 @@ class Connector:
         self.directory = directory
         self.offset = 0
         self.restarts = -1
+        self.most_awaited = 0
         self.dying: Callable[[], None] = lambda: None
         self.totals = Outcome("n")
         self.settings = ConnectorSettings.of(
@@ -196,10 +212,7 @@ class Connector:
         metadata = SimpleNamespace(
             all_hosts=lambda: hosts, keyspaces={"ks": SimpleNamespace(replication_strategy=strategy)}
         )
-        version = SimpleNamespace(
-            one=lambda: SimpleNamespace(schema_version=1), response_future=SimpleNamespace(coordinator_host=None)
-        )
-        session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata), execute=lambda cql: version)
+        session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
         log = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
         self.stage = Stage(self.settings, session, log, run)  # type: ignore[arg-type]
 
@@ -207,11 +220,13 @@ class Connector:
         taken = self.cluster.events[self.offset : self.offset + size]
         events = [Event(TOPIC, 0, self.offset + i, int(t * 1000), k, v) for i, (t, k, v) in enumerate(taken)]
         first = True
+        # As between driver and task: nothing is shared. An attempt has what the one before had.
+        handed_out = pickle.dumps(self.pending.due(self.cluster.now, 1000))
         while True:
             stage.reach = self._deadly(dies_at if first else None)  # type: ignore[attr-defined]
             try:
-                # As between driver and task: nothing is shared.
-                due = pickle.loads(pickle.dumps(self.pending.due(self.cluster.now)))
+                due = pickle.loads(handed_out)
+                self.most_awaited = max([self.most_awaited, *(len(unpacked(p.awaited)) for p in due)])
                 outcome = pickle.loads(pickle.dumps(self.stage.run(events, due, trust_images=first)))
                 break
             except Died:
@@ -220,7 +235,7 @@ class Connector:
                 first = False
                 self.cluster.down.clear()
             self.cluster.pass_by(1)
-        self.pending.apply(outcome.resolved, outcome.found, self.cluster.now)
+        self.pending.apply(outcome.resolved, outcome.found, self.cluster.now, outcome.told)
         self.pending.save(self.cluster.now, [TOPIC])
         self.offset += len(events)
         for name in ("read", "published", "unchanged", "settled", "keys_read"):
@@ -255,7 +270,7 @@ class Reader:
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], tuple[Cluster, Connector]]:
-    monkeypatch.setattr(stage, "read_tables", lambda session, keyspace: {TABLE.id: TABLE})
+    monkeypatch.setattr(stage, "definition", lambda session, settings, known: None if known else (1, TABLE))
     monkeypatch.setattr(stage, "reach", lambda name: None)
 
     def make(seed: int) -> tuple[Cluster, Connector]:
@@ -277,7 +292,7 @@ def settle(cluster: Cluster, connector: Connector) -> None:
             return
         cluster.pass_by(0.5)
         connector.batch(1000)
-    raise AssertionError(f"keys wait for ever: {connector.pending.due(1e12)}")
+    raise AssertionError(f"keys wait for ever: {connector.pending.due(1e12, 1000)}")
 
 
 def shown(value: Image | None) -> dict[str, int | None] | None:
@@ -335,6 +350,70 @@ def test_a_read_that_comes_before_the_memtable_has_the_row(simulated: Any) -> No
     assert connector.totals.keys_read == 2
 
 
+@pytest.mark.parametrize("before", [0, 10**15])
+def test_a_later_write_of_another_column_proves_nothing_of_an_earlier_one(simulated: Any, before: int) -> None:
+    """The row shows the time of the later write, or has one in the future all along, and the earlier one not yet."""
+    cluster, connector = simulated(0)
+    start = int(cluster.now * 1e6)
+    for replica in range(3):
+        cluster.rows[replica][1] = {"w": (start + before, 6)}
+        cluster.log(replica, 1, {"v": (start, 5)}, "1" * 32, shown_after=0.9)
+        cluster.log(replica, 1, {"w": (start + 1, 6)}, "2" * 32)
+    cluster.pass_by(0)
+    connector.batch(10)
+    assert last(connector) is None, "it was read too early"
+    settle(cluster, connector)
+    assert last(connector) == 5
+
+
+def test_writes_of_several_columns_are_proven_by_one_read(simulated: Any) -> None:
+    """Each shows its own time, also where clocks differ: nothing is read again."""
+    cluster, connector = simulated(0)
+    start = int(cluster.now * 1e6)
+    for replica in range(3):
+        cluster.log(replica, 1, {"v": (start, 5)}, "1" * 32)
+        cluster.log(replica, 1, {"w": (start - 10, 6)}, "2" * 32)
+    cluster.pass_by(0)
+    connector.batch(10)
+    assert (len(connector.pending), connector.totals.keys_read) == (0, 1)
+
+
+def test_a_key_that_is_written_all_the_time_does_not_pile_up(simulated: Any) -> None:
+    """What a read proves is settled, though the last write of it is not."""
+    cluster, connector = simulated(0)
+    for i in range(400):
+        for replica in range(3):
+            cluster.log(replica, 1, {"v": (int(cluster.now * 1e6), i)}, f"{i:032x}", event_after=0.3 * replica)
+        cluster.pass_by(0.1)
+        connector.batch(100)
+    assert connector.most_awaited < 50
+    settle(cluster, connector)
+    assert last(connector) == 399
+    assert connector.totals.keys_read < 450
+
+
+def test_what_another_read_published_is_not_taken_for_the_pending_image(simulated: Any) -> None:
+    """W1 is published and waits, W2's read meets replicas without W1: when W1's read shows the first image again, that
+    is not what was published last.
+    """
+    cluster, connector = simulated(0)
+    cluster.repairs = False
+    start = int(cluster.now * 1e6)
+    for replica in range(3):
+        cluster.rows[replica][1] = {"v": (start - 10, 1), "w": (start - 10, 2)}
+    cluster.log(0, 1, {"v": (start, 5)}, "1" * 32)
+    cluster.pass_by(0)
+    cluster.met = [[0, 1], [1, 2]]
+    connector.batch(10)
+    for replica in range(3):
+        cluster.log(replica, 1, {"w": (start + 1, 2)}, "2" * 32)
+    cluster.pass_by(0.5)
+    connector.batch(10)
+    assert [json.loads(value)["v"] for _, value in connector.records] == [5, 1]
+    settle(cluster, connector)
+    assert last(connector) == 5
+
+
 def test_there_and_back_while_a_worker_dies(simulated: Any) -> None:
     """v1 is published and waits; v2 is published by a batch that dies; the row is v1 again when that is done again."""
     cluster, connector = simulated(0)
@@ -354,6 +433,34 @@ def test_there_and_back_while_a_worker_dies(simulated: Any) -> None:
     assert [json.loads(v)["v"] for _, v in connector.records] == [1, 2, 1]
     settle(cluster, connector)
     assert last(connector) == 1
+
+
+def test_there_and_back_while_the_table_is_altered(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """v1 is published and waits; v2 is, by an attempt that the schema ends; the row is v1 again at the next."""
+    cluster, connector = simulated(0)
+    start = int(cluster.now * 1e6)
+
+    def write(number: int, value: int) -> None:
+        cluster.log(0, 1, {"v": (start + number, value)}, str(number) * 32)
+        cluster.pass_by(0)
+
+    write(1, 1)
+    cluster.rows[1] = cluster.rows[2] = cluster.rows[0]
+    connector.batch(10)
+    cluster.pass_by(3)
+    cluster.rows[0][1]["v"] = (start + 2, 2)
+    read, ended = Reader.rows, []
+
+    def rows(self: Reader, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
+        yield from read(self, keys, consistency)
+        if not ended:
+            ended.append(True)
+            write(3, 1)
+            raise SchemaChanged
+
+    monkeypatch.setattr(Reader, "rows", rows)
+    connector.batch(0)
+    assert [json.loads(v)["v"] for _, v in connector.records if v] == [1, 2, 1]
 
 
 def test_what_only_a_replica_has_that_is_away_is_not_forgotten_by_a_restart(simulated: Any) -> None:

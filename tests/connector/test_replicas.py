@@ -54,7 +54,7 @@ def is_proven(who: Replicas, told_by: Sequence[Any], directory: Path) -> bool:
     events = [Event("t", 0, i, 0, codec.encode(KEY), value) for i, value in enumerate(told)]
     (work,) = gate.admit(events, [], codec).works.values()
     work.read_at, work.image = time.time(), Image((), 5)
-    return gate.proven(work)
+    return not gate.unproven(work)
 
 
 def test_a_node_that_holds_the_key_no_more_does_not_count(tmp_path: Path) -> None:

@@ -1,29 +1,48 @@
 """When a read is proven, and how pending keys wait."""
 
+import pickle
 from pathlib import Path
 
+import pytest
 from cassandra import ConsistencyLevel as CL  # noqa: N817
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.settle import Awaited, Pending, PendingKeys, Report, block_for, level, proven
+from helenus_connector import settle
+from helenus_connector.reread import Image
+from helenus_connector.settle import (
+    Awaited,
+    Pending,
+    PendingKeys,
+    Told,
+    block_for,
+    level,
+    packed,
+    proven,
+    unpacked,
+)
+from helenus_schemas.change import Scope
 
 
 @given(
     rf=st.integers(1, 9),
     nodes=st.integers(1, 9),
     cl=st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM, CL.QUORUM, CL.ALL]),
-    shown=st.none() | st.integers(0, 9),
-    written=st.none() | st.integers(0, 9),
+    shows=st.booleans(),
     age=st.floats(0, 9),
 )
 def test_a_proven_read_met_a_reporting_replica_after_its_write(
-    rf: int, nodes: int, cl: int, shown: int | None, written: int | None, age: float
+    rf: int, nodes: int, cl: int, shows: bool, age: float
 ) -> None:
-    is_proven = proven(Report(nodes, written, 100.0), cl, rf, 100.0 + age, shown, 1.0)
+    is_proven = proven(nodes, 100.0, cl, rf, 100.0 + age, shows, 1.0)
     overlaps = nodes + block_for(cl, rf) > rf
-    visible = (shown is not None and written is not None and shown >= written) or (100.0 + age) - 100.0 >= 1.0
-    assert is_proven == (overlaps and visible)
+    assert is_proven == (overlaps and (shows or (100.0 + age) - 100.0 >= 1.0))
+
+
+def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
+    image = Image((b"", b"", None), 9, [n.to_bytes(8, "big", signed=True) for n in (-5, 9)] + [None])
+    assert [n for n in (None, -5, 0, 8, 9, 10) if image.shows(n)] == [-5, 9]
+    assert not Image((), None).shows(0)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM]))
@@ -36,15 +55,15 @@ def test_the_level_of_a_second_read_is_enough(rf: int, nodes: int, cl: int) -> N
 def pending(
     key: bytes, change: bytes = b"c", copies: int = 0, attempts: int = 0, image: bytes | None = None
 ) -> Pending:
-    return Pending("t", 0, key, 0, {change: Awaited(change, None, 0.0)}, image, copies, attempts)
+    return Pending("t", 0, key, 0, packed({change.ljust(16): Awaited(None, 0.0)}), image, copies, attempts)
 
 
 def test_keys_wait_their_time_and_longer_each_time() -> None:
     keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [pending(b"a")], now=100.0)
     assert keys.next_due() == 102.0
-    assert keys.due(101.9) == []
-    assert [p.key for p in keys.due(102.0)] == [b"a"]
+    assert keys.due(101.9, 9) == []
+    assert [p.key for p in keys.due(102.0, 9)] == [b"a"]
     keys.apply([], [pending(b"a", attempts=1)], now=102.0)
     assert keys.next_due() == 106.0
     keys.apply([], [pending(b"a", attempts=30)], now=106.0)
@@ -54,7 +73,7 @@ def test_keys_wait_their_time_and_longer_each_time() -> None:
 def test_a_resolved_key_is_forgotten() -> None:
     keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [pending(b"a")], now=100.0)
-    keys.apply(keys.due(102.0), [], now=102.0)
+    keys.apply(keys.due(102.0, 9), [], now=102.0)
     assert (len(keys), keys.next_due()) == (0, None)
 
 
@@ -62,8 +81,8 @@ def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
     keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
     keys.apply([], [pending(b"a", b"c1", image=b"old")], now=100.0)
     keys.apply([], [pending(b"a", b"c1", copies=2), pending(b"a", b"c2", copies=1, image=b"new")], now=101.0)
-    (held,) = keys.due(102.0)
-    assert set(held.awaited) == {b"c1", b"c2"}
+    (held,) = keys.due(102.0, 9)
+    assert {change.strip() for change in unpacked(held.awaited)} == {b"c1", b"c2"}
     assert (held.copies, held.image) == (3, b"new")
     assert keys.counts("t") == (1, 3)
 
@@ -76,13 +95,111 @@ def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> 
     keys.save(150.0, ["t"])
     later = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
     later.load(200.0)
-    (held,) = later.due(202.0)
+    (held,) = later.due(202.0, 9)
     assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
-    assert [a.seen for a in held.awaited.values()] == [200.0], "its proof begins anew"
+    assert [a.seen for a in unpacked(held.awaited).values()] == [200.0], "its proof begins anew"
     later.apply([held], [], 203.0)
-    later.save(203.0, ["t"])
+    later.save(230.0, ["t"])
     again = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
-    again.load(204.0)
-    assert again.due(999.0) == []
+    again.load(231.0)
+    assert again.due(999.0, 9) == []
     again.use({"gone": 2.0}, {"gone": 30.0})
-    assert [p.topic for p in again.due(999.0)] == ["gone"], "kept for a connector that pauses"
+    assert [p.topic for p in again.due(999.0, 9)] == ["gone"], "kept for a connector that pauses"
+
+
+def test_a_batch_gets_so_many_keys_and_those_that_wait_longest(tmp_path: Path) -> None:
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    for now in (100.0, 101.0):
+        keys.apply([], [pending(b"%d %d" % (now, i)) for i in range(5)], now)
+    handed_out = keys.due(200.0, 7)
+    assert [p.key.startswith(b"100") for p in handed_out] == [True] * 5 + [False] * 2
+    assert keys.next_due() == 103.0, "others are due"
+    assert len(keys.due(200.0, 7)) == 3
+    assert keys.next_due() == 202.0
+    keys.apply(handed_out, [], 201.0)
+    assert len(keys.due(202.0, 7)) == 3, "a batch said nothing of these"
+
+
+@pytest.mark.parametrize(
+    ("published", "hidden"),
+    [
+        ([(b"a1", False)], {b"a1", "partition a", "range a"}),
+        ([(b"b1", False), (b"zz", False)], {b"b1"}),
+        ([(b"a\0", True)], {b"a1", b"a2", "partition a", "range a"}),
+        ([(b"", True)], {b"a1", b"a2", b"b1", "partition a", "range a"}),
+        ([], set()),
+    ],
+)
+def test_what_others_published_is_no_known_image(
+    tmp_path: Path, published: list[tuple[bytes, bool]], hidden: set[object]
+) -> None:
+    """A row's key, the partition it is in, the rows of a partition that is marked."""
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    held: dict[object, Pending] = {key: pending(key, image=b"i") for key in (b"a1", b"a2", b"b1")}
+    held["partition a"] = Pending("t", 0, b"a\0", Scope.PARTITION, image=b"i")
+    held["range a"] = Pending("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
+    elsewhere = Pending("t", 1, b"a1", 0, image=b"i")
+    told = Told()
+    for key, is_marked in published:
+        told.add(key, is_marked)
+    keys.apply([], [*held.values(), elsewhere], 100.0)
+    keys.apply([], [pending(b"b1", image=b"new")], 100.0, {("t", 0): pickle.loads(pickle.dumps(told))})
+    assert {name for name, p in held.items() if p.image is None} == hidden - {b"b1"}
+    assert (held[b"b1"].image, elsewhere.image) == (b"new", b"i")
+
+
+def test_a_markers_own_record_is_none_behind_it() -> None:
+    told = Told()
+    told.add(b"a\0", True)
+    assert (told.touches(b"a\0"), told.touches(b"a\0", more_than=1)) == (True, False)
+    told.add(b"a1", False)
+    assert told.touches(b"a\0", more_than=1)
+    assert not told.touches(b"b\0")
+
+
+def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is not written with every batch, and yet a restart at any time misses nothing."""
+    written: list[str] = []
+    write = settle._write
+
+    def counted(file: Path, data: bytes) -> None:
+        written.append(file.name)
+        write(file, data)
+
+    monkeypatch.setattr(settle, "_write", counted)
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    since: dict[bytes, float] = {}
+    for second in range(300):
+        now = 1000.0 + second
+        if second < 100:
+            key = b"%d" % second
+            since[key] = now - (3600 if second % 40 == 39 else 1)  # of a backlog, or of now
+            keys.apply([], [Pending("t", 0, key, 0, packed({}), since=since[key])], now)
+        keys.save(now, ["t"])
+        later = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+        later.load(now)
+        kept = {p.key for p in later.due(1e9, 1000)}
+        assert {key for key, then in since.items() if then < now - 30} <= kept
+        assert all(since[key] < now - 15 for key in kept)
+    assert 10 < written.count("pending.keys") < 30
+
+
+def test_an_older_versions_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "pending"
+    file.write_bytes(pickle.dumps(({"t": 50.0}, [(("t", 1, b"k", (None, None)), 3)])))
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+    keys.load(100.0)
+    keys.save(101.0, ["t"])
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+    keys.load(102.0)
+    assert [(p.name, p.scope) for p in keys.due(200.0, 9)] == [(("t", 1, b"k", (None, None)), 3)]
+
+
+def test_of_very_many_changes_of_a_key_no_list_is_kept(tmp_path: Path) -> None:
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    for n in range(20):
+        awaited = {b"%16d" % (100 * n + i): Awaited(None, 100.0) for i in range(100)}
+        keys.apply([], [Pending("t", 0, b"k", 0, packed(awaited), copies=100)], 100.0 + n / 100)
+    (held,) = keys.due(200.0, 9)
+    assert (len(unpacked(held.awaited)) <= 1001, held.copies) == (True, 2000)
+    assert bytes(16) in unpacked(held.awaited), "no node told of it: level ALL"

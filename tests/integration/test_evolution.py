@@ -9,15 +9,18 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
+from cassandra import InvalidRequest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from integration.pipeline import Pipeline
 from patience import eventually
 
+from helenus_connector import definition
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
 from helenus_connector.shape import RowShape
@@ -43,9 +46,13 @@ ALTERS = (
 """What is altered, and a row that is written after it: the first with c = 1, and so on."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def keyspace(session: Any) -> None:
+    session.execute("CREATE KEYSPACE evolution WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+
+
 @pytest.fixture(scope="module")
 def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    session.execute("CREATE KEYSPACE evolution WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TYPE evolution.place (street text, no int)")
     session.execute(
         f"CREATE TABLE {TABLE} (k int, c int, v text, n int, pl frozen<place>, PRIMARY KEY (k, c)) WITH cdc = true"
@@ -199,6 +206,74 @@ def test_what_the_registry_refuses_is_said_with_advice(
     with pytest.raises(HelenusError, match=r"subject data-evolution.refused-value.*schema\.on\.incompatible") as told:
         shape(status, table("refused", ("v", "text")), tmp_path)
     assert told.value.kind is Kind.REGISTRY_REFUSED
+
+
+def test_a_level_of_compatibility_that_an_operator_chose_stays(
+    status: Status, registry: SchemaRegistryClient, tmp_path: Path
+) -> None:
+    subject = "data-evolution.level-value"
+    shape(status, table("level", ("v", "bigint")), tmp_path)
+    assert registry.get_compatibility(subject) == "BACKWARD"
+    with pytest.raises(HelenusError, match="refuses the schema"):  # a column that was dropped and added again may be so
+        shape(status, table("level", ("v", "varint")), tmp_path)
+    registry.set_compatibility(subject, "NONE")
+    shape(status, table("level", ("v", "varint")), tmp_path)
+    assert registry.get_compatibility(subject) == "NONE"
+    assert registry.get_versions(subject) == [1, 2]
+
+
+def test_columns_that_are_added_again_with_a_type_that_cassandra_takes(
+    status: Status, session: Any, tmp_path: Path
+) -> None:
+    """It takes no other that Avro would not read."""
+    pairs = ("ascii text", "text blob", "varint blob", "timestamp bigint", "bigint timestamp", "timeuuid uuid")
+    for before, now in (*map(str.split, pairs), ("bigint", "varint")):
+        name = f"again_{before}_{now}"
+        session.execute(f"CREATE TABLE evolution.{name} (k int PRIMARY KEY, v {before}, w int)")
+        session.execute(f"ALTER TABLE evolution.{name} DROP v")
+        if now == "varint":
+            with pytest.raises(InvalidRequest, match="incompatible"):
+                session.execute(f"ALTER TABLE evolution.{name} ADD v {now}")
+            continue
+        session.execute(f"ALTER TABLE evolution.{name} ADD v {now}")
+        for kind in (before, now):
+            shape(status, table(name, ("v", kind)), tmp_path)
+
+
+def test_names_that_a_key_of_before_would_make_wrong(
+    status: Status, registry: SchemaRegistryClient, tmp_path: Path
+) -> None:
+    one = table("swapped", ("v", "int"))
+    two = replace(
+        one, id=uuid.uuid1(), columns=tuple(replace(c, name={"k": "v", "v": "k"}[c.name]) for c in one.columns)
+    )
+    shape(status, one, tmp_path)
+    with pytest.raises(HelenusError, match=r"told as \(k\), and the table was made anew with the key \(v\)") as told:
+        shape(status, two, tmp_path)
+    assert told.value.kind is Kind.REGISTRY_REFUSED
+    shape(status, replace(one, id=two.id), tmp_path)
+    assert registry.get_versions("data-evolution.swapped-key") == [1]
+
+
+def test_nodes_say_when_a_definition_was_altered(session: Any) -> None:
+    session.execute("CREATE TYPE evolution.part (a int)")
+    session.execute("CREATE TABLE evolution.altered (k int PRIMARY KEY, v frozen<part>)")
+    given = {"name": "n", "keyspace": "evolution", "table": "altered", "output.format": "json"}
+    settings = ConnectorSettings.of(given, "test")
+    times = []
+    for alter in (
+        "",
+        "TABLE evolution.altered ADD w int",
+        "TYPE evolution.part ADD b int",
+        "TABLE evolution.altered DROP w",
+    ):
+        if alter:
+            session.execute(f"ALTER {alter}")
+        at, found = definition._told(session.execute, settings, alone=False)
+        assert found is not None
+        times.append(at)
+    assert times == sorted(set(times)), "by tables first, then by types"
+    assert min(times[0]) > 0
 
 
 def test_schemas_are_not_registered_where_they_may_not_be(

@@ -1,0 +1,123 @@
+"""The definition that rows are read by, while some nodes do not know of an ALTER yet."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra import OperationTimedOut
+
+from helenus_connector import definition
+from helenus_connector.config import ConnectorSettings
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Column, Table
+
+SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+
+
+class Node:
+    """A node with one version of the schema, `altered` being when the table and when a type was."""
+
+    def __init__(self, version: int, columns: str, altered: tuple[int, int] = (0, 0)) -> None:
+        self.is_up = True
+        self.hangs = False
+        self.asked = 0
+        self.now(version, columns, altered)
+
+    def now(self, version: int, columns: str, altered: tuple[int, int] = (0, 0)) -> None:
+        self.version, self.altered = version, altered
+        made = (Column(name, parse("int")) for name in columns)
+        self.table = Table("ks", "t", uuid.UUID(int=1), (Column("k", parse("int"), "partition_key", 0), *made))
+
+    def answer(self, cql: str) -> Any:
+        self.asked += 1
+        if self.hangs:
+            raise OperationTimedOut
+        if "system.local" in cql:
+            found = SimpleNamespace(schema_version=self.version)
+        else:
+            found = SimpleNamespace(at=self.altered["types" in cql])
+        if "types" in cql:
+            return [found]
+        return SimpleNamespace(one=lambda: found, response_future=SimpleNamespace(coordinator_host=self))
+
+
+class Session:
+    """Asks `first` where nobody else is named."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.first = nodes[0]
+        self.cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: nodes))
+
+    def execute(self, cql: Any, args: object = None, host: Node | None = None) -> Any:
+        return (host or self.first).answer(getattr(cql, "query_string", cql))
+
+    def execute_async(self, cql: Any, timeout: float, host: Node) -> Any:
+        return SimpleNamespace(result=lambda: self.execute(cql, host=host))
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(node: Any, keyspace: str) -> dict[object, Table]:
+        table = node.execute("system.local").response_future.coordinator_host.table
+        return {table.id: table} if table else {}
+
+    monkeypatch.setattr(definition, "read_tables", read)
+
+
+def read(session: Session, known: object = None) -> tuple[object, str] | None:
+    found = definition.definition(session, SETTINGS, known)
+    return found and (found[0], "".join(c.name for c in found[1].values))
+
+
+def test_one_question_while_nothing_changes() -> None:
+    nodes = Node(1, "v"), Node(1, "v")
+    assert read(Session(*nodes)) == (1, "v")
+    before = [node.asked for node in nodes]
+    assert read(Session(*nodes), 1) is None
+    assert [node.asked for node in nodes] == [before[0] + 1, before[1]]
+
+
+def test_a_node_that_lags_does_not_take_a_column_back() -> None:
+    """As one that was paused over an ALTER, or cut off: rows that are read without it would be proven."""
+    new, lags = Node(2, "vx", (20, 5)), Node(1, "v", (10, 5))
+    session = Session(new, lags, Node(2, "vx", (20, 5)))
+    assert read(session) == (2, "vx")
+    session.first = lags
+    assert read(session, 2) == (2, "vx")
+    assert read(session) == (2, "vx"), "nor where it is the first to be asked"
+    lags.now(2, "vx", (20, 5))
+    assert read(session, 2) is None
+
+
+def test_a_type_that_was_altered() -> None:
+    assert read(Session(Node(1, "v", (10, 5)), Node(2, "x", (10, 6)))) == (2, "x")
+
+
+def test_a_table_that_one_node_has_already() -> None:
+    lags = Node(1, "", (0, 5))
+    lags.table = None  # type: ignore[assignment]
+    assert read(Session(lags, Node(2, "v", (20, 5)))) == (2, "v")
+    with pytest.raises(HelenusError) as error:
+        read(Session(lags))
+    assert error.value.kind is Kind.TABLE_MISSING
+
+
+def test_nodes_that_agree_are_followed_whatever_they_had() -> None:
+    """Should an ALTER be lost with the nodes that knew of it, nothing waits for it."""
+    assert read(Session(Node(1, "v", (10, 5)), Node(1, "v", (10, 5))), 2) == (1, "v")
+
+
+def test_nodes_that_are_away_or_hang_are_not_waited_for() -> None:
+    down, hangs = Node(3, "y", (30, 0)), Node(4, "z", (40, 0))
+    down.is_up, hangs.hangs = False, True
+    session = Session(Node(1, "v", (10, 0)), down, hangs)
+    assert read(session) == (1, "v")
+    assert down.asked == 0
+    session.first = hangs
+    with pytest.raises(HelenusError) as error:
+        read(session)
+    assert error.value.kind is Kind.CASSANDRA_READ

@@ -1,0 +1,161 @@
+"""A key's schema through a table's life: kept where names alone changed, refused where they would be wrong."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryError
+
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.registry import Registry
+from helenus_connector.shape import schemas
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Column, Table
+from helenus_sinks.log import Schemas
+from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar_wire import schema_of
+
+OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
+SETTINGS = ConnectorSettings.of(
+    {"name": "n", "keyspace": "ks", "table": "t", "value.converter.schema.registry.url": "http://registry"}, "test"
+)
+
+
+def table(keys: str, *values: str, of: uuid.UUID = OLD, t: str = "int") -> Table:
+    """`keys` are columns of the primary key, the first one the partition key."""
+    names = keys.split()
+    made = [Column(n, parse(t), "clustering" if i else "partition_key", max(i - 1, 0)) for i, n in enumerate(names)]
+    return Table("ks", "t", of, (*made, *(Column(n, parse(t)) for n in values)), cdc=True)
+
+
+class Client:
+    """A registry with one subject. `asked`: requests."""
+
+    def __init__(self) -> None:
+        self.versions: list[str] = []
+        self.level: str | None = None
+        self.asked = 0
+
+    def get_latest_version(self, subject: str) -> Any:
+        self.asked += 1
+        if not self.versions:
+            raise SchemaRegistryError(404, 40401, "no such subject")
+        return SimpleNamespace(schema=SimpleNamespace(schema_str=self.versions[-1]), schema_id=len(self.versions))
+
+    def get_compatibility(self, subject: str) -> str:
+        self.asked += 1
+        if self.level is None:
+            raise SchemaRegistryError(404, 40408, "no level of its own")
+        return self.level
+
+    def set_compatibility(self, subject: str, level: str) -> None:
+        self.level = level
+
+    def register_schema(self, subject: str, schema: Any) -> int:
+        self.versions.append(schema.schema_str)
+        return len(self.versions)
+
+
+class Keys:
+    """The keys' schema of a table, in a registry. `kept` is its id."""
+
+    def __init__(self, directory: Path) -> None:
+        self.client = Client()
+        self.registry = Registry(SETTINGS, directory / "schemas.json")
+        self.registry.__dict__["_client"] = self.client
+
+    def kept(self, of: Table) -> int:
+        return self.registry.keep("data-ks.t-key", *schemas(of, SETTINGS))
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    return Keys(tmp_path)
+
+
+def test_a_renamed_column_keeps_the_schema(keys: Keys) -> None:
+    assert keys.kept(table("k c", "v")) == 1
+    assert keys.kept(table("k d", "v")) == 1
+    assert keys.kept(table("k d", "v", "w")) == 1
+    asked = keys.client.asked
+    assert keys.kept(table("k d", "v", "w")) == 1
+    assert keys.client.asked == asked, "it is remembered"
+    assert len(keys.client.versions) == 1
+
+
+@pytest.mark.parametrize(("chosen", "then"), [(None, "BACKWARD"), ("NONE", "NONE"), ("FULL", "FULL")])
+def test_a_level_that_somebody_chose_stays(keys: Keys, chosen: str | None, then: str) -> None:
+    """One that is left to the registry's default becomes BACKWARD."""
+    keys.client.level = chosen
+    assert keys.registry.register("data-ks.t-value", '"int"') == 1
+    assert (keys.client.level, keys.client.asked) == (then, 1)
+
+
+REFUSED = [
+    pytest.param(table("a b"), table("b a", of=NEW), r"told as \(a, b\), and .* made anew with the key \(b, a\)"),
+    pytest.param(table("id", "email", t="text"), table("email", "id", of=NEW, t="text"), r"made anew .* \(email\)"),
+    pytest.param(table("k c"), table("k d", of=NEW), r"made anew .* \(k, d\)"),
+    pytest.param(table("id"), table("number", "id"), r"told as \(id\), and id is another column's name now"),
+    pytest.param(table("k a b"), table("k b a"), r"told as \(k, a, b\), and a, b is another"),
+]
+
+
+@pytest.mark.parametrize(("before", "now", "told"), REFUSED)
+def test_names_that_would_be_wrong_are_refused(keys: Keys, before: Table, now: Table, told: str) -> None:
+    keys.kept(before)
+    for _ in range(2):
+        with pytest.raises(HelenusError, match=told) as error:
+            keys.kept(now)
+        assert error.value.kind is Kind.REGISTRY_REFUSED
+    assert len(keys.client.versions) == 1
+    assert keys.kept(before) == 1
+
+
+def test_a_table_made_anew_with_the_same_key_keeps_its_schema(keys: Keys) -> None:
+    """Its id is another: a new version would give every row another key, and tell readers nothing."""
+    assert keys.kept(table("k c", "v")) == keys.kept(table("k c", "w", of=NEW)) == 1
+    assert len(keys.client.versions) == 1
+
+
+def test_a_table_made_anew_with_other_types_is_the_registrys_to_judge(keys: Keys) -> None:
+    keys.kept(table("k c", "v"))
+    assert keys.kept(table("k c", "v", of=NEW, t="text")) == 2
+
+
+def test_a_schema_from_before_ids_is_taken_for_the_tables(keys: Keys) -> None:
+    key = json.loads(schemas(table("k c"), SETTINGS)[0])
+    del key["cql_id"]
+    keys.client.versions.append(json.dumps(key))
+    assert keys.kept(table("k d")) == 1
+    with pytest.raises(HelenusError, match="another column"):
+        keys.kept(table("k d", "c"))
+
+
+def declared(of: Table) -> Schemas:
+    return Schemas(*schemas(of, SETTINGS))
+
+
+@pytest.mark.parametrize(("before", "now", "told"), REFUSED)
+def test_pulsar_refuses_the_same(before: Table, now: Table, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it refuses the new schema, and would take the new value with the key of before."""
+    log = PulsarLog(PulsarConfig("pulsar://localhost:1"))
+    monkeypatch.setattr(log, "_asked", lambda question: schema_of(declared(before)))
+    with pytest.raises(HelenusError, match=told) as error:
+        log._with_known_key("data-ks.t", declared(now))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+
+
+def test_pulsar_keeps_what_a_registry_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PulsarLog(PulsarConfig("pulsar://localhost:1"))
+    before = declared(table("k c", "v"))
+    monkeypatch.setattr(log, "_asked", lambda question: schema_of(before))
+    for now in (table("k d", "v"), table("k c", "w", of=NEW)):
+        new = declared(now)
+        assert log._with_known_key("data-ks.t", new) == replace(new, key=before.key)

@@ -1,0 +1,154 @@
+"""What is published in several ways: a pending key's image is what was published last, whichever way it was."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from connector.test_untold import CLUSTERED, DATA, EVENTS, NODE, Reader, Staged, int32, rows
+
+from helenus_connector.gate import Event
+from helenus_connector.reread import Image
+from helenus_connector.settle import Pending, PendingKeys
+from helenus_connector.stage import Outcome
+from helenus_schemas.change import Bound, Change, Scope, encode
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import Key
+
+
+class Driven(Staged):
+    """With the driver's pending keys, and a row of key 1, 1."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(CLUSTERED, directory, monkeypatch)
+        self.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, directory / "pending")
+        self.whole = self.codec.encode((int32(1), None))
+        self.row = self.codec.encode((int32(1), int32(1)))
+        self.now = 0.0
+        self.shows(1)
+
+    def shows(self, value: int) -> None:
+        self.live.update(rows(((int32(1), int32(1)), int32(value))))
+
+    def batch(self, *changes: tuple[bytes, Change], due: Sequence[Pending] = ()) -> Outcome:
+        events = [Event(EVENTS, 0, 7, 1000, key, encode(change)) for key, change in changes]
+        outcome = self.stage.run(events, due, trust_images=True)
+        self.pending.apply(outcome.resolved, outcome.found, self.now, outcome.told)
+        return outcome
+
+    def due(self) -> list[Pending]:
+        self.now += 10
+        return self.pending.due(self.now, 10)
+
+    @property
+    def values(self) -> list[Any]:
+        return [value and value["v"] for _, value in self.of(DATA)]
+
+
+@pytest.fixture
+def driven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driven:
+    return Driven(tmp_path, monkeypatch)
+
+
+def change(scope: Scope, **more: Any) -> Change:
+    """Whose read does not show its time: it waits."""
+    return Change(uuid.uuid4().hex, NODE, scope, write_time=99, **more)
+
+
+def settled() -> Change:
+    """Of a node or digest that is not known: done with at once."""
+    return Change(None, None, Scope.ROW)
+
+
+MARKED = [change(Scope.PARTITION), change(Scope.RANGE, start=Bound(True, (int32(0),)))]
+
+
+class Reads:
+    """What is done before each read of rows, and while a marker's scope is read, from when they are set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before_rows: Callable[[], None] = lambda: None
+        self.behind_range: Callable[[], None] = lambda: None
+        rows, scope = Reader.rows, Reader.range
+
+        def read_rows(reader: Reader, *args: Any) -> Iterator[tuple[Key, Image | None]]:
+            self.before_rows()
+            yield from rows(reader, *args)
+
+        def read_scope(reader: Reader, *args: Any) -> Iterator[tuple[Key, Image]]:
+            yield from scope(reader, *args)
+            self.behind_range()
+
+        monkeypatch.setattr(Reader, "rows", read_rows)
+        monkeypatch.setattr(Reader, "range", read_scope)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(monkeypatch)
+
+
+each_marker = pytest.mark.parametrize("marked", MARKED, ids=["partition", "range"])
+
+
+@each_marker
+def test_a_marker_that_waits_while_others_are_told(driven: Driven, marked: Change) -> None:
+    driven.batch((driven.whole, marked))
+    driven.batch((driven.codec.encode((int32(2), int32(1))), settled()))
+    driven.batch(due=driven.due())
+    assert driven.values == [None, 1, None], "the row of another partition, that is not there"
+
+
+@each_marker
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_row_that_is_told_while_a_marker_waits(driven: Driven, reads: Reads, marked: Change, at_once: bool) -> None:
+    """A replica shows it that lacks what the marker's read met, and will meet again."""
+    if at_once:
+        reads.before_rows = lambda: driven.shows(2)
+        driven.batch((driven.whole, marked), (driven.row, settled()))
+    else:
+        driven.batch((driven.whole, marked))
+        driven.shows(2)
+        driven.batch((driven.row, settled()))
+    assert driven.values == [None, 1, 2]
+    driven.shows(1)
+    driven.batch(due=driven.due())
+    assert driven.values == [None, 1, 2, None, 1]
+
+
+@each_marker
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_row_that_waits_while_a_marker_tells_it(driven: Driven, reads: Reads, marked: Change, at_once: bool) -> None:
+    driven.batch((driven.row, change(Scope.ROW)))
+    driven.shows(2)
+    if at_once:
+        reads.before_rows = lambda: driven.shows(1)
+        driven.batch((driven.whole, marked), due=driven.due())
+    else:
+        driven.batch((driven.whole, marked))
+        driven.shows(1)
+        driven.batch(due=[p for p in driven.due() if p.key == driven.row])
+    assert driven.values == [1, None, 2, 1]
+
+
+@each_marker
+def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Change) -> None:
+    """The read that its proof asks for fails in the middle: that part was told, and the marker waits on."""
+    driven.batch((driven.whole, marked))
+    driven.shows(2)
+    due = driven.due()
+
+    def fails() -> None:
+        if len(driven.values) > 2:
+            raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+
+    reads.behind_range = fails
+    driven.batch(due=due)
+    assert driven.values == [None, 1, None, 2]
+    reads.behind_range = lambda: None
+    driven.shows(1)
+    driven.batch(due=driven.due())
+    assert driven.values == [None, 1, None, 2, None, 1]

@@ -1,0 +1,200 @@
+"""Rows that cannot be told: behind a marker they hold up no other, and read again they stop nothing."""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helenus_connector import stage
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.gate import Event
+from helenus_connector.reread import Image
+from helenus_connector.settle import Pending
+from helenus_connector.stage import Outcome, Stage
+from helenus_schemas.change import Bound, Change, Scope, decode, encode
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import Key, KeyCodec
+from helenus_schemas.table import Column, Table
+
+NODE = str(uuid.UUID(int=1))
+EVENTS, DATA, LETTERS = "events-ks.t", "data-ks.t", "dlq-ks.t"
+ALL = {"errors.tolerance": "all"}
+WRONG = b"\1"  # no int
+HOLLOW = struct.pack(">ii", 1, 0)  # a list whose only element has no bytes
+
+
+def int32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def table(*keys: tuple[str, str, str]) -> Table:
+    made = [Column(n, parse(t), k, sum(before[2] == k for before in keys[:i])) for i, (n, t, k) in enumerate(keys)]
+    return Table("ks", "t", uuid.UUID(int=1), (*made, Column("v", parse("int"))), cdc=True)
+
+
+def rows(*found: tuple[Key, bytes | None]) -> list[tuple[Key, Image]]:
+    return [(key, Image((value,), 1)) for key, value in found]
+
+
+class Staged:
+    """A stage whose one node has the rows of `live`, by key. `records` are those of all topics."""
+
+    def __init__(self, of: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+        given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", **more}
+        self.live: dict[Key, Image] = {}
+        self.appended: list[tuple[str, bytes | None, bytes | None, dict[str, bytes]]] = []
+        self.codec = KeyCodec(of)
+        host = SimpleNamespace(host_id=NODE, datacenter="dc", is_up=True)
+        keyspace = SimpleNamespace(replication_strategy=SimpleNamespace(replication_factor=1))
+        metadata = SimpleNamespace(all_hosts=lambda: [host], keyspaces={"ks": keyspace})
+        session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
+        log: Any = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
+        monkeypatch.setattr(stage, "definition", lambda session, settings, known: None if known else (1, of))
+        monkeypatch.setattr(stage, "Reader", lambda session, table, settings: Reader(self.live, table))
+        self.stage = Stage(ConnectorSettings.of(given, "test"), session, log, directory)
+
+    def run(self, change: Change, key: bytes | None, due: Sequence[Pending] = ()) -> Outcome:
+        return self.stage.run([Event(EVENTS, 0, 7, 1000, key, encode(change))], due, trust_images=True)
+
+    def of(self, topic: str) -> list[tuple[Any, Any]]:
+        """Keys and values of a topic's records, read as JSON."""
+        return [(json.loads(k or b"null"), json.loads(v or b"null")) for t, k, v, _ in self.appended if t == topic]
+
+    def _append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any) -> None:
+        self.appended.append((topic, key, value, dict(headers)))
+
+
+class Reader:
+    """Stands for `reread.Reader`."""
+
+    def __init__(self, live: dict[Key, Image], of: Table) -> None:
+        self.live, self.table, self.statements, self.seconds = live, of, 0, 0.0
+
+    def rows(self, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
+        yield from ((key, self.live.get(key)) for key in keys)
+
+    def statics(self, key: Key, consistency: int) -> None:
+        return None
+
+    def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:
+        yield from self.live.items()
+
+    def part(self, partition: int, parts: int, consistency: int) -> Iterator[tuple[Key, Image]]:
+        yield from self.live.items()
+
+
+Make = Callable[..., Staged]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    return lambda of, **more: Staged(of, tmp_path, monkeypatch, **more)
+
+
+CLUSTERED = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
+
+
+def test_a_row_behind_a_truncation_whose_key_has_no_form(make: Make) -> None:
+    """`blob_as_int(0x)` is legal there, and the agent skips it too."""
+    staged = make(table(("a", "int", "partition_key"), ("b", "text", "partition_key")))
+    staged.live.update(rows(((b"", b"x"), int32(5)), ((int32(1), b"x"), int32(6))))
+    outcome = staged.run(Change("1" * 32, NODE, Scope.TABLE, write_time=5), None)
+    assert (outcome.published, outcome.records, outcome.untold) == (1, 2, 1)
+    assert staged.of(DATA) == [({"table": "ks.t"}, None), ({"a": 1, "b": "x"}, {"v": 6})]
+
+
+def test_a_row_behind_a_partition_delete_whose_key_has_no_form(make: Make) -> None:
+    of = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
+    staged = make(of)
+    one = struct.pack(">iii", 1, 4, 9)
+    staged.live.update(rows(((int32(1), HOLLOW), int32(5)), ((int32(1), one), int32(6))))
+    outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), staged.codec.encode((int32(1), None)))
+    assert (outcome.published, outcome.untold) == (1, 1)
+    assert staged.of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": [9]}, {"v": 6})]
+
+
+def test_a_value_that_cannot_be_told_holds_up_no_row_behind_it(make: Make) -> None:
+    staged = make(CLUSTERED, **ALL)
+    values = ((1, int32(1)), (2, WRONG), (3, int32(3)))
+    staged.live.update(rows(*(((int32(1), int32(c)), value) for c, value in values)))
+    key = staged.codec.encode((int32(1), None))
+    outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), key)
+    assert (outcome.published, outcome.dead_lettered, outcome.untold) == (1, 0, 1)
+    assert [(k["c"], v) for k, v in staged.of(DATA)] == [(None, None), (1, {"v": 1}), (3, {"v": 3})]
+    (letter,) = [(key, decode(value or b"")) for topic, key, value, _ in staged.appended if topic == LETTERS]
+    assert letter == (staged.codec.encode((int32(1), int32(2))), Change(None, None, Scope.ROW, write_time=5))
+    # It is read again for its proof: nothing is new, and nothing is told.
+    (pending,) = outcome.found
+    again = staged.stage.run([], [pending], trust_images=True)
+    assert (len(staged.appended), again.untold) == (4, 0)
+
+
+def test_without_leave_a_value_that_cannot_be_told_stops_it(make: Make) -> None:
+    staged = make(CLUSTERED, **{"errors.tolerance": "none"})
+    staged.live.update(rows(((int32(1), int32(2)), WRONG)))
+    key = staged.codec.encode((int32(1), None))
+    with pytest.raises(HelenusError, match=r"column v, event of events-ks\.t 0, offset 7") as error:
+        staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), key)
+    assert error.value.kind is Kind.POISON_EVENT
+
+
+def test_a_row_that_cannot_be_told_is_one_dead_letter_for_all_its_events(make: Make) -> None:
+    staged = make(CLUSTERED, **ALL)
+    staged.live.update(rows(((int32(1), int32(2)), WRONG)))
+    key = staged.codec.encode((int32(1), int32(2)))
+    events = [
+        Event(EVENTS, 0, n, 1000, key, encode(Change(str(n) * 32, NODE, Scope.ROW, write_time=5))) for n in (7, 8)
+    ]
+    outcome = staged.stage.run(events, [], trust_images=True)
+    assert (outcome.read, outcome.dead_lettered, outcome.published, outcome.untold) == (2, 2, 0, 1)
+    ((_, _, value, headers),) = staged.appended
+    assert (value, headers["__connect.errors.offset"]) == (events[0].value, b"7")
+
+
+@pytest.mark.parametrize("copies", [0, 3])
+def test_a_key_that_is_read_again_and_cannot_be_told(make: Make, copies: int) -> None:
+    """A later write made it so, and its event did not come yet."""
+    staged = make(CLUSTERED, **ALL)
+    key = staged.codec.encode((int32(1), int32(2)))
+    (pending,) = staged.run(Change("1" * 32, NODE, Scope.ROW, write_time=5), key).found
+    pending.copies = copies
+    staged.live.update(rows(((int32(1), int32(2)), WRONG)))
+    outcome = staged.stage.run([], [pending], trust_images=True)
+    assert (outcome.dead_lettered, outcome.untold, outcome.unchanged, outcome.published) == (copies, 1, 0, 0)
+    (pending,) = outcome.found
+    again = staged.stage.run([], [pending], trust_images=True)
+    assert (again.dead_lettered, again.untold, pending.copies) == (0, 0, 0), "it is told once"
+    _, (topic, told, value, _) = staged.appended
+    assert (topic, told, decode(value or b"").scope) == (LETTERS, key, Scope.ROW)
+
+
+def test_a_bound_that_cannot_be_told(make: Make) -> None:
+    of = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
+    staged = make(of, **ALL)
+    change = Change("1" * 32, NODE, Scope.RANGE, write_time=5, start=Bound(True, (HOLLOW,)))
+    outcome = staged.run(change, staged.codec.encode((int32(1), None)))
+    assert (outcome.dead_lettered, outcome.records) == (1, 0)
+    assert [topic for topic, *_ in staged.appended] == [LETTERS]
+
+
+def test_headers_of_an_event_in_a_registrys_frame(make: Make) -> None:
+    """As DataStax's agents write them on Kafka."""
+    of = table(("a", "int", "partition_key"))
+    staged = make(of, headers="node,digest")
+    staged.live.update(rows(((int32(1),), int32(7))))
+    frame = b"\0" + int32(7)
+    value = encode(Change("a" * 32, NODE, foreign=True))
+    outcome = staged.stage.run(
+        [Event(EVENTS, 0, 0, 1000, frame + staged.codec.encode((int32(1),)), frame + value)], [], trust_images=True
+    )
+    assert outcome.published == 1
+    ((_, _, _, headers),) = staged.appended
+    assert headers == {"node": NODE.encode(), "digest": b"a" * 32}
