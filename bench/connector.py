@@ -22,6 +22,7 @@ import resource
 import struct
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -273,7 +274,7 @@ def resident() -> float:
 
 
 def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
-    """The connector's own command, ready and warm, meets a backlog of changes of as many rows."""
+    """The connector's own command, warm, is paused; when it resumes it meets a backlog of changes of as many rows."""
     warm, count = 20_000, options.events
     cassandra.execute("CREATE TABLE IF NOT EXISTS bench.backlog (k int PRIMARY KEY, v text, n int) WITH cdc = true")
     insert = cassandra.prepare("INSERT INTO bench.backlog (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1")
@@ -304,27 +305,39 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         def written() -> float:
             return read_metrics(port).get(f"helenus_connector_records_total{labels('backlog')}", 0)
 
+        def told(state: str) -> None:
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/connectors/bench-backlog/{state}", method="PUT")
+            urllib.request.urlopen(request, timeout=30).close()
+
         produce(0, warm)
         wait(lambda: written() >= warm, "warm-up")
-        time.sleep(3)
+        told("pause")
         mine, node = connector.process.pid, next(s.pid for s in status.servers if s.name.startswith("cassandra"))
         broker = next(s.pid for s in status.servers if s.name == status.log)
         assert mine
         assert node
         assert broker
+        produce(warm, warm + count)
+        wait(lambda: cost(node) < 0.1, "Cassandra is done with the inserts", 120)
         before = [cpu_of(pid) for pid in (mine, node, broker)]
         start = time.monotonic()
-        produce(warm, warm + count)
+        told("resume")
         wait(lambda: written() >= warm + count, "the backlog", 600)
         seconds = time.monotonic() - start
         spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, node, broker)], strict=True)]
     log.close()
-    told = ", ".join(
+    costs = ", ".join(
         f"{n} {s / count * 1e6:.0f}" for n, s in zip(("connector", "Cassandra", "broker"), spent, strict=True)
     )
-    print(
-        f"backlog of {count}: {count / seconds:.0f} records/s; CPU s per million: {told}; load {os.getloadavg()[0]:.1f}"
-    )
+    rate = count / seconds
+    print(f"backlog of {count}: {rate:.0f} records/s; CPU s per million: {costs}; load {os.getloadavg()[0]:.1f}")
+
+
+def cost(process: int) -> float:
+    """CPU seconds a second of a process, now."""
+    before = cpu_of(process)
+    time.sleep(2)
+    return (cpu_of(process) - before) / 2
 
 
 def cpu_of(process: int) -> float:

@@ -31,6 +31,7 @@ OPENED = [
     "jdk.management/com.sun.management.internal",
 ]
 """Modules that Pulsar looks into, as its own start script opens them."""
+TWITCHES = 20
 TOKENS = "org.apache.pulsar.broker.authentication.AuthenticationProviderToken"
 CLIENT_TOKEN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 
@@ -52,6 +53,7 @@ def server(settings: Settings, directory: Path) -> Server:
         ready=partial(ready, admin_url(settings), access),
         ready_seconds=180,
         furnish=partial(grant, admin_url(settings), access),
+        stuck=stuck,
     )
 
 
@@ -83,8 +85,6 @@ def configuration(settings: Settings, folder: Path) -> dict[str, str]:
         "allowAutoTopicCreation": "false",
         # As on a cluster that follows tables: columns come and go.
         "schemaCompatibilityStrategy": "BACKWARD_TRANSITIVE",
-        # Else the only bookie is shunned for half an hour after a pause, and no topic can be written to.
-        "bookkeeperClientHealthCheckEnabled": "false",
         # The marker of a TRUNCATE has no key.
         "topicCompactionRetainNullKey": "true",
         **_secured(settings, folder.parent),
@@ -144,6 +144,15 @@ def ready(admin: str, access: Security | None = None) -> bool:
         return "public/default" in json.loads(_ask(admin, access, "namespaces/public"))
     except (OSError, ValueError):
         return False
+
+
+def stuck(logged: bytes) -> bool:
+    """Whether the bookie's registration comes and goes for ever, so that no topic can be written to.
+
+    A Pulsar that was killed leaves the registration behind, and the next one deletes it and makes its own. At times it
+    hears of that so late that it takes its own for lost, and does it again (4.0.8, ResourceLockImpl).
+    """
+    return logged.count(b"was invalidated. state Valid") > TWITCHES
 
 
 def grant(admin: str, access: Security | None) -> None:

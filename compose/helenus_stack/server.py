@@ -22,6 +22,10 @@ def _nothing() -> None:
     pass
 
 
+def _never(_: bytes) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Server:
     """One server of a stack. Making one has no effects; `prepare` and `ready` have."""
@@ -49,10 +53,18 @@ class Server:
     furnish: Callable[[], None] = _nothing
     """Makes what has to be in it, such as users, whenever it was started and is ready."""
 
+    stuck: Callable[[bytes], bool] = _never
+    """Whether what it logged since its start says that it is ready in vain, and has to be started again."""
+
     @property
     def log(self) -> Path:
         """Where its output goes."""
         return self.folder.parent / "logs" / f"{self.name}.log"
+
+    @property
+    def logged(self) -> int:
+        """The bytes of its log."""
+        return self.log.stat().st_size if self.log.exists() else 0
 
     @property
     def answers(self) -> bool:

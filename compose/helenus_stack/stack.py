@@ -41,6 +41,8 @@ from helenus_stack.server import Server
 from helenus_stack.settings import Logs, Override, Settings
 from helenus_stack.status import Status, report
 
+ATTEMPTS = 3
+
 
 class Stack:
     """The servers that live in `directory`; `only` some of them, if names are given.
@@ -168,9 +170,7 @@ class Stack:
                 secure.prepare(self.settings, self.directory)
                 started = self.select(missing) if missing else []
                 try:
-                    self._launch(started)
-                    servers = [(server, self.process(server)) for server in self.select(names)]
-                    readiness.wait(servers, self.progress)
+                    self._ready(started, [(server, self.process(server)) for server in self.select(names)])
                     nodes = [(server, self.process(server)) for server in self.select(["cassandra"])]
                     if len(nodes) > 1 and all(process.pid for _, process in nodes):
                         readiness.wait_united(nodes, self.settings, self.directory, self.progress)
@@ -180,6 +180,21 @@ class Stack:
                     stop(map(self.process, started), STOP_SECONDS)
                     raise
         return self.status()
+
+    def _ready(self, started: list[Server], servers: list[tuple[Server, Process]]) -> None:
+        """Starts some of these servers, waits for all of them, and starts again those that are stuck."""
+        for _ in range(ATTEMPTS):
+            logged = {server.name: server.logged for server in started}
+            self._launch(started)
+            readiness.wait(servers, self.progress)
+            started = [server for server in started if server.stuck(server.log.read_bytes()[logged[server.name] :])]
+            if not started:
+                return
+            self.progress.say(
+                f"{', '.join(server.name for server in started)} is stuck: stopping it, to start it again"
+            )
+            stop(map(self.process, started), STOP_SECONDS)
+        raise readiness.failure(started[0], f"was stuck {ATTEMPTS} times")
 
     def down(self, *, delete: bool = False) -> None:
         """Stops everything, agent and connector first; with `delete`, removes the data too."""

@@ -58,7 +58,9 @@ class Staged:
         self._offset = 0
 
     def event(self, *key: bytes | None, scope: Scope = Scope.ROW, digest: str = "", node: str = NODE) -> Event:
-        """An event of a key's CQL bytes, at the next offset; its digest is of the offset if none is given."""
+        """An event of a key's CQL bytes, at the next offset; its digest is of the offset if none is given. It is of the
+        write time 1.
+        """
         self._offset += 1
         digest = hashlib.md5((digest or str(self._offset)).encode(), usedforsecurity=False).hexdigest()
         value = encode(Change(digest, node, scope, write_time=1))

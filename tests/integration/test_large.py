@@ -59,7 +59,7 @@ def fill(session: Any, stage: Staged, large: int = 1, rows: int = 3) -> None:
     """Rows of which the one with this key has a value too large for a record."""
     insert = session.prepare(
         f"INSERT INTO {stage.settings.keyspace}.{stage.settings.table} (k, a, v, w) VALUES (?, ?, ?, ?) "
-        "USING TIMESTAMP 5"
+        "USING TIMESTAMP 1"
     )
     for k in range(rows):
         session.execute(insert, (k, k, "v" * (LARGE if k == large else 10), b"w" * 20))
@@ -120,7 +120,7 @@ def test_a_topic_that_takes_less_than_the_producer(staged: Make, session: Any) -
     """The broker refuses a batch for its size, and with it records that are small enough."""
     stage = staged(errors_large_record="reference")
     stage.topic_takes(100_000)
-    insert = session.prepare(f"INSERT INTO large.{stage.settings.table} (k, w) VALUES (?, ?) USING TIMESTAMP 5")
+    insert = session.prepare(f"INSERT INTO large.{stage.settings.table} (k, w) VALUES (?, ?) USING TIMESTAMP 1")
     chance = random.Random(1)
     for k in range(20):
         session.execute(insert, (k, chance.randbytes(100_000 if k == 7 else 30_000)))
@@ -177,9 +177,10 @@ def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> N
     values = {json.loads(r.key())["k"]: json.loads(r.value()) for r in stage.records()}
     assert values[1]["v"] == "v" * LARGE
 
+    stage.log.create("events-another", 1, {})
     dead_letter_of_another = write_properties(
         tmp_path / "u.properties",
-        {**given, "name": "u", "output.format": "key-value-json", "events.topic": "data-" + stage.settings.name},
+        {**given, "name": "u", "output.format": "key-value-json", "events.topic": "events-another"},
     )
     assert "a dead letter of events-" in failed(worker, dead_letter_of_another)
 
@@ -205,7 +206,7 @@ def run(*arguments: object) -> Any:
 def test_a_partition_of_many_rows(staged: Make, session: Any) -> None:
     """Live rows behind a marker are streamed; no more than a page of them is held."""
     stage = staged("p int, c int, v text, PRIMARY KEY (p, c)")
-    insert = session.prepare(f"INSERT INTO large.{stage.settings.table} (p, c, v) VALUES (1, ?, ?) USING TIMESTAMP 5")
+    insert = session.prepare(f"INSERT INTO large.{stage.settings.table} (p, c, v) VALUES (1, ?, ?) USING TIMESTAMP 1")
     execute_concurrent_with_args(session, insert, [(c, "v" * 100) for c in range(5_000)], concurrency=200)
     outcome = stage.run([stage.event(b"\0\0\0\1", None, scope=Scope.PARTITION)])
     assert outcome.records == 5_001

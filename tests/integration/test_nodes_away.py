@@ -92,7 +92,7 @@ def filled(three: Stack) -> None:
         session.execute(f"CREATE TABLE away.{table} ({columns})")
         value = "v" * (50_000 if table == "heavy" else 1)
         others = ", 0" * key.count(",")
-        insert = session.prepare(f"INSERT INTO away.{table} ({key}, v) VALUES (?{others}, ?) USING TIMESTAMP 5")
+        insert = session.prepare(f"INSERT INTO away.{table} ({key}, v) VALUES (?{others}, ?) USING TIMESTAMP 1")
         insert.consistency_level = ConsistencyLevel.ALL
         left = [(i, value) for i in range(rows)]
         while left:  # a machine that is busy makes some of them time out

@@ -35,7 +35,7 @@ def table(session: Any) -> str:
     session.execute("CREATE TABLE outages.t (k int PRIMARY KEY, v text) WITH cdc = true")
     session.execute("CREATE TABLE outages.staged (k int PRIMARY KEY, v text) WITH cdc = true")
     for k in range(200):
-        session.execute(f"INSERT INTO outages.staged (k, v) VALUES ({k}, 'v') USING TIMESTAMP 5")
+        session.execute(f"INSERT INTO outages.staged (k, v) VALUES ({k}, 'v') USING TIMESTAMP 1")
     return TABLE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from helenus_stack import readiness
+from helenus_stack import pulsar, readiness
 from helenus_stack.cli import main
 from helenus_stack.errors import StackError
 from helenus_stack.process import Process, stop
 from helenus_stack.progress import Silent
 from helenus_stack.server import Command, Server
+from helenus_stack.stack import Stack
 
 
 @pytest.fixture
@@ -109,6 +111,35 @@ def test_a_server_that_never_answers_misses_its_limit(tmp_path: Path) -> None:
             readiness.wait([(fake, process)], Silent())
     finally:
         stop([process], 0)
+
+
+@pytest.mark.parametrize("times", [0, 1, 2, 3])
+def test_a_server_that_is_stuck_is_started_again(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """As a Pulsar that was killed: its log says so, behind what earlier starts logged."""
+    fake = dataclasses.replace(server(tmp_path / "fake", 30), stuck=pulsar.stuck)
+    fake.log.parent.mkdir(exist_ok=True)
+    fake.log.write_text("Lock on resource /x was invalidated. state Valid\n" * 100)
+    starts = 0
+
+    def launch(servers: list[Server]) -> None:
+        nonlocal starts
+        starts += 1
+        twitches = 1000 if starts <= times else 1
+        with fake.log.open("a") as log:
+            log.write("Lock on resource /x was invalidated. state Valid\n" * twitches)
+
+    stack = Stack(directory)
+    monkeypatch.setattr(stack, "_launch", launch)
+    monkeypatch.setattr(readiness, "wait", lambda *_: None)
+    servers = [(fake, stack.process(fake))]
+    if times < 3:
+        stack._ready([fake], servers)
+    else:
+        with pytest.raises(StackError, match="fake was stuck 3 times"):
+            stack._ready([fake], servers)
+    assert starts == min(times + 1, 3)
 
 
 def test_probing_leaves_logging_alone() -> None:
