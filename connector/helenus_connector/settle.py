@@ -120,10 +120,10 @@ class Pending:
 class Told:
     """What a batch published in one place: by key, and by marker with the rows of its scope.
 
-    A partition's key is that of its rows, with a zero for each clustering column. What ends with more zeros stands for
-    more than it told.
+    A partition's key is that of its rows, with a zero for each of the `clustering` columns.
     """
 
+    clustering: int = 0
     keys: list[bytes] = field(default_factory=list)
     scopes: set[bytes] = field(default_factory=set)
     lengths: set[int] = field(default_factory=set)
@@ -133,7 +133,7 @@ class Told:
         self.keys.append(key)
         self.is_sorted = False
         if is_marked:
-            scope = _prefix(key)
+            scope = self._scope(key)
             self.scopes.add(scope)
             self.lengths.add(len(scope))
 
@@ -146,13 +146,12 @@ class Told:
         if not self.is_sorted:
             self.keys.sort()
             self.is_sorted = True
-        scope = _prefix(key)
+        scope = self._scope(key)
         at = bisect_left(self.keys, scope) + more_than
         return at < len(self.keys) and self.keys[at].startswith(scope)
 
-
-def _prefix(key: bytes) -> bytes:
-    return key.rstrip(b"\0")
+    def _scope(self, key: bytes) -> bytes:
+        return key[: max(len(key) - self.clustering, len(key.rstrip(b"\0")))]
 
 
 class PendingKeys:

@@ -111,7 +111,7 @@ class Stage:
         admitted = self._gate.admit(events, due, self._codec, self._made_at)
         works = list(admitted.works.values())
         attempts = 0
-        told: dict[Place, Told] = defaultdict(Told)
+        told: dict[Place, Told] = defaultdict(partial(Told, len(self._reader.table.clustering)))
         while True:
             attempts += 1
             if self._shape.schemas is not None:

@@ -139,7 +139,7 @@ def test_what_others_published_is_no_known_image(
     held["partition a"] = Pending("t", 0, b"a\0", Scope.PARTITION, image=b"i")
     held["range a"] = Pending("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
     elsewhere = Pending("t", 1, b"a1", 0, image=b"i")
-    told = Told()
+    told = Told(clustering=1)
     for key, is_marked in published:
         told.add(key, is_marked)
     keys.apply([], [*held.values(), elsewhere], 100.0)
@@ -149,12 +149,19 @@ def test_what_others_published_is_no_known_image(
 
 
 def test_a_markers_own_record_is_none_behind_it() -> None:
-    told = Told()
+    told = Told(clustering=1)
     told.add(b"a\0", True)
     assert (told.touches(b"a\0"), told.touches(b"a\0", more_than=1)) == (True, False)
     told.add(b"a1", False)
     assert told.touches(b"a\0", more_than=1)
     assert not told.touches(b"b\0")
+
+
+def test_a_partition_whose_key_is_zeros_is_that_partition_alone() -> None:
+    told = Told(clustering=1)
+    told.add(b"\0\0", True)
+    assert told.covers(b"\0\2\0")
+    assert not told.covers(b"\2\0")
 
 
 def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
