@@ -222,7 +222,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         # A part of the batch may be held: that is not done. `latestOffset` alone takes the plan over: Spark commits a
         # batch before it plans the next one, whose end is written already and has the topics of the plan before.
-        plan = Plan.load(str(self.plan.file))
+        plan, _ = self._changed() or (self.plan, None)
         done = overlaid(end["topics"], plan.held)
         for group, topics in plan.groups.items():
             offsets = {topic: done[topic] for topic in topics if topic in done}
@@ -240,13 +240,17 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _refresh(self) -> None:
         """Take over what the driver changed in the plan: a topic that left may come again with other partitions."""
-        told = self.plan.file.stat()
-        if (told.st_mtime_ns, told.st_ino) != self._seen:
-            self.plan = Plan.load(str(self.plan.file))
-            self._seen = (told.st_mtime_ns, told.st_ino)
+        if changed := self._changed():
+            self.plan, self._seen = changed
             self._partitions = {t: n for t, n in self._partitions.items() if t in self.plan.connectors}
             if self._planner is not None:
                 self._planner.keep(self.plan.groups)
+
+    def _changed(self) -> tuple[Plan, object] | None:
+        """The plan in its file, and what tells it from others, if that is not what was taken over."""
+        told = self.plan.file.stat()
+        seen = (told.st_mtime_ns, told.st_ino)
+        return None if seen == self._seen else (Plan.load(str(self.plan.file)), seen)
 
     def _begin(self, start: Offsets, latest: Offsets) -> Offsets:
         """Where topics are to be read from, given where the last batch ended; finds what is wrong with any."""
