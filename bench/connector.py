@@ -132,6 +132,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*PIECES, []], default=list(PIECES))
     parser.add_argument("--seconds", type=float, default=6, help="of each measurement of reads")
     parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
+    parser.add_argument("--rounds", type=int, default=3, help="of the backlog")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka", help="of the backlog alone")
     parser.add_argument("--stack", type=Path, help="use the stack in this directory, which runs already")
     options = parser.parse_args()
@@ -274,11 +275,14 @@ def resident() -> float:
 
 
 def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
-    """The connector's own command, warm, is paused; when it resumes it meets a backlog of changes of as many rows."""
+    """The connector's own command, warm, is paused; when it resumes it meets a backlog of changes of as many rows.
+
+    In rounds: Cassandra's and Spark's JVMs go on getting faster for minutes.
+    """
     warm, count = 20_000, options.events
     cassandra.execute("CREATE TABLE IF NOT EXISTS bench.backlog (k int PRIMARY KEY, v text, n int) WITH cdc = true")
     insert = cassandra.prepare("INSERT INTO bench.backlog (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1")
-    rows = ((n, "x" * 100, n) for n in range(warm + count))
+    rows = ((n, "x" * 100, n) for n in range(count))
     execute_concurrent_with_args(cassandra, insert, rows, concurrency=100)
     (table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == "backlog")
     codec = KeyCodec(table)
@@ -286,11 +290,11 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
     log = events_log(WorkerSettings.load(connector.files[0]))
     log.create("events-bench.backlog", PARTS, {})
 
-    def produce(first: int, last: int) -> None:
-        for n in range(first, last):
+    def produce(rows: int, turn: int) -> None:
+        for n in range(rows):
             raw = struct.pack(">i", n)
             partition = names.partition(Murmur3Token.hash_fn(raw), PARTS)
-            digest = hashlib.md5(raw, usedforsecurity=False).hexdigest()
+            digest = hashlib.md5(raw + bytes([turn]), usedforsecurity=False).hexdigest()
             value = encode(Change(digest, NODES[0], write_time=1))
             log.append("events-bench.backlog", partition, codec.encode((raw,)), value)
         log.flush(60)
@@ -309,28 +313,32 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
             request = urllib.request.Request(f"http://127.0.0.1:{port}/connectors/bench-backlog/{state}", method="PUT")
             urllib.request.urlopen(request, timeout=30).close()
 
-        produce(0, warm)
-        wait(lambda: written() >= warm, "warm-up")
-        told("pause")
         mine, node = connector.process.pid, next(s.pid for s in status.servers if s.name.startswith("cassandra"))
         broker = next(s.pid for s in status.servers if s.name == status.log)
         assert mine
         assert node
         assert broker
-        produce(warm, warm + count)
-        wait(lambda: cost(node) < 0.1, "Cassandra is done with the inserts", 120)
-        before = [cpu_of(pid) for pid in (mine, node, broker)]
-        start = time.monotonic()
-        told("resume")
-        wait(lambda: written() >= warm + count, "the backlog", 600)
-        seconds = time.monotonic() - start
-        spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, node, broker)], strict=True)]
+        produce(warm, 0)
+        wait(lambda: written() >= warm, "warm-up")
+        for turn in range(options.rounds):
+            told("pause")
+            produce(count, turn + 1)
+            wait(lambda: cost(node) < 0.1, "Cassandra is done with the inserts", 120)
+            before = [cpu_of(pid) for pid in (mine, node, broker)]
+            start, done = time.monotonic(), written()
+            told("resume")
+            wait(lambda done=done: written() >= done + count, "the backlog", 600)  # type: ignore[misc]
+            seconds = time.monotonic() - start
+            spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, node, broker)], strict=True)]
+            costs = ", ".join(
+                f"{n} {s / count * 1e6:.0f}" for n, s in zip(("connector", "Cassandra", "broker"), spent, strict=True)
+            )
+            print(
+                f"backlog of {count}, round {turn + 1}: {count / seconds:.0f} records/s; CPU s per million: {costs}; "
+                f"load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
     log.close()
-    costs = ", ".join(
-        f"{n} {s / count * 1e6:.0f}" for n, s in zip(("connector", "Cassandra", "broker"), spent, strict=True)
-    )
-    rate = count / seconds
-    print(f"backlog of {count}: {rate:.0f} records/s; CPU s per million: {costs}; load {os.getloadavg()[0]:.1f}")
 
 
 def cost(process: int) -> float:

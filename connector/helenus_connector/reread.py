@@ -285,7 +285,7 @@ class Reader:
                 return
 
     def _insist(
-        self, query: _Query, consistency: int, error: Exception, rows: int = _PAGE, state: bytes | None = None
+        self, query: _Query, consistency: int, error: Exception, rows: int | None = None, state: bytes | None = None
     ) -> Any:
         """What timed out and can't be split: some more attempts, then the error."""
         if time.monotonic() > self.until:
@@ -313,7 +313,10 @@ class Reader:
         kind = Kind.CASSANDRA_AUTH if isinstance(error, Unauthorized) else Kind.CASSANDRA_READ
         return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name)
 
-    def _send(self, query: _Query, consistency: int, rows: int = _PAGE, state: bytes | None = None) -> Any:
+    def _send(self, query: _Query, consistency: int, rows: int | None = None, state: bytes | None = None) -> Any:
+        """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
+        Cassandra a fifth more.
+        """
         bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
         bound.values = query.values
         bound.consistency_level = consistency
