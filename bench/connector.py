@@ -36,6 +36,7 @@ from cassandra.query import BoundStatement
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
 from helenus_connector.brokers import events_log
 from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
 from helenus_connector.reread import Reader
 from helenus_connector.rows import RawProtocolHandler, row_factory
@@ -111,6 +112,7 @@ class Bench:
         log.create(self.settings.data, PARTS, {})
         directory.mkdir(parents=True, exist_ok=True)
         self.stage = Stage(self.settings, self.session, log, directory)
+        spare(table)  # as Spark's workers do
 
     def events(self, rows: Iterable[int], copies: int = 1, first: int = 0) -> list[Event]:
         """An event for each row, and those of as many other nodes as there are copies, a little later."""

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from helenus_connector.brokers import planner, read
 from helenus_connector.events import Message, Planner, Range
+from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
@@ -218,6 +219,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     failed(place, error)
         if found:
             yield _row(notes=pickle.dumps(found))
+        spare("source")
 
     def commit(self, end: dict[str, Any]) -> None:
         # A part of the batch may be held: that is not done. `latestOffset` alone takes the plan over: Spark commits a

@@ -6,7 +6,6 @@ leaves the same events to be done again.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import math
 import time
@@ -39,7 +38,6 @@ from helenus_sinks.log import Log
 FLUSH_TIMEOUT_S = 60.0
 _log = structlog.get_logger(__name__)
 _ATTEMPTS = 3
-_COLLECT_AFTER = 100_000  # objects
 _PROOF_S = 2.0
 _UUID_EPOCH = 0x01B21DD213814000  # 1970 in the clock of a version 1 UUID, 100 ns
 
@@ -98,8 +96,6 @@ class Stage:
         self._codec: KeyCodec
         self._made_at: float
         self._patience = 0.0
-        # A batch makes many objects and hardly a cycle: to look for those at Python's pace takes a quarter of its time.
-        gc.set_threshold(_COLLECT_AFTER)
 
     def run(self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool) -> Outcome:
         """Do one batch. `due` are pending keys of the same partitions, to be read again. `trust_images` says that no

@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from helenus_connector.brokers import data_log
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.directory import use
+from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
 from helenus_connector.rows import RawProtocolHandler, row_factory
@@ -86,6 +87,7 @@ def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.Rec
                     about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
         yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
+        spare(("stages", len(_stages)))
 
     return run
 
