@@ -16,7 +16,7 @@ from typing import Any
 
 from helenus_schemas.avro import value_columns
 from helenus_schemas.cql import CqlType, quote
-from helenus_schemas.names import avro_names
+from helenus_schemas.names import avro_name
 from helenus_schemas.table import Column, Table
 from helenus_stack.records import Record
 from helenus_stack.values import as_clustering, from_avro, from_driver, from_json
@@ -155,5 +155,4 @@ def _columns(columns: tuple[Column, ...], record: dict[str, Any], is_json: bool)
     # A record of an older schema lacks the columns that came later: they were null.
     if is_json:
         return {c.name: from_json(c.type, record.get(c.name)) for c in columns}
-    legal = avro_names(c.name for c in columns)
-    return {c.name: from_avro(c.type, record.get(legal[c.name])) for c in columns}
+    return {c.name: from_avro(c.type, record.get(avro_name(c.name))) for c in columns}

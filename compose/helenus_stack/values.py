@@ -19,7 +19,7 @@ from decimal import Decimal
 from typing import Any
 
 from helenus_schemas.cql import CqlType
-from helenus_schemas.names import avro_names
+from helenus_schemas.names import avro_name
 
 _EPOCH = datetime.datetime(1970, 1, 1)
 _Convert = Callable[[CqlType, Any], Any]
@@ -29,8 +29,7 @@ _Scalars = Mapping[str, Callable[[Any], Any]]
 def from_avro(t: CqlType, value: Any) -> Any:
     """A value as fastavro reads it."""
     if t.name == "udt" and value is not None:
-        legal = avro_names(t.fields)
-        return tuple(from_avro(a, value.get(legal[f])) for f, a in zip(t.fields, t.args, strict=True))
+        return tuple(from_avro(a, value.get(avro_name(f))) for f, a in zip(t.fields, t.args, strict=True))
     return _same(t, value, from_avro, _AVRO)
 
 

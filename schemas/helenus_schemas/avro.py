@@ -8,12 +8,14 @@ refuses a schema that uses one twice. `docs/records.md` has the whole of it.
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from helenus_schemas.cql import CqlType
 from helenus_schemas.key import Compat
-from helenus_schemas.names import avro_name, avro_names, distinct
+from helenus_schemas.names import avro_name
 from helenus_schemas.table import Column, Table
 
 Schema = Any
@@ -42,7 +44,8 @@ _RECORDS: dict[str, list[tuple[str, str]]] = {
     "decimal": [("bigint", "bytes"), ("scale", "int")],
     "duration": [("months", "int"), ("days", "int"), ("nanoseconds", "long")],
 }
-
+_OURS = re.compile(r"cql_(decimal|duration)|(Tuple|Entry)_[0-9a-f]{1,8}")
+"""Names of records that are made here, which no type of CQL has."""
 
 TABLE_ID = "cql_id"
 """The property of a key's schema that holds the table's id: a table that is made anew has another."""
@@ -63,13 +66,7 @@ def key_schema(table: Table, compat: Compat = "exact") -> Schema:
     A null clustering column stands for the whole partition. Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=True)
-    fields = schemas.fields(table.primary_key)
-    if compat == "datastax":
-        for field, column in zip(fields, table.primary_key, strict=True):
-            if column.type.name == "time":
-                micros = {"type": "long", "logicalType": "time-micros"}
-                field["type"] = micros if column.kind == "partition_key" else ["null", micros]
-    return schemas.table(fields)
+    return schemas.table(_compatible(table, schemas.fields(table.primary_key), compat))
 
 
 def value_schema(table: Table) -> Schema:
@@ -81,14 +78,20 @@ def value_schema(table: Table) -> Schema:
     return schemas.table(schemas.fields(value_columns(table), bool(never_null(table))))
 
 
-def json_schema(table: Table, columns: Iterable[Column] | None = None) -> Schema:
-    """The schema of a row's JSON, every column nullable: `value_columns` if no others are given. What JSON has as text,
-    is a string here.
+def json_schema(table: Table, part: Literal["key", "value", "row"], compat: Compat = "exact") -> Schema:
+    """The schema of the JSON of a row, of its value, or of its key as `compat` has it; every column is nullable.
 
-    Raises Unmappable, naming the column, for a name that Avro has not: JSON has CQL's.
+    What JSON has as text, is a string here. A type in the key of a whole row is another record than in its values, as
+    those may tell a decimal or varint in another form. Raises Unmappable, naming the column, for a name that Avro has
+    not: JSON has CQL's.
     """
     schemas = _Schemas(table, exact=False)
-    schema = schemas.table(schemas.fields(value_columns(table) if columns is None else columns, plain=False))
+    keys = () if part == "value" else table.primary_key
+    fields = schemas.fields(keys, plain=False, suffix=" in key" if part == "row" else "")
+    if part == "key":
+        fields = _compatible(table, fields, compat)
+    values = {"key": (), "value": value_columns(table), "row": table.values}[part]
+    schema = schemas.table([*fields, *schemas.fields(values, plain=False)])
     if renamed := _renamed(schema):
         what = f"{table.full_name}: no schema of JSON can have the name {renamed}: take Avro, or leave the column out"
         raise Unmappable(what)
@@ -131,14 +134,32 @@ def objection(known: Schema, key: Schema, value: Schema) -> str | None:
     table = key.get(TABLE_ID)
     if known.get(TABLE_ID, table) != table and {**known, TABLE_ID: table} != key:
         return f"{told}, and the table was made anew with the key ({', '.join(new)})"
-    taken = [name for name, now in zip(old, new, strict=True) if name != now and name in {*new, *others}]
-    return f"{told}, and {', '.join(taken)} is another column's name now" if taken else None
+    taken = ", ".join(_taken(known, key, others))
+    return f"{told}, and {taken} is the name of another column or field now" if taken else None
+
+
+def _taken(known: Schema, now: Schema, others: Iterable[str] = ()) -> Iterator[str]:
+    """Names in a schema that are another's in one of the same form, at any depth: `column.field` in a type."""
+    if isinstance(known, list):
+        for branches in zip(known, now, strict=True):
+            yield from _taken(*branches)
+    elif isinstance(known, dict):
+        fields = list(zip(known.get("fields", ()), now.get("fields", ()), strict=True))
+        names = {*others, *(new["name"] for _, new in fields)}
+        for old, new in fields:
+            if old["name"] != new["name"] and old["name"] in names:
+                yield old["name"]
+            yield from (f"{old['name']}.{name}" for name in _taken(old["type"], new["type"]))
+        for part in ("type", "items", "values"):
+            if part in known:
+                yield from _taken(known[part], now[part])
 
 
 class _Schemas:
     """Builds the schemas of one record: a named type is defined where it is first met and referred to after.
 
-    `exact`: in the form of keys, see `transcode`.
+    `exact`: in the form of keys, see `transcode`. `alike`: names that Java's hash gives to several types.
+    `suffix`: what the names of tuples and user-defined types have behind them, in the fields that are built.
     """
 
     def __init__(self, table: Table, exact: bool) -> None:
@@ -147,24 +168,22 @@ class _Schemas:
         self.namespace = avro_name(table.keyspace)
         self.name = avro_name(table.name)
         self.defined: set[str] = set()
-        types = list(_walk(c.type for c in table.columns))
-        self.names = distinct({str(t): name for t in types if (name := self._wanted(t))}, {self.name})
-        labels = {t.label for t in types if t.name == "udt"}
-        self.udts = avro_names(labels, {self.name, *self.names.values()})
+        self.suffix = ""
+        made = {str(t): _made_name(t) for t in _walk(c.type for c in table.columns) if t.name in ("tuple", "map")}
+        self.alike = {name for name, uses in Counter(made.values()).items() if uses > 1}
 
     def table(self, fields: list[Schema]) -> Schema:
         """The table's own record."""
         original = {} if self.name == self.of_table.name else {"cql_name": self.of_table.name}
         return self._record(self.name, f"Table {self.of_table.full_name}", fields, **original)
 
-    def fields(self, columns: Iterable[Column], plain: bool = True) -> list[Schema]:
+    def fields(self, columns: Iterable[Column], plain: bool = True, suffix: str = "") -> list[Schema]:
         """A field for each column; those of the partition key are never null if `plain`."""
-        columns = list(columns)
-        legal = avro_names(c.name for c in columns)
+        self.suffix = suffix
         fields = []
         for column in columns:
             try:
-                field = self._field(legal[column.name], column.name, column.type)
+                field = self._field(column.name, column.type)
             except Unmappable as error:
                 what = f"{self.of_table.full_name}: column {column.name}: {error} has no Avro form"
                 raise Unmappable(what) from None
@@ -186,7 +205,7 @@ class _Schemas:
             return {"type": "map", "values": self._of(t.args[1])}
         if t.name not in ("map", "tuple", "udt") and t.name not in _RECORDS:
             raise Unmappable(f"the type {t}")
-        name = self.udts[t.label] if t.name == "udt" else self.names[str(t)]
+        name = self._name(t)
         full = f"{self.namespace}.{name}"
         defined = full in self.defined
         self.defined.add(full)
@@ -201,14 +220,14 @@ class _Schemas:
             parts = [{"name": n, "type": self._of(a)} for n, a in zip(("key", "value"), t.args, strict=True)]
             return self._record(name, f"Entry of {t}", parts)
         if t.name == "tuple":
-            fields = [self._field(f"index_{i}", f"index_{i}", a) for i, a in enumerate(t.args)]
+            fields = [self._field(f"index_{i}", a) for i, a in enumerate(t.args)]
             return self._record(name, f"CQL type {t}", fields)
-        legal = avro_names(t.fields)
-        fields = [self._field(legal[f], f, a) for f, a in zip(t.fields, t.args, strict=True)]
+        fields = [self._field(f, a) for f, a in zip(t.fields, t.args, strict=True)]
         original = {} if name == t.label else {"cql_name": t.label}
         return self._record(name, f"CQL type {self.of_table.keyspace}.{t.label}", fields, **original)
 
-    def _field(self, name: str, original: str, t: CqlType) -> dict[str, Schema]:
+    def _field(self, original: str, t: CqlType) -> dict[str, Schema]:
+        name = avro_name(original)
         field: dict[str, Schema] = {"name": name, "type": ["null", self._of(t)], "default": None}
         return field if name == original else {**field, "cql_name": original}
 
@@ -219,13 +238,31 @@ class _Schemas:
     def _has_entries(self, t: CqlType) -> bool:
         return t.name == "map" and self.exact and t.args[0].name not in ("ascii", "text")
 
-    def _wanted(self, t: CqlType) -> str | None:
-        """The name of the record that a type other than a UDT has, if it has one."""
-        if t.name in _RECORDS:
-            return None if t.told else f"cql_{t.name}"
-        if t.name == "tuple":
-            return f"Tuple_{_java_hash(str(t)):x}"
-        return f"Entry_{_java_hash(str(t)):x}" if self._has_entries(t) else None
+    def _name(self, t: CqlType) -> str:
+        """The name of a type's record: whatever else the table has, and whatever fields the type gets."""
+        name = t.label if t.name == "udt" else _made_name(t)
+        ours = t.name == "udt" and _OURS.fullmatch(name) is not None
+        if name in self.alike and t.name != "udt":
+            name += f" of {t}"
+        if t.name not in _RECORDS:
+            name += self.suffix
+        return avro_name(name, taken=ours or name == self.name)
+
+
+def _made_name(t: CqlType) -> str:
+    """The name of the record of a type that has none of its own."""
+    if t.name in _RECORDS:
+        return f"cql_{t.name}"
+    return f"{'Tuple' if t.name == 'tuple' else 'Entry'}_{_java_hash(str(t)):x}"
+
+
+def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Schema]:
+    """A key's fields in that form of keys."""
+    micros = {"type": "long", "logicalType": "time-micros"}
+    for field, column in zip(fields, table.primary_key, strict=True):
+        if compat == "datastax" and column.type.name == "time":
+            field["type"] = ["null", micros] if isinstance(field["type"], list) else micros
+    return fields
 
 
 def _renamed(schema: Schema) -> str | None:

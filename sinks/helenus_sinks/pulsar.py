@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from helenus_schemas.avro import objection, unnamed
+from helenus_schemas.avro import TABLE_ID, objection, text, unnamed
 from helenus_schemas.config import PulsarSettings
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
@@ -256,19 +256,22 @@ class PulsarLog:
     def _with_known_key(self, topic: str, schemas: Schemas) -> Schemas | None:
         """These schemas with the key's as the topic has it, if that is the same but for its names; else None.
 
-        A column of a key that gets another name changes no byte of any key, and Pulsar takes it for another column.
-        Raises REGISTRY_REFUSED where names would be wrong.
+        A column of a key that gets another name changes no byte of any key, and Pulsar takes it for another column. In
+        JSON the name is one of the bytes. Raises REGISTRY_REFUSED where names would be wrong.
         """
-        if schemas.key is None:
+        if schemas.key is None or schemas.kind == "JSON":
             return None
         known = key_schema_of(self._asked(lambda client: client.schema(self._place(topic, 0))))
         if known is None or known == schemas.key:
             return None
-        old, new = json.loads(known), json.loads(schemas.key)
+        old, new, value = map(json.loads, (known, schemas.key, schemas.value))
         if unnamed(old) != unnamed(new):
             return None
-        if what := objection(old, new, json.loads(schemas.value)):
+        if what := objection(old, new, value):
             raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
+        if unnamed(value) == unnamed(new):  # of a table of key columns only: its value goes by the key's schema
+            old.pop(TABLE_ID, None)
+            return replace(schemas, key=known, value=text(old))
         return replace(schemas, key=known)
 
     def _writer(self, session: _Session, topic: str, partition: int) -> Writer:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +16,8 @@ from confluent_kafka.schema_registry import SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
-from helenus_connector.shape import schemas
-from helenus_schemas.cql import parse
+from helenus_connector.shape import RowShape, schemas
+from helenus_schemas.cql import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Schemas
@@ -33,6 +35,13 @@ def table(keys: str, *values: str, of: uuid.UUID = OLD, t: str = "int") -> Table
     names = keys.split()
     made = [Column(n, parse(t), "clustering" if i else "partition_key", max(i - 1, 0)) for i, n in enumerate(names)]
     return Table("ks", "t", of, (*made, *(Column(n, parse(t)) for n in values)), cdc=True)
+
+
+def typed(t: str, *fields: str) -> Table:
+    """A table whose key is of a type with these fields, or of one with that in the place of `{}`."""
+    place = CqlType("udt", (parse("int"),) * len(fields), label="place", fields=fields)
+    key = Column("k", parse(t.format("frozen<place>"), {"place": place}), "partition_key", 0)
+    return Table("ks", "t", OLD, (key, Column("v", parse("int"))), cdc=True)
 
 
 class Client:
@@ -90,6 +99,26 @@ def test_a_renamed_column_keeps_the_schema(keys: Keys) -> None:
     assert len(keys.client.versions) == 1
 
 
+def test_a_renamed_field_of_a_type_keeps_the_schema(keys: Keys) -> None:
+    assert keys.kept(typed("{}", "a", "b")) == keys.kept(typed("{}", "c", "b")) == 1
+
+
+def test_a_value_of_key_columns_only_keeps_the_schema_too(keys: Keys) -> None:
+    """Its partition key is not nullable, and no registry takes such a field under another name."""
+    subjects: defaultdict[str, Client] = defaultdict(Client)
+
+    class Clients:
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            return lambda subject, *rest: getattr(subjects[subject], name)(subject, *rest)
+
+    keys.registry.__dict__["_client"] = Clients()
+    for of in (table("k c"), table("n c")):
+        RowShape(of, SETTINGS, keys.registry)
+    assert [len(subjects[f"data-ks.t-{part}"].versions) for part in ("key", "value")] == [1, 1]
+    RowShape(table("n c", "v"), SETTINGS, keys.registry)
+    assert [len(subjects[f"data-ks.t-{part}"].versions) for part in ("key", "value")] == [1, 2]
+
+
 @pytest.mark.parametrize(("chosen", "then"), [(None, "BACKWARD"), ("NONE", "NONE"), ("FULL", "FULL")])
 def test_a_level_that_somebody_chose_stays(keys: Keys, chosen: str | None, then: str) -> None:
     """One that is left to the registry's default becomes BACKWARD."""
@@ -102,8 +131,18 @@ REFUSED = [
     pytest.param(table("a b"), table("b a", of=NEW), r"told as \(a, b\), and .* made anew with the key \(b, a\)"),
     pytest.param(table("id", "email", t="text"), table("email", "id", of=NEW, t="text"), r"made anew .* \(email\)"),
     pytest.param(table("k c"), table("k d", of=NEW), r"made anew .* \(k, d\)"),
-    pytest.param(table("id"), table("number", "id"), r"told as \(id\), and id is another column's name now"),
-    pytest.param(table("k a b"), table("k b a"), r"told as \(k, a, b\), and a, b is another"),
+    pytest.param(table("id"), table("number", "id"), r"told as \(id\), and id is the name of another"),
+    pytest.param(table("k a b"), table("k b a"), r"told as \(k, a, b\), and a, b is the name of another"),
+    *(
+        pytest.param(typed(t, "a", "b"), typed(t, "c", "a"), rf"told as \(k\), and k\.{path}a is the name of another")
+        for t, path in {
+            "{}": "",
+            "frozen<list<{}>>": "",
+            "tuple<int, {}>": "index_1.",
+            "frozen<map<int, {}>>": "value.",
+            "frozen<map<text, frozen<set<{}>>>>": "",
+        }.items()
+    ),
 ]
 
 
@@ -159,3 +198,8 @@ def test_pulsar_keeps_what_a_registry_keeps(monkeypatch: pytest.MonkeyPatch) -> 
     for now in (table("k d", "v"), table("k c", "w", of=NEW)):
         new = declared(now)
         assert log._with_known_key("data-ks.t", new) == replace(new, key=before.key)
+    before = declared(table("k c"))
+    assert log._with_known_key("data-ks.t", declared(table("n c"))) == before, "the value goes by the key's schema"
+    in_json = [replace(declared(of), kind="JSON") for of in (table("k c", "v"), table("k d", "v"))]
+    before = in_json[0]
+    assert log._with_known_key("data-ks.t", in_json[1]) is None, "there names are in the records"
