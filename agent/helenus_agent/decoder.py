@@ -41,7 +41,7 @@ from zlib import crc32
 
 from helenus_agent.segment import Corrupt
 from helenus_schemas.cql import CqlType
-from helenus_schemas.key import MAY_BE_EMPTY
+from helenus_schemas.cqlvalue import MAY_BE_EMPTY
 from helenus_schemas.table import Table
 from helenus_schemas.transcode import encoder
 
@@ -159,8 +159,10 @@ def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = Fals
 
 
 def _part(t: CqlType, encoded: bool, clustering: bool) -> Part:
-    # Of equal clustering values of these types there are several forms, and `encode` makes them one.
-    form = _OTHER if clustering and t.name in ("varint", "float", "double") else _FORMS.get(t.name, _OTHER)
+    # Of equal clustering values of these types there are several forms, and `encode` makes them one; in a partition key
+    # it refuses booleans that are no 0 or 1.
+    others = ("varint", "float", "double") if clustering else ("boolean",)
+    form = _OTHER if t.name in others else _FORMS.get(t.name, _OTHER)
     width = t.width or _WIDTHS.get(t.name, 0)
     hollow = t.name not in MAY_BE_EMPTY
     if form == _OTHER:

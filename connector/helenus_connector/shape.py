@@ -20,9 +20,9 @@ from helenus_connector.reread import Image
 from helenus_schemas import avro, jsonform, transcode
 from helenus_schemas.change import Bound, decode, unframed
 from helenus_schemas.cql import CqlType
-from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, has_hollow
+from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, MAY_BE_EMPTY, has_untold
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import MAY_BE_EMPTY, Key, KeyCodec
+from helenus_schemas.key import Key, KeyCodec
 from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Headers, Schemas
 
@@ -153,10 +153,12 @@ class RowShape:
             yield Image(tuple(values), image.write_time), _left_out(left_out)
 
     def _tellable(self, image: Image) -> tuple[Image, list[str]]:
-        """The image without the columns that hold an element of no bytes, which no collection can tell; their names."""
+        """The image without the columns that hold what no record tells, see `has_untold`, and their names."""
         columns = avro.value_columns(self._table)
-        left_out = {c.name for c, v in zip(columns, image.values, strict=True) if v and has_hollow(c.type, v)}
-        values = tuple(None if c.name in left_out else v for c, v in zip(columns, image.values, strict=True))
+        kept = len(avro.never_null(self._table))
+        pairs = list(zip(columns, image.values, strict=True))
+        left_out = {c.name for c, v in pairs[kept:] if v and has_untold(c.type, v)}
+        values = tuple(None if c.name in left_out else v for c, v in pairs)
         return Image(values, image.write_time), [c.name for c in columns if c.name in left_out]
 
     def _common_headers(self, write_time: int | None, event: bytes | None) -> list[tuple[str, bytes]]:
@@ -169,8 +171,7 @@ class RowShape:
 
     def _limit(self, bound: Bound) -> bytes:
         """A bound as JSON: `{"inclusive": true, "values": {"column": value, ...}}`."""
-        columns = self._table.clustering[: len(bound.values)]
-        values = jsonform.objects([c.name for c in columns], [c.type for c in columns])(bound.values)
+        values = _object(self._table.clustering[: len(bound.values)])(bound.values)
         return f'{{"inclusive":{"true" if bound.inclusive else "false"},"values":{values}}}'.encode()
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
@@ -237,8 +238,8 @@ def declared(table: Table, settings: ConnectorSettings) -> Schemas:
         return Schemas(*schemas(table, settings))
     whole = settings.output_format == "json"
     try:
-        value = avro.text(avro.json_schema(table, (*table.primary_key, *table.values) if whole else None))
-        return Schemas(None if whole else avro.text(avro.json_schema(table, table.primary_key)), value, "JSON")
+        value = avro.text(avro.json_schema(table, "row" if whole else "value"))
+        return Schemas(None if whole else avro.text(avro.json_schema(table, "key", settings.key_compat)), value, "JSON")
     except ValueError as error:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
@@ -254,8 +255,11 @@ def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, 
     def truncation() -> bytes:
         return _frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
 
-    frames = _frame(registry.keep(f"{topic}-key", key, value)), _frame(registry.register(f"{topic}-value", value))
-    return _Avro(table, settings, *frames, truncation)
+    key_frame = _frame(registry.keep(f"{topic}-key", key, value))
+    # A value by the key's schema keeps it as the key does: a column that is not nullable cannot get another name.
+    keeps = bool(avro.never_null(table))
+    shown_by = registry.keep(f"{topic}-value", value, value) if keeps else registry.register(f"{topic}-value", value)
+    return _Avro(table, settings, key_frame, _frame(shown_by), truncation)
 
 
 def _frame(schema: int) -> bytes:
@@ -281,8 +285,8 @@ class _Avro:
         self._recode = _recode(table, settings)
         columns = avro.value_columns(table)
         never_null = avro.never_null(table)
-        self._never_null = [transcode.plain(c.type) for c in never_null]
-        self._encode = transcode.optionals([c.type for c in columns[len(never_null) :]])
+        self._never_null = [transcode.plain(c.type, key=True) for c in never_null]
+        self._encode = transcode.optionals([c.type for c in columns[len(never_null) :]], key=not table.values)
 
     def key(self, key: bytes) -> bytes:
         return self._key_frame + (self._recode(key) if self._recode else key)
@@ -339,4 +343,6 @@ def _recode(table: Table, settings: ConnectorSettings) -> Callable[[bytes], byte
 
 
 def _object(columns: Sequence[Column], datastax: bool = False) -> Callable[[Sequence[bytes | None]], str]:
-    return jsonform.objects([c.name for c in columns], [c.type for c in columns], datastax=datastax)
+    """An object of columns, those of the key first."""
+    keys = sum(c.kind in ("partition_key", "clustering") for c in columns)
+    return jsonform.objects([c.name for c in columns], [c.type for c in columns], keys=keys, datastax=datastax)

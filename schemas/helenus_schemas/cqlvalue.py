@@ -14,12 +14,18 @@ from helenus_schemas.cql import CqlType
 EMPTY_IS_A_VALUE = frozenset(("ascii", "text", "blob", "tuple", "udt"))
 """Types of which no bytes at all are a value like another. CQL allows them for most others too, where they mean little:
 records show those as null."""
+MAY_BE_EMPTY = EMPTY_IS_A_VALUE | {"varint"}
+"""Types of which no bytes have a form in keys."""
 
 _SIZE = struct.Struct(">i").unpack_from
 
 
 class Malformed(ValueError):
     """Bytes that are no value of their type."""
+
+
+class NullElement(Malformed):
+    """A collection with an element that is null. Cassandra takes one that is bound so."""
 
 
 def elements(data: bytes) -> list[bytes]:
@@ -47,6 +53,8 @@ def _counted(data: bytes, each: int) -> list[bytes]:
             start = end + 4
             end = start + _SIZE(data, end)[0]
             if not start <= end <= most:
+                if end < start:
+                    raise NullElement("an element that is null")
                 raise Malformed(f"an element of {end - start} bytes with {most - start} left")
             parts.append(data[start:end])
     except struct.error:
@@ -95,22 +103,38 @@ def vector(data: bytes, width: int, dimension: int) -> list[bytes]:
     return parts
 
 
-def has_hollow(t: CqlType, data: bytes) -> bool:
-    """Whether a value's elements, however deep, have one of no bytes of a type that has none. CQL allows that."""
-    if t.name in ("list", "set"):
-        return _any_hollow((t.args[0], part) for part in elements(data))
-    if t.name == "map":
-        return _any_hollow((a, part) for entry in entries(data) for a, part in zip(t.args, entry, strict=True))
-    if t.name == "vector":
-        return _any_hollow((t.args[0], part) for part in vector(data, t.args[0].width, t.dimension))
-    if t.name in ("tuple", "udt"):
-        # A field of no bytes is null.
-        return any(part and has_hollow(a, part) for a, part in zip(t.args, fields(data, len(t.args)), strict=False))
+def has_untold(t: CqlType, data: bytes) -> bool:
+    """Whether a value that CQL allows has, however deep, something that records cannot tell.
+
+    That is an element of a collection that is null, or of no bytes and a type that has none, and text that is no UTF-8.
+    """
+    try:
+        if t.name in ("ascii", "text"):
+            return not _is_utf8(data)
+        if t.name in ("list", "set"):
+            return _any_untold((t.args[0], part) for part in elements(data))
+        if t.name == "map":
+            return _any_untold((a, part) for entry in entries(data) for a, part in zip(t.args, entry, strict=True))
+        if t.name == "vector":
+            return _any_untold((t.args[0], part) for part in vector(data, t.args[0].width, t.dimension))
+        if t.name in ("tuple", "udt"):
+            # A field of no bytes is null.
+            return any(part and has_untold(a, part) for a, part in zip(t.args, fields(data, len(t.args)), strict=False))
+    except NullElement:
+        return True
     return False
 
 
-def _any_hollow(parts: Iterable[tuple[CqlType, bytes]]) -> bool:
-    return any(has_hollow(t, part) if part else t.name not in EMPTY_IS_A_VALUE for t, part in parts)
+def _any_untold(parts: Iterable[tuple[CqlType, bytes]]) -> bool:
+    return any(has_untold(t, part) if part else t.name not in EMPTY_IS_A_VALUE for t, part in parts)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def duration(data: bytes) -> tuple[int, int, int]:

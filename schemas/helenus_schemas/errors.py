@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     BROKER_UNREACHABLE = "broker-unreachable"
     BROKER_REFUSED = "broker-refused"
     APPEND_FAILED = "append-failed"
+    TOPIC_MISSING = "topic-missing"
     PARTITIONS_CHANGED = "partitions-changed"
     OFFSETS_LOST = "offsets-lost"
     RECORD_TOO_LARGE = "record-too-large"
@@ -89,6 +90,11 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.APPEND_FAILED: Policy(
         Action.RETRY, "check the broker's log; nothing is marked as done until it is acknowledged"
+    ),
+    Kind.TOPIC_MISSING: Policy(
+        Action.RETRY,
+        "if somebody deleted it: agents and workers make their topics again by themselves; what was in it is gone, so "
+        "copy the table anew",
     ),
     Kind.PARTITIONS_CHANGED: Policy(
         Action.STOP,

@@ -4,72 +4,91 @@ Numbers stand for what Avro has as numbers: a date is days, a timestamp ms, both
 uuid and inet are text, blob and varint base64, a decimal `{"bigint":base64,"scale":n}`, a duration its three parts.
 Tuples and UDTs are objects without their null fields, maps are objects too. What JSON has no number for is text: "NaN",
 "Infinity", "-Infinity". No bytes are null, as in the Avro of data records, unless they are a value of their type.
+
+In the form of a `key` other keys are other text: a varint of no bytes is "", and of text that is no UTF-8 each byte
+that is none is a lone surrogate, `\\udc80` to `\\udcff`. Elsewhere such text is refused.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring, encode_basestring_ascii
 
 from helenus_schemas.cql import CqlType
-from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, Malformed, duration, elements, entries, fields, vector
-from helenus_schemas.text import as_double, as_text, float_text, spelled
+from helenus_schemas.cqlvalue import (
+    EMPTY_IS_A_VALUE,
+    MAY_BE_EMPTY,
+    Malformed,
+    duration,
+    elements,
+    entries,
+    fields,
+    vector,
+)
+from helenus_schemas.text import as_double, as_long, as_text, float_text, inet, spelled
 
 Encode = Callable[[bytes], str]
 
 
-def map_key(t: CqlType) -> Encode:
+def map_key(t: CqlType, key: bool = False) -> Encode:
     """A function from a map key's CQL bytes to its text: a scalar's text form, of other types their JSON.
 
     Raises ValueError for a type that has neither; the function raises Malformed.
     """
-    form = as_text(t) or encoder(t)
+    form = as_text(t) or encoder(t, key)
+    empty_too = key and t.name == "varint"
 
     def encode(data: bytes) -> str:
         try:
-            return form(data)
+            return "" if empty_too and not data else form(data)
         except (struct.error, ValueError) as error:
             raise Malformed(f"a map's key: {error}") from None
 
     return encode
 
 
-def encoder(t: CqlType) -> Encode:
+def encoder(t: CqlType, key: bool = False) -> Encode:
     """A function from a value's CQL bytes to JSON; it raises ValueError or struct.error on bytes that are no value.
 
     Raises ValueError for a type without JSON form.
     """
     if t.told:
         return _told(t)
+    if key and t.name in _IN_KEYS:
+        return _IN_KEYS[t.name]
     if t.name in _SCALARS:
         return _SCALARS[t.name]
     if t.name in ("list", "set"):
-        return _array(encoder(t.args[0]), elements)
+        return _array(encoder(t.args[0], key), elements)
     if t.name == "vector":
         width, dimension = t.args[0].width, t.dimension
-        return _array(encoder(t.args[0]), lambda data: vector(data, width, dimension))
+        return _array(encoder(t.args[0], key), lambda data: vector(data, width, dimension))
     if t.name == "map":
-        return _map(t.args[0], encoder(t.args[1]))
+        return _map(t.args[0], encoder(t.args[1], key), key)
     if t.name == "tuple":
-        return _record([f"index_{i}" for i in range(len(t.args))], t.args)
+        return _record([f"index_{i}" for i in range(len(t.args))], t.args, key)
     if t.name == "udt":
-        return _record(t.fields, t.args)
+        return _record(t.fields, t.args, key)
     raise ValueError(f"the type {t} has no JSON form")
 
 
 def objects(
-    names: Sequence[str], types: Sequence[CqlType], nulls: bool = True, datastax: bool = False
+    names: Sequence[str], types: Sequence[CqlType], nulls: bool = True, keys: int = 0, datastax: bool = False
 ) -> Callable[[Sequence[bytes | None]], str]:
     """As `encoder`, for values of several types: an object of them, with its nulls or without.
 
-    None is null; so are no bytes, unless they are a value of their type. `datastax`: in that form of keys.
+    None is null; so are no bytes, unless they are a value of their type. The first `keys` are in the form of a key;
+    `datastax`: in that form of keys.
     """
     members = [
-        (f"{encode_basestring(name)}:", _datastax(t) if datastax else encoder(t), t.name in EMPTY_IS_A_VALUE)
-        for name, t in zip(names, types, strict=True)
+        (
+            f"{encode_basestring(name)}:",
+            _datastax(t) if datastax else encoder(t, i < keys),
+            t.name in (MAY_BE_EMPTY if i < keys else EMPTY_IS_A_VALUE),
+        )
+        for i, (name, t) in enumerate(zip(names, types, strict=True))
     ]
 
     def encode(values: Sequence[bytes | None]) -> str:
@@ -87,24 +106,27 @@ def _datastax(t: CqlType) -> Encode:
         return lambda data: str(int.from_bytes(data, "big"))
     if t.name == "time":
         return lambda data: str(int.from_bytes(data, "big") // 1000)
-    return encoder(t)
+    return encoder(t, key=True)
 
 
 def _told(t: CqlType) -> Encode:
-    """A decimal or varint in the form that was asked for. JSON's numbers are of any length."""
+    """A decimal or varint in the form that was asked for."""
     text = as_text(t)
     assert text is not None
     if t.told == "double":
         return lambda data: _quoted(spelled(as_double(data)))
-    return (lambda data: f'"{text(data)}"') if t.told == "string" else text
+    return (lambda data: f'"{text(data)}"') if t.told == "string" else lambda data: str(as_long(data))
 
 
 def _string(data: bytes) -> str:
+    return encode_basestring(data.decode())
+
+
+def _any_string(data: bytes) -> str:
     try:
         return encode_basestring(data.decode())
     except UnicodeDecodeError:
-        # Cassandra takes lone surrogates; JSON can tell them by escapes alone.
-        return encode_basestring_ascii(data.decode("utf-8", "surrogatepass"))
+        return encode_basestring_ascii(data.decode("utf-8", "surrogateescape"))
 
 
 def _number(code: str, offset: int = 0) -> Encode:
@@ -164,7 +186,7 @@ _SCALARS: dict[str, Encode] = {
     "text": _string,
     "blob": _base64,
     "varint": _varint,
-    "inet": lambda data: f'"{ipaddress.ip_address(data)}"',
+    "inet": lambda data: f'"{inet(data)}"',
     "boolean": _boolean,
     "tinyint": _number("b"),
     "smallint": _number("h"),
@@ -181,20 +203,21 @@ _SCALARS: dict[str, Encode] = {
     "decimal": _decimal,
     "duration": _duration,
 }
+_IN_KEYS: dict[str, Encode] = {"ascii": _any_string, "text": _any_string, "varint": _base64}
 
 
 def _array(item: Encode, parts_of: Callable[[bytes], list[bytes]]) -> Encode:
     return lambda data: f"[{','.join([item(part) for part in parts_of(data)])}]"
 
 
-def _map(t: CqlType, value: Encode) -> Encode:
-    key = map_key(t)
-    name = _string if t.name in ("ascii", "text") else lambda data: encode_basestring(key(data))
+def _map(t: CqlType, value: Encode, key: bool) -> Encode:
+    text = map_key(t, key)
+    name = encoder(t, key) if t.name in ("ascii", "text") else lambda data: encode_basestring(text(data))
     return lambda data: f"{{{','.join([f'{name(k)}:{value(v)}' for k, v in entries(data)])}}}"
 
 
-def _record(names: Sequence[str], types: Sequence[CqlType]) -> Encode:
-    encode = objects(names, types, nulls=False)
+def _record(names: Sequence[str], types: Sequence[CqlType], key: bool) -> Encode:
+    encode = objects(names, types, nulls=False, keys=len(types) if key else 0)
     most = len(types)
 
     def encode_record(data: bytes) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain, combinations_with_replacement, islice
 from typing import Literal
 
 from helenus_schemas.cql import CqlType
-from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, Malformed
+from helenus_schemas.cqlvalue import MAY_BE_EMPTY, Malformed
 from helenus_schemas.from_avro import NUMBERS, Decode, decoder, number
 from helenus_schemas.from_avro import nullable as read_nullable
 from helenus_schemas.table import Column, Table
@@ -22,9 +24,7 @@ In Avro a clustering value of no bytes, of a type that has none, is null too: wh
 Compat = Literal["exact", "datastax"]
 """The form of a key: `exact`, or DataStax's, with tinyint and smallint unsigned and a time in µs."""
 
-
-MAY_BE_EMPTY = EMPTY_IS_A_VALUE | {"varint"}
-"""Types of which no bytes have an Avro form in keys."""
+_FORMER = 256  # ways in which types may have had fewer fields
 
 
 class KeyCodec:
@@ -62,12 +62,7 @@ class KeyCodec:
         """
         if foreign:
             return self.encode(self._theirs.decode(data))
-        if self._grows:
-            try:
-                self.decode(data)
-            except Malformed as error:
-                return self._of_before(data, error)
-        return data
+        return self._of_now(data) if self._grows else data
 
     def microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
         """First and last clustering values of what a key of DataStax's may stand for: a time holds 1000 ns.
@@ -89,15 +84,25 @@ class KeyCodec:
 
     @cached_property
     def _before(self) -> list[KeyCodec]:
-        return [KeyCodec(table) for table in _before(self._table)]
+        return [KeyCodec(table) for table in islice(_before(self._table), _FORMER)]
 
-    def _of_before(self, data: bytes, error: Malformed) -> bytes:
-        for codec in self._before:
+    def _of_now(self, data: bytes) -> bytes:
+        """Bytes of before may happen to be a key of now, but hardly one without gaps: so those come last."""
+        gapped: bytes | None = None
+        for codec in chain((self,), self._before):
             try:
-                return self.encode(codec.decode(data))
+                key = codec.decode(data)
+                found = data if codec is self else self.encode(key)
             except Malformed:
                 continue
-        raise error
+            if not self._has_gap(key):
+                return found
+            gapped = gapped or found
+        return gapped or self.encode(self.decode(data))  # which raises
+
+    def _has_gap(self, key: Key) -> bool:
+        """Whether clustering values are null beside others, as a row's are only where they have no bytes."""
+        return None in key and any(value is not None for value in key[self.partition_columns :])
 
     def decode(self, data: bytes) -> Key:
         """The key of an event. Raises Malformed if the bytes are no key of this table."""
@@ -120,7 +125,8 @@ class KeyCodec:
 
 def _has_one_form(t: CqlType) -> bool:
     """Whether equal clustering values of a type have equal bytes."""
-    return t.name not in ("decimal", "varint", "float", "double", "tuple", "udt") and all(map(_has_one_form, t.args))
+    several = ("boolean", "decimal", "varint", "float", "double", "tuple", "udt")
+    return t.name not in several and all(map(_has_one_form, t.args))
 
 
 def _unless_empty(encode: Encode) -> Optional:
@@ -133,12 +139,14 @@ def _may_grow(t: CqlType) -> bool:
 
 
 def _before(table: Table) -> Iterator[Table]:
-    """The table as it may have been: each type in its key with fewer fields, one type at a time."""
-    types = {t.label: len(t.fields) for c in table.primary_key for t in _walk(c.type) if t.name == "udt"}
-    for label, fields in types.items():
-        for count in range(fields - 1, 0, -1):
-            columns = (replace(c, type=_cut(c.type, label, count)) for c in table.columns)
-            yield replace(table, columns=tuple(columns))
+    """The table as it may have been: types in its key with fewer fields, those that miss the fewest first."""
+    most = {t.label: len(t.fields) - 1 for c in table.primary_key for t in _walk(c.type) if len(t.fields) > 1}
+    for missing in range(1, sum(most.values()) + 1):
+        for labels in combinations_with_replacement(most, missing):
+            cuts = Counter(labels)
+            if all(most[label] >= count for label, count in cuts.items()):
+                columns = (replace(c, type=_cut(c.type, cuts)) for c in table.columns)
+                yield replace(table, columns=tuple(columns))
 
 
 def _walk(t: CqlType) -> Iterator[CqlType]:
@@ -147,10 +155,11 @@ def _walk(t: CqlType) -> Iterator[CqlType]:
         yield from _walk(arg)
 
 
-def _cut(t: CqlType, label: str, count: int) -> CqlType:
-    """A type in which the user-defined one of this name has its first fields alone."""
-    args = tuple(_cut(a, label, count) for a in t.args)
-    if t.name == "udt" and t.label == label:
+def _cut(t: CqlType, cuts: Mapping[str, int]) -> CqlType:
+    """A type in which user-defined ones are without so many of their last fields, by name."""
+    args = tuple(_cut(a, cuts) for a in t.args)
+    if t.name == "udt":
+        count = len(args) - cuts.get(t.label, 0)
         return replace(t, args=args[:count], fields=t.fields[:count])
     return replace(t, args=args) if args else t
 

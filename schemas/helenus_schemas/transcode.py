@@ -6,19 +6,30 @@ cannot hold it. Sources: Cassandra's native protocol v4/v5 section 6 (CQL), Avro
 
 There are two forms of a value. The *exact* one (`encoder`) is a key's: it is read back (`from_avro`) to the same bytes,
 so what has no exact form is refused. The one of data records (`plain`, `optionals`) shows a value as sinks take it:
-text keys in every map, and null for a value of no bytes of a type that has none, which CQL allows.
+text keys in every map, null for a value of no bytes of a type that has none, which CQL allows, and no text that is no
+UTF-8, which Cassandra takes and many readers do not. The exact form has such text as it is, and so has a column of the
+`key` where data records show that among their values.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from helenus_schemas.cql import CqlType
-from helenus_schemas.cqlvalue import EMPTY_IS_A_VALUE, Malformed, duration, elements, entries, fields, vector
+from helenus_schemas.cqlvalue import (
+    EMPTY_IS_A_VALUE,
+    MAY_BE_EMPTY,
+    Malformed,
+    duration,
+    elements,
+    entries,
+    fields,
+    vector,
+)
 from helenus_schemas.jsonform import map_key
-from helenus_schemas.text import as_double, as_text
+from helenus_schemas.text import as_double, as_long, as_text, inet
 
 Encode = Callable[[bytes], bytes]
 Optional = Callable[["bytes | None"], bytes]
@@ -65,6 +76,14 @@ def _sized(data: bytes) -> bytes:
     return (_LAST[2 * size] if size < 0x2000 else long_bytes(size)) + data
 
 
+def _utf8(data: bytes) -> bytes:
+    if not data.isascii():
+        data.decode()
+    # As _sized: a call is half the cost.
+    size = len(data)
+    return (_LAST[2 * size] if size < 0x2000 else long_bytes(size)) + data
+
+
 def _number(width: int, code: str, offset: int = 0) -> Encode:
     unpack = struct.Struct(f">{code}").unpack
 
@@ -94,6 +113,12 @@ def _boolean(data: bytes) -> bytes:
     return b"\1" if data != b"\0" else b"\0"
 
 
+def _exact_boolean(data: bytes) -> bytes:
+    if data not in (b"\0", b"\1"):
+        raise Malformed(f"a boolean of the bytes {data.hex()} where 00 and 01 are exact")
+    return data
+
+
 def _not(width: int, data: bytes) -> Malformed:
     return Malformed(f"{len(data)} bytes where {width} are a value")
 
@@ -101,7 +126,7 @@ def _not(width: int, data: bytes) -> Malformed:
 def _inet(data: bytes) -> bytes:
     if len(data) not in (4, 16):
         raise Malformed(f"an inet of {len(data)} bytes")
-    return _sized(str(ipaddress.ip_address(data)).encode())
+    return _sized(inet(data).encode())
 
 
 def _uuid(data: bytes) -> bytes:
@@ -164,14 +189,9 @@ def _told(t: CqlType) -> Encode:
     assert text is not None
     if t.told == "string":
         return _text(text)
-    return _long if t.told == "long" else lambda data: struct.pack("<d", as_double(data))
-
-
-def _long(data: bytes) -> bytes:
-    value = int.from_bytes(data, "big", signed=True)
-    if not data or not -1 << 63 <= value < 1 << 63:
-        raise Malformed(f"a varint of {len(data)} bytes where varint.handling.mode=long takes 8; string takes any")
-    return long_bytes(value)
+    if t.told == "long":
+        return lambda data: long_bytes(as_long(data))
+    return lambda data: struct.pack("<d", as_double(data))
 
 
 def _duration(data: bytes) -> bytes:
@@ -206,34 +226,37 @@ _ONE_FORM: dict[str, Encode] = {
     "float": _one_nan(4, 0x7F80_0000),
     "double": _one_nan(8, 0x7FF0_0000_0000_0000),
 }
-"""Clustering values of types that have several forms of what Cassandra's comparison holds for equal."""
+"""Clustering values of types that have several forms of what Cassandra's comparison holds for equal, as boolean has."""
 
 
 def encoder(t: CqlType, clustering: bool = False) -> Encode:
     """A function from a value's CQL bytes to its exact Avro bytes; it raises ValueError on bytes that have none.
 
     Values that Cassandra's comparison holds for equal are one `clustering` key, and told alike: decimals of different
-    scale, varints with bytes that add nothing, NaNs, a tuple with fewer fields than its type and the one with nulls for
-    them. In a partition key they are two, and such a tuple has no exact form. Raises ValueError for a type without Avro
-    form.
+    scale, varints with bytes that add nothing, NaNs, booleans other than 0, a tuple with fewer fields than its type and
+    the one with nulls for them. In a partition key they are two, and such a tuple has no exact form, nor has a boolean
+    other than 0 and 1. Raises ValueError for a type without Avro form.
     """
     if clustering:
-        return _encoder(t, _padded)
+        return _encoder(t, _CLUSTERING)
     # A key's varint of no bytes comes back as it was: Avro's bytes are the same.
-    return _sized if t.name == "varint" else _encoder(t, _whole)
+    return _sized if t.name == "varint" else _encoder(t, _PARTITION)
 
 
-def plain(t: CqlType) -> Encode:
-    """A function from CQL bytes to Avro bytes as data records show them; raises as `encoder`'s does."""
-    return _encoder(t, None)
+def plain(t: CqlType, key: bool = False) -> Encode:
+    """A function from CQL bytes to Avro bytes as data records show them, of columns of a `key` or others; raises as
+    `encoder`'s does.
+    """
+    return _encoder(t, _KEY_SHOWN if key else _SHOWN)
 
 
-def optionals(types: Sequence[CqlType]) -> Callable[[Sequence[bytes | None]], bytes]:
+def optionals(types: Sequence[CqlType], key: bool = False) -> Callable[[Sequence[bytes | None]], bytes]:
     """As `plain`, for values of several types: each goes to the union of null and its type.
 
     None is null; so are no bytes, unless they are a value of their type.
     """
-    items = [(plain(t), t.name in EMPTY_IS_A_VALUE) for t in types]
+    empty_ones = MAY_BE_EMPTY if key else EMPTY_IS_A_VALUE
+    items = [(plain(t, key), t.name in empty_ones) for t in types]
 
     def encode(values: Sequence[bytes | None]) -> bytes:
         return b"".join(
@@ -269,25 +292,42 @@ def _padded(parts: list[bytes | None], most: int) -> list[bytes | None]:
     return _whole(parts + [None] * (most - len(parts)), most)
 
 
-def _encoder(t: CqlType, exact: _Exact | None) -> Encode:
-    if exact is _padded and t.name in _ONE_FORM:
-        return _ONE_FORM[t.name]
+class _Form(NamedTuple):
+    """How values go to Avro: `own` encoders of scalars, where they are not those of `_SCALARS`.
+
+    `exact`: what becomes of a tuple's fields, None where values are shown. `key`: they are of a column of the key.
+    """
+
+    own: Mapping[str, Encode]
+    exact: _Exact | None = None
+    key: bool = True
+
+
+_PARTITION = _Form({"boolean": _exact_boolean}, _whole)
+_CLUSTERING = _Form(_ONE_FORM, _padded)
+_SHOWN = _Form({"ascii": _utf8, "text": _utf8}, key=False)
+_KEY_SHOWN = _Form({"varint": _sized})
+
+
+def _encoder(t: CqlType, form: _Form) -> Encode:
     if t.told:
         return _told(t)
     if t.name in _SCALARS:
-        return _SCALARS[t.name]
+        return form.own.get(t.name, _SCALARS[t.name])
     if t.name in ("list", "set"):
-        return _array(_encoder(t.args[0], exact), elements)
+        return _array(_encoder(t.args[0], form), elements)
     if t.name == "vector":
         width, dimension = t.args[0].width, t.dimension
-        return _array(_encoder(t.args[0], exact), lambda data: vector(data, width, dimension))
+        return _array(_encoder(t.args[0], form), lambda data: vector(data, width, dimension))
     if t.name == "map":
         # Avro's map has text for keys; an exact one of another kind is an array of records, bytes for bytes the same.
         key = t.args[0]
-        text = exact is None and key.name not in ("ascii", "text")
-        return _map(_text(map_key(key)) if text else _encoder(key, exact), _encoder(t.args[1], exact))
+        text = form.exact is None and key.name not in ("ascii", "text")
+        return _map(_text(map_key(key, form.key)) if text else _encoder(key, form), _encoder(t.args[1], form))
     if t.name in ("udt", "tuple"):
-        return _exact_record([nullable(_encoder(a, exact)) for a in t.args], exact) if exact else _record(t.args)
+        if form.exact is None:
+            return _record(t.args, form.key)
+        return _exact_record([nullable(_encoder(a, form)) for a in t.args], form.exact)
     raise ValueError(f"the type {t} has no Avro form")
 
 
@@ -315,9 +355,9 @@ def _map(key: Encode, value: Encode) -> Encode:
     return encode
 
 
-def _record(types: Sequence[CqlType]) -> Encode:
+def _record(types: Sequence[CqlType], key: bool) -> Encode:
     """A UDT or tuple: fields that an older version of the type did not have are missing at the end, and null."""
-    encode = optionals(types)
+    encode = optionals(types, key)
     most = len(types)
 
     def encode_record(data: bytes) -> bytes:

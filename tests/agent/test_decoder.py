@@ -242,6 +242,19 @@ def test_a_key_that_is_no_value_of_its_type_is_skipped(decoder: ModuleType) -> N
     assert batch.problems == []
 
 
+def test_booleans_that_are_neither_0_nor_1(decoder: ModuleType) -> None:
+    """For a partition key's token they are others, for clustering they are true."""
+    clustering = table_of("t", "pk int pk, ck boolean ck, v int")
+    row = Row((b"\2",), {"v": Cell(b"1234")}, time=T)
+    batch = decode(decoder, [mutation(Update(clustering, KEY, [row]))], clustering)
+    assert [change[2] for change in batch.changes] == [KeyCodec(clustering).encode((KEY, b"\1"))]
+    partition = table_of("t", "pk boolean pk, v int")
+    updates = [mutation(Update(partition, pk, [Row((), {"v": Cell(b"1234")}, time=T)])) for pk in (b"\2", b"\1", b"\0")]
+    batch = decode(decoder, updates, partition)
+    assert batch.skipped == ["malformed_key"]
+    assert [change[2] for change in batch.changes] == [KeyCodec(partition).encode((pk,)) for pk in (b"\1", b"\0")]
+
+
 def test_clustering_values_of_no_bytes_are_null(decoder: ModuleType) -> None:
     """Those that have them as a value keep them."""
     table = table_of("t", "pk int pk, a int ck, b text ck, c varint ck, d uuid ck, v int")

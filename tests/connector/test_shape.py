@@ -146,6 +146,15 @@ def test_where_topics_keep_schemas_records_have_no_frames(form: str) -> None:
     assert shape.truncation(5).value is None
 
 
+def test_a_schema_of_json_has_times_of_keys_as_they_are() -> None:
+    of = table(("v", "time"), keys=[("pk", "int"), ("t", "time")])
+    for form, unit in (("exact", "cql_time"), ("datastax", "time-micros")):
+        shape = RowShape(of, settings(output_format="key-value-json", key_compat=form), None)
+        assert shape.schemas is not None
+        key, value = (json.loads(text or "")["fields"][-1]["type"] for text in (shape.schemas.key, shape.schemas.value))
+        assert [t[1]["logicalType"] for t in (key, value)] == [unit, "cql_time"]
+
+
 def test_a_schema_of_json_has_the_names_of_json() -> None:
     """Which are CQL's; Avro forbids some."""
     odd = table(("my col", "int"))
@@ -296,6 +305,47 @@ def test_what_a_mode_cannot_hold() -> None:
     assert registry.read(record.value) == {"v": str(BIG), "d": float("inf")}
 
 
+@pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
+def test_a_varint_beyond_64_bits_is_no_long(form: str) -> None:
+    of = table(("v", "varint"))
+    given = {"varint_handling_mode": "long", "output_format": form}
+    least, beyond = (n.to_bytes(9, "big", signed=True) for n in (-(1 << 63), 1 << 63))
+    assert made(shown(of, settings(**given)), (least,), KEY, **given).value
+    with pytest.raises(HelenusError, match=r"a varint of 9 bytes.*string takes any.*column v"):
+        made(shown(of, settings(**given)), (beyond,), KEY, **given)
+
+
+@pytest.mark.parametrize("modes", [{}, {"decimal_handling_mode": "string"}, {"decimal_handling_mode": "double"}])
+@pytest.mark.parametrize("kind", ["{}", "frozen<list<{}>>", "tuple<{}>"])
+def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str, str]) -> None:
+    """The schema that a topic on Pulsar has says of each what it is."""
+    price = CqlType("udt", (parse("decimal"), parse("int")), label="price", fields=("d", "n"))
+    t = parse(kind.format("frozen<price>"), {"price": price})
+    of = Table(
+        "ks1",
+        "table1",
+        uuid.UUID(int=1),
+        (
+            Column("pk", t, "partition_key", 0),
+            Column("v", t),
+            Column("w", parse("frozen<list<frozen<price>>>", {"price": price})),
+        ),
+    )
+    one = b"".join(int32(len(part)) + part for part in (DECIMAL, int32(1)))
+    whole = {"{}": one, "tuple<{}>": int32(len(one)) + one}.get(kind, int32(1) + int32(len(one)) + one)
+    given = settings(output_format="json", **modes)
+    shape = RowShape(shown(of, given), given, None)
+    record = shape.row(KeyCodec(of).encode((whole,)), Image((whole, int32(1) + int32(len(one)) + one), 5), 5)
+    assert record.value is not None
+    assert shape.schemas is not None
+    told, schema = json.loads(record.value), fastavro.parse_schema(json.loads(shape.schemas.value))
+    exact = {"bigint": "/2o=", "scale": 2}
+    assert told["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
+    assert fastavro.validate(told, schema)
+    told["w"][0]["d"] = None if modes else "-1.50"
+    assert fastavro.validate(told, schema, raise_errors=False) == bool(modes)
+
+
 def test_a_number_of_many_digits_is_told() -> None:
     """Python by itself tells no int of more than 4300."""
     of = table(("m", "map<varint, int>"), ("v", "varint"))
@@ -310,6 +360,8 @@ def test_a_number_of_many_digits_is_told() -> None:
 
 
 HOLLOW = int32(1) + int32(0)  # a collection whose only element has no bytes
+NULL = b"\xff" * 4  # the length of an element that is null
+NUL = b"a\xc0\x80b"  # text that Cassandra takes, with a NUL as Java writes it: no UTF-8
 
 
 @pytest.mark.parametrize(
@@ -321,10 +373,23 @@ HOLLOW = int32(1) + int32(0)  # a collection whose only element has no bytes
         ("map<text, decimal>", int32(1) + int32(1) + b"x" + int32(0)),
         ("frozen<list<frozen<set<boolean>>>>", int32(1) + int32(len(HOLLOW)) + HOLLOW),
         ("tuple<int, frozen<list<inet>>>", b"\xff" * 4 + int32(len(HOLLOW)) + HOLLOW),
+        ("frozen<list<int>>", int32(2) + NULL + int32(4) + int32(7)),
+        ("frozen<list<text>>", int32(2) + int32(1) + b"x" + NULL),
+        ("frozen<map<int, text>>", int32(1) + int32(4) + int32(7) + NULL),
+        ("tuple<int, frozen<set<int>>>", b"\xff" * 4 + int32(8) + int32(1) + NULL),
+        ("frozen<list<frozen<set<boolean>>>>", int32(1) + int32(8) + int32(1) + NULL),
+        ("text", NUL),
+        ("text", b"\xed\xa0\x80"),  # half of a character
+        ("text", b"\xf7\xbf\xbf\xbf"),  # beyond what Unicode has
+        ("list<text>", int32(2) + int32(1) + b"x" + int32(len(NUL)) + NUL),
+        ("tuple<int, text>", b"\xff" * 4 + int32(len(NUL)) + NUL),
+        ("map<text, int>", int32(1) + int32(len(NUL)) + NUL + int32(4) + int32(7)),
+        ("map<frozen<tuple<text>>, int>", int32(1) + int32(len(NUL) + 4) + int32(len(NUL)) + NUL + int32(4) + int32(7)),
+        ("vector<text, 2>", b"\1a" + b"\4" + NUL),
     ],
 )
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
-def test_elements_of_no_bytes_leave_their_column_out(t: str, value: bytes, form: str) -> None:
+def test_what_no_record_tells_leaves_its_column_out(t: str, value: bytes, form: str) -> None:
     of = table(("a", t), ("b", "list<text>"), ("c", "int"), ("d", "list<int>"))
     record = made(of, (value, HOLLOW, b"", HOLLOW), KEY, output_format=form)
     plain = made(of, (None, HOLLOW, b"", None), KEY, output_format=form)
@@ -345,6 +410,80 @@ def test_clustering_values_of_no_bytes_are_null_and_told() -> None:
     gone = RowShape(of, settings(output_format="key-value-json"), Subjects()).row(encoded, None, None, values=key)
     assert (gone.key, gone.value) == (b'{"pk":7,"ck":null,"cl":""}', None)
     assert dict(gone.headers)["empty"] == b'["ck"]'
+
+
+VARINTS = [("a", "varint"), ("b", "varint")]
+
+
+@pytest.mark.parametrize("values", [[], [("v", "int")]])
+@pytest.mark.parametrize(("form", "empty"), [("key-value-avro", b""), ("key-value-json", ""), ("json", "")])
+def test_a_varint_of_no_bytes_in_a_key(form: str, empty: Any, values: list[tuple[str, str]]) -> None:
+    """It is told, unlike other values of no bytes: the row has another key than its partition."""
+    of, key, registry = table(*values, keys=VARINTS), (b"", b""), Subjects()
+    shape = RowShape(of, settings(output_format=form), registry)
+    row = shape.row(KeyCodec(of).encode(key), Image((int32(1),) if values else key, 5), 5, values=key)
+    partition = shape.row(KeyCodec(of).encode((b"", None)), None, 5, values=(b"", None))
+    read = registry.read if form == "key-value-avro" else json.loads
+    assert read(row.key) == {"a": empty, "b": empty}
+    assert read(partition.key) == {"a": empty, "b": None}
+    assert "empty" not in dict(row.headers)
+    shown = {**({} if values and form != "json" else read(row.key)), **({"v": 1} if values else {})}
+    assert read(row.value) == shown
+
+
+@pytest.mark.parametrize(
+    ("t", "value", "shown"),
+    [
+        ("frozen<list<varint>>", int32(1) + int32(0), [""]),
+        ("frozen<map<varint, varint>>", int32(1) + int32(0) * 2, {"": ""}),
+        ("tuple<varint, varint>", int32(0) * 2, {"index_0": "", "index_1": ""}),
+    ],
+)
+def test_a_varint_of_no_bytes_within_a_key(t: str, value: bytes, shown: Any) -> None:
+    of, key = table(keys=[("pk", "int"), ("ck", t)]), (int32(7), value)
+    text = made(of, key, key, output_format="key-value-json")
+    assert text.key == text.value
+    assert json.loads(text.key or b"")["ck"] == shown
+    registry = Subjects()
+    record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(key), Image(key, 5), 5)
+    assert record.value is not None
+    assert json.dumps(registry.read(record.value)["ck"], default=bytes.decode) == json.dumps(shown)
+    assert "left_out" not in dict(record.headers)
+
+
+TEXTS = (NUL, b"\xed\xa0\x80", b"\xed\xb3\x80\xed\xb2\x80", b"\xed\xa0\x80\xed\xb0\x80", "\U00010000".encode(), b"a")
+ONE = {
+    "text": lambda text: text,
+    "frozen<list<text>>": lambda text: int32(1) + int32(len(text)) + text,
+    "frozen<map<text, int>>": lambda text: int32(1) + int32(len(text)) + text + int32(4) + int32(7),
+    "frozen<map<frozen<tuple<text>>, int>>": lambda text: (
+        int32(1) + int32(len(text) + 4) + int32(len(text)) + text + int32(4) + int32(7)
+    ),
+    "tuple<text>": lambda text: int32(len(text)) + text,
+}
+
+
+@pytest.mark.parametrize("t", ONE)
+@pytest.mark.parametrize("values", [[], [("v", "int")]])
+@pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
+def test_keys_of_text_that_is_no_utf8_are_told(form: str, values: list[tuple[str, str]], t: str) -> None:
+    """Rows of other bytes have other keys, for who reads them too."""
+    of = table(*values, keys=[("pk", t), ("ck", t)])
+    keys = [(ONE[t](text), ONE[t](text)) for text in TEXTS]
+    records = [made(of, (int32(1),) if values else key, key, output_format=form) for key in keys]
+    assert all(dict(record.headers).keys() == {"schema_id", "writetime"} for record in records)
+    if form == "key-value-avro":
+        assert [record.key for record in records] == [b"\0\0\0\0\1" + KeyCodec(of).encode(key) for key in keys]
+    else:
+        assert len({repr(json.loads(record.key or b"")) for record in records}) == len(keys)
+    if not values:
+        assert len({record.value for record in records}) == len(keys)
+
+
+def test_bounds_of_text_that_is_no_utf8() -> None:
+    shape = RowShape(TWO, settings(), Subjects())
+    marker = shape.marker(KeyCodec(TWO).encode((KEY[0], None)), None, 5, None, (change.Bound(True, (NUL,)), None))
+    assert dict(marker.headers)["start"] == b'{"inclusive":true,"values":{"ck":"a\\udcc0\\udc80b"}}'
 
 
 def test_when_it_expires() -> None:

@@ -15,7 +15,7 @@ from cassandra import cqltypes, util
 from hypothesis import strategies as st
 
 from helenus_schemas.cql import CqlType
-from helenus_schemas.names import avro_names
+from helenus_schemas.names import avro_name
 from helenus_schemas.text import as_text, float_text
 
 DRIVER = {
@@ -163,8 +163,7 @@ def shown(t: CqlType, value: Any) -> Any:
         case "tuple":
             return {f"index_{i}": shown(a, v) for i, (a, v) in enumerate(zip(t.args, value, strict=True))}
         case "udt":
-            legal = avro_names(t.fields)
-            return {legal[f]: shown(a, v) for f, a, v in zip(t.fields, t.args, value, strict=True)}
+            return {avro_name(f): shown(a, v) for f, a, v in zip(t.fields, t.args, value, strict=True)}
         case "varint":
             return _unscaled(value)
         case "decimal":
@@ -178,7 +177,7 @@ def shown(t: CqlType, value: Any) -> Any:
         case "uuid" | "timeuuid":
             return str(value)
         case "inet":
-            return str(ipaddress.ip_address(value))
+            return _address(value)
     return value
 
 
@@ -233,7 +232,7 @@ def key_text(t: CqlType, value: Any) -> str:
             sign, digits, _ = Decimal(unscaled).as_tuple()
             return str(Decimal((sign, digits, -scale)))
         case "inet" | "uuid" | "timeuuid" | "tinyint" | "smallint" | "int" | "bigint" | "varint":
-            return str(ipaddress.ip_address(value)) if t.name == "inet" else str(value)
+            return _address(value) if t.name == "inet" else str(value)
     return json.dumps(in_json(t, value), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -244,6 +243,13 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other) or (one != one and other != other)
+
+
+def _address(value: str) -> str:
+    """As Python spelled it before 3.13."""
+    address = ipaddress.ip_address(value)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(address) if mapped is None else f"::ffff:{int(mapped) >> 16:x}:{int(mapped) & 0xFFFF:x}"
 
 
 def _parts(value: Decimal) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Text forms of scalars, against Python's own where it has one."""
 
 import datetime
+import ipaddress
 import math
 import struct
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helenus_schemas import from_avro, jsonform, transcode
 from helenus_schemas.cql import CqlType
 from helenus_schemas.text import as_text
 
@@ -61,6 +63,19 @@ def test_decimals(value: object) -> None:
 def test_floats_of_both_widths_are_spelled_alike(name: str, code: str) -> None:
     told = [form(name, struct.pack(code, value)) for value in (100, 1e10, 1e20, math.nan, math.inf, -math.inf)]
     assert told == ["100.0", "10000000000.0", "1e+20", "NaN", "Infinity", "-Infinity"]
+
+
+@pytest.mark.parametrize("last", ["01020304", "00000000", "0000ffff", "ffff0001"])
+def test_an_ipv4_address_in_ipv6_is_spelled_alike_by_every_python(monkeypatch: pytest.MonkeyPatch, last: str) -> None:
+    """A key has one form, whichever Python its writer runs on."""
+    data = bytes(10) + b"\xff\xff" + bytes.fromhex(last)
+    spelled = f"::ffff:{int(last[:4], 16):x}:{int(last[4:], 16):x}"
+    monkeypatch.setattr(ipaddress.IPv6Address, "__str__", lambda self: f"::ffff:{self.ipv4_mapped}")  # as 3.13 has it
+    t = CqlType("inet")
+    assert form("inet", data) == spelled
+    assert jsonform.encoder(t)(data) == f'"{spelled}"'
+    assert transcode.encoder(t)(data) == transcode.long_bytes(len(spelled)) + spelled.encode()
+    assert from_avro.decoder(t)(transcode.encoder(t)(data), 0)[0] == data
 
 
 def test_small_things() -> None:

@@ -6,6 +6,7 @@ Nested types at random: test_roundtrip.py.
 import datetime
 import io
 import ipaddress
+import json
 import struct
 import uuid
 from decimal import Decimal
@@ -219,6 +220,22 @@ def test_bytes_that_are_no_value_are_refused(t: str, raw: bytes) -> None:
     for encode in (encoder, plain, jsonform.encoder):
         with pytest.raises((ValueError, struct.error)):
             encode(parse(t))(raw)
+
+
+@given(st.binary(max_size=12))
+def test_text_that_is_no_utf8_is_a_keys_alone(data: bytes) -> None:
+    """A reader of a record finds text in it, whatever a table holds."""
+    text = CqlType("text")
+    assert encoder(text)(data) == plain(text, key=True)(data) == encoder(CqlType("blob"))(data)
+    assert json.loads(jsonform.encoder(text, key=True)(data)).encode("utf-8", "surrogateescape") == data
+    try:
+        told = data.decode()
+    except UnicodeDecodeError:
+        for encode in (plain, jsonform.encoder):
+            with pytest.raises(ValueError, match="utf-8"):
+                encode(text)(data)
+    else:
+        assert through_avro(text, data) == json.loads(jsonform.encoder(text)(data)) == told
 
 
 def test_what_would_not_come_back_is_no_key() -> None:

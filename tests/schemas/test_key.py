@@ -1,0 +1,89 @@
+"""Keys of events: written in several forms of equal values, or when their types had fewer fields."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import uuid
+
+import pytest
+
+from helenus_schemas import key as keys
+from helenus_schemas.cql import CqlType, parse
+from helenus_schemas.cqlvalue import Malformed
+from helenus_schemas.key import KeyCodec
+from helenus_schemas.table import Column, Table
+
+ONE = b"\0\0\0\1"
+
+
+def udt(label: str, fields: int, t: str = "int") -> CqlType:
+    return CqlType("udt", (parse(t),) * fields, True, label, tuple(f"f{i}" for i in range(fields)))
+
+
+def codec(*clustering: CqlType, partition: str = "int") -> KeyCodec:
+    columns = [Column("p", parse(partition), "partition_key", 0)]
+    columns += [Column(f"c{i}", t, "clustering", i) for i, t in enumerate(clustering)]
+    return KeyCodec(Table("ks", "t", uuid.UUID(int=1), tuple(columns)))
+
+
+def value(*parts: int | None) -> bytes:
+    return b"".join(b"\xff" * 4 if part is None else struct.pack(">ii", 4, part) for part in parts)
+
+
+def test_several_types_of_a_key_got_fields() -> None:
+    """Each on its own, one within the other, and by several fields."""
+    now = codec(udt("a", 3), udt("b", 2), CqlType("list", (udt("c", 2),), True))
+    key = (ONE, value(5), value(6), ONE + struct.pack(">i", 8) + value(7))
+    expected = (ONE, value(5, None, None), value(6, None), ONE + struct.pack(">i", 12) + value(7, None))
+    for a, b, c in itertools.product((1, 2, 3), (1, 2), (1, 2)):
+        before = codec(udt("a", a), udt("b", b), CqlType("list", (udt("c", c),), True))
+        assert now.decode(now.current(before.encode(key))) == expected
+    nested = codec(CqlType("udt", (udt("b", 2), parse("int")), True, "a", ("x", "y")))
+    before = codec(CqlType("udt", (udt("b", 1),), True, "a", ("x",)))
+    inner = struct.pack(">i", 12) + value(7, None)
+    again = nested.current(before.encode((ONE, struct.pack(">i", 8) + value(7))))
+    assert nested.decode(again) == (ONE, inner + b"\xff" * 4)
+
+
+def test_what_may_have_been_is_bounded() -> None:
+    now = codec(*(udt(f"t{i}", 20) for i in range(8)), *(udt(f"s{i}", 1) for i in range(40)))
+    with pytest.raises(Malformed):
+        now.current(b"\2\2")
+    assert len(now._before) == keys._FORMER
+
+
+@pytest.mark.parametrize("columns", [2, 3, 4])
+def test_a_key_of_before_that_could_be_one_of_now(columns: int) -> None:
+    """({5}, {0}) of before has the bytes of ({5, 1}, null), which no row has."""
+    before, now = (codec(*(udt("a", fields) for _ in range(columns))) for fields in (1, 2))
+    for parts in itertools.product((None, -1, 0, 1, 5), repeat=columns):
+        key = (ONE, *(value(part) for part in parts))
+        assert now.decode(now.current(before.encode(key))) == (ONE, *(value(part, None) for part in parts))
+    for parts in itertools.product((None, 0, 1), repeat=2 * columns):
+        key = (ONE, *(value(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)))
+        assert now.current(now.encode(key)) == now.encode(key)
+
+
+def test_a_key_with_nulls_is_taken_as_it_is_if_it_can_be_no_other() -> None:
+    """A whole partition's, and one with a value of no bytes."""
+    now = codec(udt("a", 2), parse("int"))
+    for key in ((ONE, None, None), (ONE, value(5, 6), b""), (ONE, value(5, None), b"")):
+        assert now.current(now.encode(key)) == now.encode(key)
+    before = codec(udt("a", 1), parse("int"))
+    assert now.decode(now.current(before.encode((ONE, value(5), b"")))) == (ONE, value(5, None), None)
+
+
+def test_booleans_that_are_true_are_one_clustering_key() -> None:
+    """Cassandra's comparison takes all but 0 for true. In a partition key, where bytes count, 02 has no form."""
+    listed = parse("frozen<list<boolean>>")
+    of = codec(parse("boolean"), listed)
+    true, other = ((ONE, value, ONE + ONE + value) for value in (b"\1", b"\2"))
+    assert of.encode(true) == of.encode(other)
+    assert of.same(other) == of.same(true) == of.decode(of.encode(other)) == true
+    for t, value in (("boolean", b"\2"), ("boolean", b""), ("frozen<list<boolean>>", ONE + ONE + b"\2")):
+        with pytest.raises(Malformed):
+            codec(partition=t).encode((value,))
+    for data in (b"\0", b"\1"):
+        one = codec(partition="boolean")
+        assert one.decode(one.encode((data,))) == (data,)
