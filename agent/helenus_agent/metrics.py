@@ -67,7 +67,8 @@ class Twins(Collector):
     def _datastax(self) -> Iterable[Metric]:
         """Events stand for mutations here: one mutation of theirs may be several."""
         counters = Metric(_DATASTAX, "The counters of DataStax's agent, by name.", "unknown")
-        sent_errors = _total(RETRIES, {Kind.APPEND_FAILED.value, Kind.BROKER_UNREACHABLE.value})
+        of_sending = {Kind.APPEND_FAILED.value, Kind.TOPIC_MISSING.value, Kind.BROKER_UNREACHABLE.value}
+        sent_errors = _total(RETRIES, of_sending)
         counters.add_sample(_DATASTAX, {"name": "SentMutations"}, _total(EVENTS))
         counters.add_sample(_DATASTAX, {"name": "SentErrors"}, sent_errors)
         counters.add_sample(_DATASTAX, {"name": "CommitLogReadErrors"}, _total(PROBLEMS))

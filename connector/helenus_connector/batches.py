@@ -83,8 +83,9 @@ class Batches:
         before = committed(plan.checkpoint)
         for topic, ends in planned(plan.checkpoint, batch).items():
             if topic not in present and ends != before.get(topic):
-                # The earlier run may have done it from a held position, which may lie before where Spark has it.
-                self._held.keep(topic, {p: min(before.get(topic, {}).get(p, 0), end) for p, end in ends.items()})
+                # The earlier run may have done it from a held position, which may lie before where Spark has it. In a
+                # topic that joins with the batch, this was to read nothing.
+                self._held.keep(topic, {p: min(before.get(topic, {}).get(p, end), end) for p, end in ends.items()})
 
     def _apply(self, tasks: Mapping[str, Task], all_done: list[Done]) -> None:
         now = time.time()

@@ -63,8 +63,11 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
     It reaches no server, and looks for no directory and no certificate, which may be another machine's: a worker does
     that at its start, before anything else.
     """
+    from helenus_connector.connectors import beside
+
     with _told():
-        config.load(worker_properties, connector_properties)
+        _, connectors = config.load(worker_properties, connector_properties)
+        beside(zip(map(str, connector_properties), connectors, strict=True))
         for path in (worker_properties, *connector_properties):
             click.echo(f"{path} is valid")
 
@@ -73,7 +76,7 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
 @_WORKER
 @_CONNECTORS
 def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
-    """Append the dead letters of connectors to their events topics again.
+    """Append the dead letters of connectors, of all their tables, to their events topics again.
 
     For when the cause is gone: a limit was raised, a newer version can read the events. Each goes to the partition it
     came from. What was replayed is noted in the consumer group helenus-replay-NAME, so a second call goes on behind it;
@@ -85,8 +88,8 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
         worker, connectors = config.load(worker_properties, connector_properties)
         logs.configure(worker.log_level, worker.log_format)
         for settings in connectors:
-            count = replay(worker, settings)
-            click.echo(f"{settings.name}: {count} events replayed from {settings.dead_letters} to {settings.events}")
+            for table, count in replay(worker, settings):
+                click.echo(f"{table.name}: {count} events replayed from {table.dead_letters} to {table.events}")
 
 
 @main.command("schemas")

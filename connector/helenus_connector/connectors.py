@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -306,16 +306,11 @@ class Connectors:
                 held.move(topic, stood[topic])
 
     def _refuse_twice(self, settings: ConnectorSettings) -> None:
-        """Raise ConfigError if another connector of the group reads the same topic: each would get a part of it."""
-        for name, other in self._connectors.items():
-            topics = [task.settings.events for task in other.tasks.values()]
-            if (
-                name != settings.name
-                and other.settings.query_group == settings.query_group
-                and settings.events in topics
-            ):
-                why = f"connector {name} reads {settings.events} already; give one of them another query.group"
-                raise ConfigError([Problem(settings.name, "table", settings.table, why)])
+        """Raise ConfigError if a table of another connector leaves no room for this one."""
+        others = [c for name, c in self._connectors.items() if name != settings.name]
+        for task in (task for other in others for task in other.tasks.values()):
+            if problem := twice(settings, task.settings):
+                raise ConfigError([problem])
 
     def _changed(self) -> None:
         kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
@@ -333,3 +328,33 @@ class Connectors:
             return dict(json.loads(self._store.read_text()))
         except FileNotFoundError:
             return {}
+
+
+def twice(settings: ConnectorSettings, other: ConnectorSettings, source: str = "") -> Problem | None:
+    """Why one table can't be told as `settings` say beside another, which another connector has; None if it can.
+
+    Two that read a topic in one query would get a part of it each; where two write a topic, order per key is lost.
+    """
+    source = source or settings.name
+    same_data = settings.data == other.data
+    if settings.query_group == other.query_group and settings.events == other.events:
+        advice = f"give one of them another query.group{' and another data.topic' if same_data else ''}"
+        why = f"connector {other.name} reads {settings.events} already; {advice}"
+        return Problem(source, "table", settings.table, why)
+    if same_data:
+        why = f"connector {other.name} writes {settings.data} already; give one of them another data.topic"
+        return Problem(source, "data.topic", settings.data_topic or None, why)
+    return None
+
+
+def beside(connectors: Iterable[tuple[str, ConnectorSettings]]) -> None:
+    """Raise ConfigError if connectors, each of a source, can't run beside each other, as far as they name tables."""
+    problems: list[Problem] = []
+    seen: list[ConnectorSettings] = []
+    for source, settings in connectors:
+        tables = [settings.of_table(table) for table in settings.tables]
+        found = (twice(table, other, source) for table in tables for other in seen)
+        problems += [problem for problem in found if problem]
+        seen += tables
+    if problems:
+        raise ConfigError(problems)

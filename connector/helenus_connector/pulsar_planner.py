@@ -52,7 +52,7 @@ class Planner:
         self._tell({t: n for t, n in zip(topics, answers, strict=True) if isinstance(n, HelenusError)})
         told = {t: None if isinstance(n, BaseException) else n for t, n in zip(topics, answers, strict=True)}
         self._whole = {*(self._whole - told.keys()), *(topic for topic, found in told.items() if found == 0)}
-        self._followed = {(group, topic) for group, topic in self._followed if topic not in told}
+        self._unfollow({topic for topic, found in told.items() if found is None})
         return {topic: 1 if found == 0 else found or 0 for topic, found in told.items()}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
@@ -72,6 +72,7 @@ class Planner:
         if there and refused.keys() >= partitions.keys():
             raise next(iter(there.values()))
         self._tell(there)
+        self._unfollow(refused.keys())
         self._refused -= found.keys() - refused.keys()
         return {topic: ends for topic, ends in found.items() if topic not in refused}
 
@@ -242,6 +243,10 @@ class Planner:
         full = self._config.name(topic)
         place = full if topic in self._whole else f"{full}-partition-{partition}"
         return await self._consumers.ask(topic, place, group, name, **fields)
+
+    def _unfollow(self, topics: Collection[str]) -> None:
+        """What is there when they come again may be others."""
+        self._followed = {(group, topic) for group, topic in self._followed if topic not in topics}
 
     def _tell(self, refused: Mapping[str, HelenusError]) -> None:
         """Warn, once each time, of topics that can't be asked while others can."""

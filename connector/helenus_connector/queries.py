@@ -20,7 +20,7 @@ from helenus_connector.states import Task
 from helenus_schemas.errors import HelenusError, Kind, told_in
 
 _log = structlog.get_logger(__name__)
-_MAX_BACKOFF_S = 30.0
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
 class Query:
@@ -106,7 +106,7 @@ class Query:
             error = _cause(query, batches)
             metrics.ERRORS.labels(error.kind.value).inc()
             failures = 1 if batches.done else failures + 1
-            wait = min(2.0 ** (failures - 1), _MAX_BACKOFF_S)
+            wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
             self._trouble = str(error)
             _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
             self._stopping.wait(wait)

@@ -1,6 +1,8 @@
-"""Dead letters, appended to the events topic again: `helenus-connector replay`."""
+"""Dead letters, appended to the events topics again: `helenus-connector replay`."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import structlog
 
@@ -11,52 +13,72 @@ from helenus_schemas import datastax
 from helenus_schemas.cassandra import connect
 from helenus_schemas.change import decode, encode, unframed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import read_tables
+from helenus_schemas.table import Table, read_tables
 from helenus_sinks import dead_letters
-from helenus_sinks.log import Schemas
+from helenus_sinks.log import Log, Schemas
 
 _FLUSH_TIMEOUT_S = 60.0
 
 
-def replay(worker: WorkerSettings, settings: ConnectorSettings) -> int:
+def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tuple[ConnectorSettings, int]]:
     """Append the dead letters that are there now, and were not replayed before, to the partitions they came from.
 
-    Returns how many. Raises HelenusError: a dead letter of another topic (POISON_EVENT), and the broker's errors. What
-    was appended before stays, and is noted.
+    Yields each table of the connector, when it is done, with how many; none where there is no topic of dead letters,
+    unless no table has one. Raises HelenusError: a dead letter of another topic (POISON_EVENT), as `connect` and
+    TABLE_MISSING where tables are looked up, and the broker's errors. What was appended before stays, and is noted.
     """
     log, letters = events_log(worker), data_log(worker)
     try:
-        counts = {
-            topic: of.topics().get(topic) for of, topic in ((letters, settings.dead_letters), (log, settings.events))
-        }
-        for topic, count in counts.items():
-            if count is None:
-                raise HelenusError(Kind.CONFIG, f"there is no topic {topic}", settings.name)
-        if log.keeps_schemas:
-            log.declare(settings.events, _schemas(settings))
-        done = 0
-        for partition in range(counts[settings.dead_letters] or 0):
-            for chunk in unread(worker, f"helenus-replay-{settings.name}", settings.dead_letters, partition):
-                for letter in chunk:
-                    target = _target(letter, settings.events, counts[settings.events] or 0)
-                    key, value = unframed(letter.key(), letter.value() or b"")
-                    log.append(settings.events, target, key, _again(value, log.keeps_schemas))
-                log.flush(_FLUSH_TIMEOUT_S)
-                done += len(chunk)
-                structlog.get_logger(__name__).info("replay.done", connector=settings.name, events=done)
-        return done
+        known = _tables(settings) if settings.has_patterns or log.keeps_schemas else {}
+        matching = sorted(name for name, table in known.items() if table.cdc and settings.matches(name))
+        tables = [settings.of_table(name) for name in dict.fromkeys([*settings.tables, *matching])]
+        there = letters.topics()
+        if not any(one.dead_letters in there for one in tables):
+            told = ", ".join(one.dead_letters for one in tables)
+            what = f"there is no topic {told}" if told else f"no table matches {settings.table}"
+            raise HelenusError(Kind.CONFIG, what, settings.name)
+        events = log.topics()
+        for one in tables:
+            done = 0
+            if one.dead_letters in there:
+                if one.events not in events:
+                    raise HelenusError(Kind.CONFIG, f"there is no topic {one.events}", settings.name)
+                if log.keeps_schemas:
+                    log.declare(one.events, _schemas(one, known.get(one.table)))
+                for partition in range(there[one.dead_letters]):
+                    done += _replay(worker, one, partition, log, events[one.events])
+            yield one, done
     finally:
         log.close()
         letters.close()
 
 
-def _schemas(settings: ConnectorSettings) -> Schemas:
-    """The schemas of an events topic that keeps them. Raises as `connect`, and TABLE_MISSING."""
+def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int, log: Log, partitions: int) -> int:
+    """Replay one partition of a table's dead letters, whose events topic has so many; returns how many there were."""
+    done = 0
+    for chunk in unread(worker, f"helenus-replay-{settings.name}", settings.dead_letters, partition):
+        for letter in chunk:
+            target = _target(letter, settings.events, partitions)
+            key, value = unframed(letter.key(), letter.value() or b"")
+            log.append(settings.events, target, key, _again(value, log.keeps_schemas))
+        log.flush(_FLUSH_TIMEOUT_S)
+        done += len(chunk)
+        where = {"connector": settings.name, "topic": settings.dead_letters, "partition": partition}
+        structlog.get_logger(__name__).info("replay.done", **where, events=done)
+    return done
+
+
+def _tables(settings: ConnectorSettings) -> dict[str, Table]:
+    """The tables of the keyspace by name. Raises as `connect`."""
     session = connect(settings)
     try:
-        table = next((t for t in read_tables(session, settings.keyspace).values() if t.name == settings.table), None)
+        return {table.name: table for table in read_tables(session, settings.keyspace).values()}
     finally:
         session.cluster.shutdown()
+
+
+def _schemas(settings: ConnectorSettings, table: Table | None) -> Schemas:
+    """The schemas of an events topic that keeps them. Raises TABLE_MISSING."""
     if table is None:
         raise HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}")
     return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)

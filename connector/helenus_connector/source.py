@@ -42,6 +42,7 @@ _LONGEST_POLL_S = 0.4
 _WAIT_S = 0.8
 _KEEP_WARM_S = 25.0
 _BEHIND_S = 30.0
+_RECOUNT_S = 5.0
 _ASKED = 16  # topics at a time: a broker's answer may take a while
 
 
@@ -86,6 +87,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: object = None
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
+        self._counted = 0.0
         self._begun: set[str] = set()
         self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._fresh: set[str] = set()
@@ -102,7 +104,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_planner": None, "_ended": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {"tick": 0, "topics": self._broker().earliest(self._known())}
+        """Of no topic: each joins with a batch, whose end says where it began. Spark keeps no batch's start."""
+        return {"tick": 0, "topics": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self.plan.max_batch_size)
@@ -287,10 +290,16 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def _known(self) -> dict[str, int]:
-        missing = [t for t in self.plan.connectors if not self._partitions.get(t)]
+        """How many partitions each topic has that is there. A topic may get more: once in a while all are counted."""
+        asked = [t for t in self.plan.connectors if not self._partitions.get(t)]
+        now = time.monotonic()
+        if now - self._counted > _RECOUNT_S:
+            asked, self._counted = list(self.plan.connectors), now
         try:
-            if missing:
-                self._partitions.update(self._broker().partitions(missing))
+            if asked:
+                # One without a leader just now has the partitions it had. That it is gone is told by its end.
+                found = self._broker().partitions(asked)
+                self._partitions.update({t: n for t, n in found.items() if n or t not in self._partitions})
         except HelenusError:
             if not any(self._partitions.values()):
                 raise

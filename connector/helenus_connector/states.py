@@ -35,8 +35,8 @@ class Status:
 class Task:
     """One table of a connector, and how it fares. `settings` are of this table alone.
 
-    It is `ready` when its topics are there. `error` ended it; `trouble` may pass, and it is tried again at `retry_at`,
-    s since the epoch.
+    It is `ready` when its topics are there, as far as is known. `error` ended it; `trouble` may pass, and it is tried
+    again at `retry_at`, s since the epoch.
     """
 
     id: int
@@ -63,6 +63,8 @@ class Task:
 
     def failed(self, error: HelenusError, now: float) -> None:
         """An attempt at its work failed. What may pass is tried again, after a pause that grows."""
+        # A topic that is gone is made again before.
+        self.ready = self.ready and error.kind is not Kind.TOPIC_MISSING
         self._failing_since = self._failing_since if self._failures else now
         self._failures += 1
         for_s = now - self._failing_since
@@ -80,8 +82,8 @@ class Task:
         self.trouble, self.retry_at, self._failures = None, 0.0, 0
 
     def restart(self) -> None:
-        """Forget what failed, and try again."""
-        self.error = None
+        """Forget what failed, and try again: from the topics on."""
+        self.error, self.ready = None, False
         self.succeeded()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ import structlog
 from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.connectors import Connectors
-from helenus_connector.directory import make
+from helenus_connector.directory import make, remove
 from helenus_connector.events import Range
 from helenus_connector.queries import Query
 from helenus_connector.rest import serve
@@ -115,7 +114,7 @@ class Worker:
             self._topics.close()
             if server is not None:
                 server.shutdown()
-            shutil.rmtree(directory, ignore_errors=True)
+            remove(directory)
 
     @staticmethod
     def _prepared(spark: Any) -> Any:

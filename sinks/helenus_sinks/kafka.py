@@ -27,6 +27,8 @@ _DEFAULTS: dict[str, object] = {
     "compression.type": "lz4",
     "linger.ms": "5",
     "log_level": "0",
+    # A topic is made by `create`, as it is to be. Where brokers make topics by themselves, they have other settings.
+    "allow.auto.create.topics": "false",
     # Success needs no call: `flush` counts what is left and `_failed` hears of errors.
     "delivery.report.only.error": True,
     # What waits while the broker is away; each record takes about 250 bytes more than its own.
@@ -51,16 +53,19 @@ _OF_ALL = {
     KafkaError._AUTHENTICATION,
     KafkaError._SSL,
 }
+_MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _ECHO = "sasl.oauthbearer.config beginning at: "
 _VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
 
 def broker_error(error: KafkaError, where: str) -> HelenusError:
-    """A Kafka error as ours: a setting that the client does not take, refused by the broker, or out of reach."""
+    """A Kafka error as ours: a setting that the client does not take, refused by the broker, out of reach, …"""
     if error.code() == KafkaError._INVALID_ARG:
         kind = Kind.CONFIG
     elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         kind = Kind.RECORD_TOO_LARGE
+    elif error.code() in _MISSING:
+        kind = Kind.TOPIC_MISSING
     # librdkafka tells a certificate that it does not trust as _SSL or, met while it reads, as _TRANSPORT.
     elif error.code() in _REFUSED or "certificate verify failed" in error.str():
         kind = Kind.BROKER_REFUSED
@@ -132,7 +137,11 @@ class KafkaLog:
                 if told.action is not Action.RETRY:
                     told = TopicError(told.kind, told.what, told.where, topic)
                 raise told from None
-            return self.topics()[topic]
+            there = self.topics().get(topic)
+            if there is None:  # it is being made, or deleted
+                where = f"{self._where}, topic {topic}"
+                raise HelenusError(Kind.TOPIC_MISSING, "Kafka: the topic is not there yet", where) from None
+            return there
         return partitions
 
     def declare(self, topic: str, schemas: Schemas) -> None:
@@ -211,7 +220,7 @@ class KafkaLog:
             if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 self._limit_to(topic)
                 raise _of_topic(error, self._where, topic)
-            if error is not None and error.code() in _REFUSED:
+            if error is not None and error.code() in _REFUSED | _MISSING:
                 raise _of_topic(error, self._where, topic)
             cause = error or heard
             told = f": {said(cause)}" if cause else ""

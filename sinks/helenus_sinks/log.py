@@ -85,8 +85,8 @@ class Log(Protocol):
     def flush(self, timeout: float) -> None:
         """Wait until all appended records are acknowledged.
 
-        Raises APPEND_FAILED: none was for `timeout` seconds. Or RECORD_TOO_LARGE: the topic takes less than `append`
-        did; from now on `append` says which record it is.
+        Raises APPEND_FAILED: none was for `timeout` seconds. TOPIC_MISSING: a topic was deleted. RECORD_TOO_LARGE:
+        the topic takes less than `append` did; from now on `append` says which record it is.
         """
         ...
 

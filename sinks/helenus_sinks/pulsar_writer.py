@@ -205,7 +205,7 @@ class Writer:
     def _error(self, code: int, message: str) -> HelenusError:
         told = broker_error(code, message, f"{self._session.where}, topic {self._topic}")
         if code == TOPIC_NOT_FOUND:
-            return HelenusError(Kind.APPEND_FAILED, told.what, told.where)  # it was there: it may be made anew
+            return HelenusError(Kind.TOPIC_MISSING, told.what, told.where)  # it was there: it may be made anew
         if code == FENCED:
             told = HelenusError(Kind.BROKER_REFUSED, f"{told.what}: another writer took over", told.where)
         if told.action is Action.RETRY or code == AUTHENTICATION:

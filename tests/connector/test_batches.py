@@ -144,6 +144,30 @@ def test_a_batch_that_is_done_again_keeps_nothing_that_was_not_in_it(query: Quer
     assert query.held.offsets() == {}
 
 
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_topic_that_joined_with_the_batch_is_kept_where_it_joined(query: Query, batch: int) -> None:
+    """That is where its log began, which may be far behind 0: what was before is not lost with it."""
+    if batch:
+        query.plan(0, a=10)
+        query.commit(0)
+    query.plan(batch, a=10, b=5000)
+    query.running = {A}
+    query.start()
+    query.batches.process(Frame(fine(A, 10)), batch)
+    assert query.held.offsets() == {B: {"0": 5000}}
+
+
+def test_a_topic_that_joined_at_a_held_position_is_kept_there(query: Query) -> None:
+    query.plan(0, a=10)
+    query.commit(0)
+    query.held.move(B, {"0": 7})
+    query.plan(1, a=10, b=5000)
+    query.running = {A}
+    query.start()
+    query.batches.process(Frame(fine(A, 10)), 1)
+    assert query.held.offsets() == {B: {"0": 7}}
+
+
 def test_what_was_done_from_a_held_position_is_not_done_from_sparks(query: Query) -> None:
     """B went from 5 to 15 where Spark had it at 100, and the run died before Spark knew."""
     query.plan(0, a=10, b=100)

@@ -103,10 +103,32 @@ def test_what_was_made_and_is_no_longer_valid_waits_aside(tmp_path: Path) -> Non
 def test_a_topic_is_for_one_connector_of_a_group(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
-    with pytest.raises(ConfigError, match=r"connector a reads events-ks\.t already"):
+    with pytest.raises(ConfigError, match=r"connector a reads events-ks\.t already.* query.group and another data"):
         all_of.put("b", CONFIG)
+    with pytest.raises(ConfigError, match=r"connector a reads events-ks\.t already.* query.group \(b\)"):
+        all_of.put("b", {**CONFIG, "data.topic": "elsewhere"})
     all_of.put("b", {**CONFIG, "query.group": "other", "data.topic": "elsewhere"})
     assert [list(running(all_of, group=group)) for group in ("default", "other")] == [[TOPIC], [TOPIC]]
+
+
+def test_a_data_topic_is_for_one_connector_of_the_worker(tmp_path: Path) -> None:
+    """With two writers there is no order per key."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    told = r"connector a writes data-ks\.t already; give one of them another data\.topic"
+    for more in ({"query.group": "other"}, {"table": "u", "data.topic": "data-ks.t"}):
+        with pytest.raises(ConfigError, match=told) as error:
+            all_of.put("b", {**CONFIG, **more})
+        assert [problem.key for problem in error.value.problems] == ["data.topic"]
+        with pytest.raises(ConfigError, match=told):
+            connectors(tmp_path / "other").load({"a": CONFIG, "b": {**CONFIG, **more}})
+    assert all_of.names() == ["a"]
+    all_of.put("b", {**CONFIG, "table": "u.*", "data.topic": "data-${keyspace}.${table}", "query.group": "other"})
+    all_of.put("c", {**CONFIG, "table": "u1"})
+    all_of.looked("b", all_of.all()["b"].settings, {"u1": None, "u2": None})
+    traces = {task.id: task.trace for task in all_of.status("b").tasks}
+    assert "connector c writes data-ks.u1 already" in str(traces[0])
+    assert traces[1] is None
 
 
 def test_tables_that_match_join_and_one_failing_leaves_the_others(tmp_path: Path) -> None:
@@ -142,7 +164,7 @@ def test_an_error_that_may_pass_is_tried_again_later_and_longer_later(tmp_path: 
     assert all_of.status("a").tasks[0].state == "FAILED", "errors.retry.timeout is over"
     all_of.restart("a", 0)
     task.succeeded()
-    assert all_of.running("default", 80.0)
+    assert running(all_of, 80.0)
 
 
 def test_positions_are_what_spark_committed_but_for_what_is_held(tmp_path: Path) -> None:

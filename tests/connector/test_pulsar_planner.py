@@ -17,7 +17,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar import PulsarConfig
 from helenus_sinks.pulsar_wire import command
 
-METADATA, NOT_ALLOWED = 1, 4
+METADATA, NOT_ALLOWED, NOT_FOUND = 1, 4, 11
 LAST = offset(7, 9, 0) + 1
 
 
@@ -28,6 +28,7 @@ class Topics:
         self.consumers: dict[int, tuple[str, str]] = {}
         self.refused: dict[str, int] = {}
         self.acknowledged: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, str]] = []
         self.closed = 0
         self.slow = False
         for name in ("partitioned_metadata", "subscribe", "last_id", "ack", "close_consumer"):
@@ -48,7 +49,8 @@ class Topics:
         return [] if self.slow else [command("success", request_id=asked.request_id)]
 
     def last_id(self, asked: Any) -> list[bytes]:
-        topic, _ = self.consumers[asked.consumer_id]
+        topic, group = self.consumers[asked.consumer_id]
+        self.asked.append((topic, group))
         if topic in self.refused:
             return [command("error", request_id=asked.request_id, error=self.refused[topic], message="no")]
         last = {"ledgerId": 7, "entryId": 9}
@@ -117,6 +119,24 @@ def test_a_topic_that_is_refused_later_is_told_once_and_left_out(planner: Planne
         with pytest.raises(HelenusError) as error:
             ask()
         assert error.value.kind is Kind.BROKER_REFUSED
+
+
+def test_a_topic_that_is_counted_again_is_followed_as_before(planner: Planner, topics: Topics) -> None:
+    """Once in a while all are. One that was deleted meanwhile may be another when it is there again."""
+    asked: list[bool] = []
+    for refused in ({}, {}, {"a": NOT_FOUND}):
+        topics.refused = refused
+        assert planner.partitions(["a", "b"]) == {"a": int(not refused), "b": 1}
+        topics.refused = {}
+        topics.asked.clear()
+        planner.gone("g", {"a": {"0": 0}})
+        asked.append(topics.asked == [("a", "g")])
+    topics.refused = {"a": NOT_FOUND}
+    assert planner.latest({"a": 1, "b": 1}) == {"b": {"0": LAST}}
+    topics.refused = {}
+    topics.asked.clear()
+    planner.gone("g", {"a": {"0": 0}})
+    assert [*asked, topics.asked == [("a", "g")]] == [True, False, True, True]
 
 
 def test_what_one_topic_does_not_take_is_committed_for_the_others(planner: Planner, topics: Topics) -> None:

@@ -44,7 +44,9 @@ def test_a_long_backlog_of_one_table_leaves_the_next_its_share() -> None:
 
 
 class Broker:
-    """A broker's answers, for a planner: 4 partitions with so many events, and what `since` finds."""
+    """A broker's answers, for a planner: the ends of partitions, of which a topic has 4 if it has none of them yet, and
+    what `since` finds.
+    """
 
     def __init__(self, found: dict[str, int] | None = None) -> None:
         self.found = found or {}
@@ -53,11 +55,13 @@ class Broker:
         self.committed: dict[str, dict[str, dict[str, int]]] = {}
         self.kept: list[dict[str, list[str]]] = []
         self.refused: dict[str, Exception] = {}
+        self.counted: list[list[str]] = []
 
     def partitions(self, topics: list[str]) -> dict[str, int]:
+        self.counted.append(topics)
         if topics and self.refused.keys() >= set(topics):
             raise self.refused[topics[0]]
-        return {topic: 0 if topic in self.refused else 4 for topic in topics}
+        return {topic: 0 if topic in self.refused else len(self.ends.get(topic, "four")) for topic in topics}
 
     def since(self, partitions: dict[str, int], _: int) -> dict[str, dict[str, int]]:
         for topic in self.refused.keys() & partitions.keys():
@@ -68,7 +72,8 @@ class Broker:
         return {topic: {str(p): 40 for p in range(n)} for topic, n in partitions.items()}
 
     def latest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
-        return {topic: dict(self.ends[topic]) for topic in partitions if topic in self.ends}
+        there = {topic: n for topic, n in partitions.items() if topic in self.ends}
+        return {topic: {str(p): self.ends[topic][str(p)] for p in range(n)} for topic, n in there.items()}
 
     def size(self, place: Range) -> int:
         return max(0, place.end - place.start)
@@ -192,7 +197,8 @@ def test_what_is_held_is_read_from_there_without_a_new_event_until_it_is_release
 def test_a_topic_that_joins_is_taken_in_at_its_first_event_and_read_by_the_next_batch(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
-    nothing: dict[str, Any] = {"tick": 0, "topics": {}}
+    nothing = planned.reader.initialOffset()
+    assert nothing == {"tick": 0, "topics": {}}
     joined = planned.reader.latestOffset(nothing, ReadMaxRows(8))
     assert joined == offset(0, 40, 40, 40, 40)
     assert planned.ranges(nothing, joined) == [[(p, 40, 40) for p in range(4)]]
@@ -219,6 +225,44 @@ def test_a_topic_with_other_partitions_is_told_to_its_connector_alone(tmp_path: 
     told = errors[TOPIC]
     assert told is not None
     assert told.kind is Kind.PARTITIONS_CHANGED
+
+
+def test_partitions_that_a_topic_gets_later_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else would tell: the ends of those that are known are asked for, and no more."""
+    planned = Planned(tmp_path)
+    planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
+    planned.broker.ends = {TOPIC: {"0": 9, "1": 9}, OTHER: {"0": 8}}
+    at: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 1, "1": 1}, OTHER: {"0": 1}}}
+    at = planned.reader.latestOffset(at, ReadMaxRows(5))
+    planned.broker.ends = {TOPIC: {"0": 12, "1": 9, "2": 5, "3": 0}, OTHER: {"0": 9}}
+    later = planned.reader.latestOffset(at, ReadMaxRows(5))
+    assert later["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 9}}
+    assert planned.broker.counted == [[TOPIC, OTHER]], "not at every look"
+    monkeypatch.setattr(source, "_RECOUNT_S", -1.0)
+    planned.broker.ends[OTHER] = {"0": 10}
+    end = planned.reader.latestOffset(later, ReadMaxRows(5))
+    assert end["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 10}}
+    errors = {part.ranges[0].topic: part.error for task in planned.tasks(later, end) for part in task}
+    assert errors[OTHER] is None
+    told = errors[TOPIC]
+    assert told is not None
+    assert (told.kind, told.what) == (Kind.PARTITIONS_CHANGED, f"{TOPIC} has 4 partitions, and had 2")
+
+
+def test_a_topic_that_cannot_be_counted_has_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of its partitions has no leader just now, or nobody answers."""
+    monkeypatch.setattr(source, "_RECOUNT_S", -1.0)
+    planned = Planned(tmp_path)
+    planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
+    planned.broker.ends = {TOPIC: {"0": 5}, OTHER: {"0": 5}}
+    at: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 1}}}
+    at = planned.reader.latestOffset(at, ReadMaxRows(5))
+    for away in ([OTHER], [TOPIC, OTHER]):
+        planned.broker.refused = dict.fromkeys(away, HelenusError(Kind.BROKER_UNREACHABLE, "away"))
+        for topic in (TOPIC, OTHER):
+            planned.broker.ends[topic]["0"] += 1
+        at = planned.reader.latestOffset(at, ReadMaxRows(5))
+        assert at["topics"] == planned.broker.ends
 
 
 def test_what_a_batch_left_held_is_not_committed(tmp_path: Path) -> None:

@@ -59,6 +59,18 @@ def test_two_files_with_one_name(here: Path) -> None:
     assert done.stderr.startswith("helenus-connector: name=a: a has the same (same)")
 
 
+def test_two_files_that_write_one_topic(here: Path) -> None:
+    for name, more in {"b": "query.group=other\n", "c": "table=u\ndata.topic=data-shop.orders\n"}.items():
+        (here / name).write_text(TABLE.replace("name=a", f"name={name}") + more)
+    done = validate("worker", "a", "b", "c")
+    assert done.exit_code == 2
+    why = "connector a writes data-shop.orders already; give one of them another data.topic"
+    assert [line.strip() for line in done.stderr.splitlines() if why in line] == [
+        f"b: data.topic: {why}",
+        f"c: data.topic=data-shop.orders: {why}",
+    ]
+
+
 def problems(path: Path, text: str) -> dict[str, str]:
     """Key -> reason of what is wrong with the worker and its connector when one of the files says this."""
     path.write_text(text)

@@ -381,7 +381,7 @@ def test_a_topic_that_is_deleted_under_us_can_be_made_again(settings: PulsarConf
     log.append("gone", 0, b"k", b"2")
     with pytest.raises(HelenusError, match="not found") as error:
         log.flush(20)
-    assert error.value.kind is Kind.APPEND_FAILED
+    assert error.value.kind is Kind.TOPIC_MISSING
     log.create("gone", 1, KEEP)
     log.declare("gone", Schemas(KEY, value_schema("a", "b")))
     log.append("gone", 0, b"k", b"2")

@@ -22,6 +22,7 @@ from helenus_sinks.pulsar_client import AUTHENTICATION, AUTHORIZATION, INCOMPATI
         (KafkaError.CLUSTER_AUTHORIZATION_FAILED, False),
         (KafkaError._AUTHENTICATION, False),
         (KafkaError.NOT_ENOUGH_REPLICAS, False),  # it passes
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, False),  # it is made again
     ],
 )
 def test_of_kafka(code: int, alone: bool) -> None:

@@ -1,0 +1,48 @@
+"""A streaming query that ends, and is started again: no Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from helenus_connector.config import WorkerSettings
+from helenus_connector.connectors import Connectors
+from helenus_connector.queries import Query
+
+
+class Waits:
+    """Instead of a clock: which pauses there were, until there were so many."""
+
+    def __init__(self, most: int) -> None:
+        self.taken: list[float] = []
+        self._most = most
+
+    def is_set(self) -> bool:
+        return len(self.taken) == self._most
+
+    def wait(self, seconds: float) -> bool:
+        self.taken.append(seconds)
+        return False
+
+
+def test_it_is_started_again_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when Spark's own disk is full: each pause is longer than the one before, to half a minute."""
+    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
+    query._stopping = waits = Waits(1_100)  # type: ignore[assignment]
+
+    def begin(*_: object) -> Any:
+        return SimpleNamespace(isActive=False, exception=lambda: "java.io.IOException: No space left on device")
+
+    monkeypatch.setattr(query, "_begin", begin)
+    context = SimpleNamespace(setLocalProperty=lambda *_: None)
+    with capture_logs():
+        query._run(SimpleNamespace(sparkContext=context))
+    assert query.failure is None
+    assert waits.taken[:7] == [1, 2, 4, 8, 16, 30, 30]
+    assert set(waits.taken[7:]) == {30}
+    assert "No space left" in str(query.trouble())

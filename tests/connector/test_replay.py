@@ -1,0 +1,121 @@
+"""Which topics of dead letters are replayed, and where to: no servers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from helenus_connector import replay
+from helenus_connector.cli import main
+from helenus_schemas import logs
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Column, Table
+from helenus_sinks import dead_letters
+
+
+class Log:
+    """The broker: partitions by topic, and records by topic. Everything that was appended is there at once."""
+
+    keeps_schemas = False
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.records: dict[str, list[tuple[int, Any, Any, Any]]] = {}
+
+    def topics(self) -> dict[str, int]:
+        return self.counts
+
+    def append(self, topic: str, partition: int, key: Any, value: Any, headers: Any = ()) -> None:
+        self.records.setdefault(topic, []).append((partition, key, value, headers))
+
+    def flush(self, timeout: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    def unread(self, _: object, group: str, topic: str, partition: int) -> Iterator[list[Any]]:
+        """As `brokers.unread`."""
+        assert group == "helenus-replay-n"
+        found = self.records.pop(topic, [])
+        if found:
+            assert partition == 0
+            yield [Letter(topic, i, *record) for i, record in enumerate(found)]
+
+    def letter(self, table: str, partition: int, value: bytes) -> None:
+        event = SimpleNamespace(topic=f"events-ks.{table}", partition=partition, offset=7, key=b"k", value=value)
+        dead_letters.append(self, f"dlq-ks.{table}", "n", event, HelenusError(Kind.POISON_EVENT, "odd"))  # type: ignore[arg-type]
+
+
+class Letter:
+    """A message as clients give it."""
+
+    def __init__(self, topic: str, offset: int, partition: int, key: Any, value: Any, headers: Any) -> None:
+        fields = {"topic": topic, "offset": offset, "partition": partition}
+        for name, field in {**fields, "key": key, "value": value, "headers": headers}.items():
+            setattr(self, name, lambda field=field: field)
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    """Tables a, b, and old without CDC, whose events have two partitions; only a and old have dead letters."""
+    log = Log()
+    log.counts = {"events-ks.a": 2, "events-ks.b": 2, "events-ks.old": 2, "dlq-ks.a": 1, "dlq-ks.old": 1}
+    session = SimpleNamespace(cluster=SimpleNamespace(shutdown=lambda: None))
+    columns = (Column("k", parse("int"), "partition_key"),)
+    tables = [Table("ks", name, uuid.uuid4(), columns, cdc=name != "old") for name in ("a", "b", "old")]
+    monkeypatch.setattr(replay, "connect", lambda _: session)
+    monkeypatch.setattr(replay, "read_tables", lambda *_: {table.id: table for table in tables})
+    for name in ("events_log", "data_log"):
+        monkeypatch.setattr(replay, name, lambda _: log)
+    monkeypatch.setattr(replay, "unread", log.unread)
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "worker").write_text("bootstrap.servers=k:9092\ncheckpoint.dir=/tmp/none\n")
+    return log
+
+
+def run(table: str) -> Result:
+    Path("n").write_text(f"name=n\nkeyspace=ks\ntable={table}\noutput.format=json\nerrors.tolerance=all\n")
+    return CliRunner().invoke(main, ["replay", "worker", "n"])
+
+
+@pytest.mark.parametrize("table", ["a,b", "[ab]", ".*"])
+def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
+    log.letter("a", 1, b"no event")
+    log.letter("old", 0, b"no event either")
+    done = run(table)
+    assert done.exit_code == 0, done.output
+    assert [line for line in done.output.splitlines() if line.startswith("n: ")] == [
+        "n: 1 events replayed from dlq-ks.a to events-ks.a",
+        "n: 0 events replayed from dlq-ks.b to events-ks.b",
+    ]
+    assert log.records["events-ks.a"] == [(1, b"k", b"no event", ())]
+    assert log.records.keys() == {"events-ks.a", "dlq-ks.old"}
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ("b", "there is no topic dlq-ks.b (n)"),
+        ("b,c", "there is no topic dlq-ks.b, dlq-ks.c (n)"),
+        ("z.*", "no table matches z.* (n)"),
+    ],
+)
+def test_without_any_dead_letters_it_is_told_where_they_are_looked_for(log: Log, table: str, told: str) -> None:
+    done = run(table)
+    assert done.exit_code == 2
+    assert f"helenus-connector: {told}" in done.output
+
+
+def test_an_events_topic_that_is_gone(log: Log) -> None:
+    del log.counts["events-ks.a"]
+    log.letter("a", 1, b"no event")
+    done = run("a,b")
+    assert (done.exit_code, "there is no topic events-ks.a" in done.output) == (2, True)
+    assert log.records["dlq-ks.a"], "it is there yet"

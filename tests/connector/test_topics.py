@@ -1,0 +1,85 @@
+"""The topics of a connector's tables, made when they are missing: no servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from helenus_connector import topics as topics_module
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.positions import Offsets
+from helenus_connector.states import Task
+from helenus_connector.topics import Topics
+from helenus_schemas.errors import HelenusError, Kind
+
+GONE = HelenusError(Kind.TOPIC_MISSING, "Unknown topic or partition", "h:1, topic data-ks.t")
+
+
+class Broker:
+    """Topics by name, each with its partitions and settings: a Log, and a planner."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, tuple[int, dict[str, str]]] = {"events-ks.t": (3, {})}
+
+    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
+        return self.made.setdefault(topic, (partitions, dict(config)))[0]
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        return {topic: self.made[topic][0] if topic in self.made else 0 for topic in topics}
+
+    def latest(self, partitions: Mapping[str, int]) -> Offsets:
+        return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items()}
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    for name in ("events_log", "data_log", "planner"):
+        monkeypatch.setattr(topics_module, name, lambda _: broker)
+    return broker
+
+
+@pytest.fixture
+def topics(broker: Broker, tmp_path: Path) -> Topics:
+    return Topics(WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker"))
+
+
+@pytest.fixture
+def task() -> Task:
+    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "errors.tolerance": "all"}
+    return Task(0, ConnectorSettings.of(given, "n"))
+
+
+@pytest.mark.parametrize("gone", ["data-ks.t", "dlq-ks.t"])
+def test_a_topic_that_was_deleted_is_made_again_as_it_was(
+    topics: Topics, broker: Broker, task: Task, gone: str
+) -> None:
+    topics.make([task])
+    assert task.ready
+    before = dict(broker.made)
+    assert before == {"events-ks.t": (3, {}), "data-ks.t": (3, {"cleanup.policy": "compact"}), "dlq-ks.t": (1, {})}
+    del broker.made[gone]
+    task.failed(GONE, 10.0)
+    assert (task.ready, task.error, task.trouble) == (False, None, GONE)
+    topics.make([task])
+    assert (task.ready, broker.made) == (True, before)
+
+
+def test_other_errors_say_nothing_of_topics_and_a_restart_looks_at_all(
+    topics: Topics, broker: Broker, task: Task
+) -> None:
+    topics.make([task])
+    task.failed(HelenusError(Kind.CASSANDRA_READ, "timed out"), 10.0)
+    assert task.ready
+    task.failed(HelenusError(Kind.POISON_EVENT, "not an event"), 10.0)
+    assert task.ready
+    task.restart()
+    assert (task.ready, task.error) == (False, None)
+    broker.made["data-ks.t"] = (1, {})
+    topics.make([task])
+    assert task.error is not None
+    assert task.error.kind is Kind.PARTITIONS_CHANGED
