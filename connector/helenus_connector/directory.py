@@ -1,27 +1,41 @@
 """The directory of a run on one host, in memory where there is such a place: caches, schema ids and plans lie there.
 
 The driver makes it; where executors run on other hosts, their first task makes it there by the same name. Whoever uses
-it holds a lock on it, so that what a killed run left can be told from what is in use.
+it holds a lock on it, so that what a killed run left can be told from what is in use. Large files for which there is no
+room lie on disk, in a directory of the same name.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-_PREFIX = "helenus-"
+import structlog
+
+_log = structlog.get_logger(__name__)
+_PREFIX = "helenus-run-"
+_MEMORY = Path("/dev/shm")
+_SPARE_BYTES = 16 << 20  # of a run's small files: plans and the like, which are written again and again
 _locks: dict[Path, int] = {}
 
 
 def make() -> Path:
     """A new directory, for this user alone. Removes what other runs left behind."""
-    base = Path("/dev/shm")
-    root = base if os.access(base, os.W_OK) else Path(tempfile.gettempdir())
-    _clean(root)
+    disk = Path(tempfile.gettempdir())
+    root = _MEMORY if os.access(_MEMORY, os.W_OK) and has_room(_MEMORY, 0) else disk
+    for place in {_MEMORY, disk}:
+        _clean(place)
     return use(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root)))
+
+
+def has_room(place: Path | int, size: int) -> bool:
+    """Whether the file system of a directory, or an open file, takes so many bytes more beside a run's small files."""
+    about = os.statvfs(place)
+    return about.f_bavail * about.f_frsize >= size + _SPARE_BYTES
 
 
 def use(directory: Path) -> Path:
@@ -35,6 +49,27 @@ def use(directory: Path) -> Path:
         _locks[directory] = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(_locks[directory], fcntl.LOCK_SH)
     return directory
+
+
+def on_disk(file: Path) -> Path:
+    """Where a file of a directory in use lies if there is no room for it. Raises OSError if it is there already."""
+    disk = Path(tempfile.gettempdir())
+    directory = next((held for held in _locks if held in file.parents), None)
+    if directory is None or directory.parent == disk:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+    other = disk / directory.name
+    if other not in _locks:
+        advice = f"give {_MEMORY} more room, or set a lower cache.max.capacity"
+        _log.warning("cache.on_disk", directory=str(other), advice=advice)
+    moved = use(other) / file.relative_to(directory)
+    moved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return moved
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory, and what of it lies on disk."""
+    for place in {directory, Path(tempfile.gettempdir()) / directory.name}:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _clean(root: Path) -> None:
