@@ -10,6 +10,7 @@ Slot: 16 bytes id | 8 bytes node bits | 4 bytes time of the last report, s | 4 b
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
@@ -18,6 +19,8 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from helenus_connector.directory import has_room, on_disk
 
 PUBLISHED = 1
 """A record that shows the Change, or a later one of its key, is acknowledged."""
@@ -58,9 +61,8 @@ class ChangeCache:
         self._bits: dict[bytes, int] = {}
         self._held: dict[bytes, Entry] = {}
         size = _HEAD + self._sets * _SET * _SLOT.size
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        file = _opened(path, size)
         try:
-            os.ftruncate(file, size)
             self._map = mmap.mmap(file, size)
         finally:
             os.close(file)
@@ -79,10 +81,17 @@ class ChangeCache:
         self._held[change] = entry
 
     def mark(self, change: bytes, flags: int) -> None:
-        """Set flags of a Change: only after the flush of its record is acknowledged."""
+        """Set flags of a Change, unless it is forgotten: only after the flush of its record is acknowledged."""
         entry = self.look(change)
+        if entry.at < 0 and change not in self._held:
+            return
         entry.flags |= flags
         self._held[change] = entry
+
+    def clear(self) -> None:
+        """Forget all Changes."""
+        self._held.clear()
+        self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
 
     def save(self) -> None:
         """Write what was said since `begin`. A set that is full loses what was reported longest ago."""
@@ -138,3 +147,42 @@ class ChangeCache:
                 return 1 << i
         # More nodes than bits: the others are not counted, so their reports never prove a read too early.
         return 0
+
+
+def _opened(path: Path, size: int) -> int:
+    """The file, open, of at least `size` bytes. Where there is no room for it, it lies on disk, and a link here."""
+    try:
+        return _filled(on_disk(path) if path.is_symlink() else path, size)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    moved = on_disk(path)
+    file = _filled(moved, size)
+    path.unlink()
+    path.symlink_to(moved)
+    return file
+
+
+def _filled(path: Path, size: int) -> int:
+    """The file, open, with room for all of it: to store where the file system has none would end the process."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if os.fstat(file).st_size < size:
+            if not has_room(file, size):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            _fill(file, size)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _fill(file: int, size: int) -> None:
+    try:
+        os.posix_fallocate(file, 0, size)
+    except AttributeError:  # macOS has none
+        os.ftruncate(file, size)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # of a file system that has none
+            raise
+        os.ftruncate(file, size)

@@ -18,6 +18,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table, read_tables
 
 _ANSWER_S = 2.0
+_TRIES = 10
 _VERSION = SimpleStatement("SELECT schema_version FROM system.local", is_idempotent=True)
 _TABLE_ALTERED = "SELECT WRITETIME(id) AS at FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
 _TYPES_ALTERED = "SELECT WRITETIME(field_types) AS at FROM system_schema.types WHERE keyspace_name = %s"
@@ -29,7 +30,7 @@ def definition(session: Any, settings: ConnectorSettings, known: object = None) 
 
     A node that lags behind an ALTER has the definition before, and rows read by that would be proven without the new
     column. So when a node has another version, all that are up are asked, and the definition that was altered last is
-    taken. Raises HelenusError CASSANDRA_READ and TABLE_MISSING.
+    taken. Raises HelenusError CASSANDRA_READ, TABLE_UNSUPPORTED and TABLE_MISSING.
     """
     name = f"{settings.keyspace}.{settings.table}"
     try:
@@ -63,10 +64,29 @@ def _told(ask: Callable[..., Any], settings: ConnectorSettings, alone: bool) -> 
 
     Each ALTER writes all of a row.
     """
-    tables = read_tables(SimpleNamespace(execute=ask), settings.keyspace).values()
-    table = next((t for t in tables if (t.keyspace, t.name) == (settings.keyspace, settings.table)), None)
+    table = _whole(ask, settings)
     if alone:
         return (0, 0), table
     altered = ask(_TABLE_ALTERED, (settings.keyspace, settings.table)).one()
     types = ask(_TYPES_ALTERED, (settings.keyspace,))
     return (altered.at if altered else 0, max((row.at or 0 for row in types), default=0)), table
+
+
+def _whole(ask: Callable[..., Any], settings: ConnectorSettings) -> Table | None:
+    """The table as two reads in a row have it.
+
+    A read is several queries: a table that is made anew between them has its new id and the columns of before.
+    """
+    name = f"{settings.keyspace}.{settings.table}"
+    seen: list[Table | str | None] = []
+    while len(seen) < 2 or seen[-1] != seen[-2]:
+        if len(seen) == _TRIES:
+            raise HelenusError(Kind.CASSANDRA_READ, "the schema changes over and over", name)
+        try:
+            tables = read_tables(SimpleNamespace(execute=ask), settings.keyspace).values()
+            seen.append(next((t for t in tables if t.full_name == name), None))
+        except ValueError as error:
+            seen.append(str(error))  # a type may have been made, and a column of it
+    if isinstance(seen[-1], str):
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, f"the schema is not understood: {seen[-1]}", name)
+    return seen[-1]

@@ -128,6 +128,10 @@ class Replicas:
         """Whether a partition is held by some of the nodes, not by all."""
         return len(self.nodes(None)) > self.factor()
 
+    def alone(self) -> bool:
+        """Whether no node holds rows but those that are read: one that reported and is gone was one of them."""
+        return self._everywhere or all(h.datacenter == self._dc for h in self._metadata.all_hosts())
+
     def factor(self) -> int:
         """The replication factor."""
         keyspace = self._metadata.keyspaces.get(self._keyspace)
@@ -149,8 +153,10 @@ class Gate:
         self._counts: dict[tuple[str, int, int, Key], int] = {}
         self._codec: KeyCodec
         self._partition_columns: int | None = None
+        self._factor: int | None = None
+        self._min_age = settings.settle_min_age_ms / 1000
         self._met: dict[tuple[int, bytes, bytes, bytes], tuple[Entry, Work]] = {}
-        self._consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
+        self.consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
 
     def close(self) -> None:
         """Let go of the caches."""
@@ -165,7 +171,7 @@ class Gate:
         """
         admitted = Admitted()
         self._counts.clear()
-        self._codec, self._partition_columns = codec, None
+        self._codec, self._partition_columns, self._factor = codec, None, None
         self._met.clear()
         for cache in self._caches.values():
             cache.begin()
@@ -217,6 +223,10 @@ class Gate:
             return
         if match is not None:
             change = gist(match)
+        elif change.scope is Scope.TABLE:
+            # Rows go whatever their write times: who writes one again with its own may write the very same bytes.
+            cache.clear()
+            self._met.clear()
         awaited: Awaited | None = None
         if identity is not None:
             cache.report(identity, entry, node)
@@ -249,7 +259,8 @@ class Gate:
                 held.copies += 1
                 return None
             values = () if change.scope is Scope.TABLE else _values(codec, key)
-            work = Work(event.topic, event.partition, key, values, change.scope, self._consistency, event)
+            _check(codec, values, bounds)
+            work = Work(event.topic, event.partition, key, values, change.scope, self.consistency, event)
             work.bounds, work.parts = bounds, change.parts
             admitted.works[name] = work
         work.scope = max(work.scope, _scope(change, work.values))
@@ -273,8 +284,9 @@ class Gate:
         work = admitted.works.get(pending.name)
         if work is None:
             values = () if scope is Scope.TABLE else _values(codec, pending.key)
+            _check(codec, values, pending.bounds)
             nodes = min((self._nodes(pending, values, change) for change in awaited), default=1)
-            consistency = level(self._consistency, nodes, self._replicas.factor())
+            consistency = level(self.consistency, nodes, self._replication())
             work = Work(
                 pending.topic, pending.partition, pending.key, values, scope, consistency, bounds=pending.bounds
             )
@@ -291,13 +303,12 @@ class Gate:
             return {}  # each node tells its own truncation: after the last one's, no replica holds the rows
         # What lives again, or still, shows nothing of a deletion.
         image = None if work.is_marked else work.image
-        factor = self._replicas.factor()
-        min_age = self._settings.settle_min_age_ms / 1000
+        factor = self._replication()
         found = {}
         for change, awaited in work.awaited.items():
             nodes = self._nodes(work, work.values, change)
             shows = image is not None and image.shows(awaited.write_time)
-            if not proven(nodes, awaited.seen, work.consistency, factor, work.read_at, shows, min_age):
+            if not proven(nodes, awaited.seen, work.consistency, factor, work.read_at, shows, self._min_age):
                 found[change] = awaited
         return found
 
@@ -312,8 +323,14 @@ class Gate:
         for cache in self._caches.values():
             cache.save()
 
+    def _replication(self) -> int:
+        """The replication factor, as it was when the batch began."""
+        if self._factor is None:
+            self._factor = self._replicas.factor()
+        return self._factor
+
     def _nodes(self, place: Work | Pending, values: Key, change: bytes) -> int:
-        """How many current replicas reported a Change; at least the one whose event is at hand."""
+        """How many current replicas reported a Change. The event at hand is of one, unless of another data centre."""
         cache = self._cache(place.topic, place.partition)
         entry = cache.look(change)
         if self._partition_columns is None:
@@ -323,7 +340,7 @@ class Gate:
         count = self._counts.get(name)
         if count is None:
             replicas = self._replicas.nodes(routing_key(key) if key else None)
-            count = self._counts[name] = max(1, len(cache.nodes(entry) & replicas))
+            count = self._counts[name] = max(int(self._replicas.alone()), len(cache.nodes(entry) & replicas))
         return count
 
     def _cache(self, topic: str, partition: int) -> ChangeCache:
@@ -387,6 +404,17 @@ def _values(codec: KeyCodec, key: bytes) -> Key:
     if None not in values or not any(value is not None for value in values[codec.partition_columns :]):
         return values
     return tuple([value or b"" for value in values])
+
+
+def _check(codec: KeyCodec, values: Key, bounds: Bounds | None) -> None:
+    """Raises Malformed for bounds that are none of this table's: it was made anew with other clustering columns."""
+    for bound in bounds or ():
+        if bound is not None and bound.values:
+            partition = values[: codec.partition_columns]
+            missing = len(values) - len(partition) - len(bound.values)
+            if missing < 0:
+                raise Malformed(f"a bound of {len(bound.values)} clustering values, {-missing} more than there are")
+            codec.encode([*partition, *bound.values, *[None] * missing])
 
 
 def _written_at(event: Event) -> float:

@@ -80,6 +80,7 @@ class _Query:
 
 class Reader:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
+    `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and single
     keys are left out.
@@ -98,10 +99,11 @@ class Reader:
         self._key_width = len(table.primary_key)
         self._pk_width = len(table.partition_key)
         self._prepared: dict[str, Any] = {}
+        self.tells_all_times = True
         self._timed = self._columns_with_write_time()
         self._row_bytes = float(_ROW)
-        self._by_key: Any = None
-        self._by_group: Any = None
+        self._shared = self._pk_width if table.clustering else 0  # columns that keys of a group have in common
+        self._by_size: dict[int, Any] = {}
 
     def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
         """Each of these keys once with its row, None if it has none, in the order of the answers.
@@ -188,25 +190,36 @@ class Reader:
         yield from map(self._group, groups.values())
 
     def _group(self, keys: list[Key]) -> _Query:
-        """One statement for keys that may share one: of one partition, or of a single-column partition key."""
-        table = self.table
+        """One statement for keys that may share one: of one partition, or of a single-column partition key.
+
+        Values go each for itself, the last one filling up to one of a few lengths. A list of them Cassandra takes apart
+        and makes anew: it would ask for other bytes than it was given, of a mapped inet say, or refuse what it holds.
+        Lists of tuples it leaves as they are.
+        """
+        shared = self._shared
         if len(keys) == 1:
-            if self._by_key is None:
-                self._by_key = self._select(" AND ".join(f"{quote(c.name)} = ?" for c in table.primary_key))
-            return _Query(self._by_key, [v or b"" for v in keys[0]], keys)
-        if not table.clustering:
-            if self._by_group is None:
-                self._by_group = self._select(f"{quote(table.partition_key[0].name)} IN ?")
-            values = [k[0] or b"" for k in keys]
-            return _Query(self._by_group, [collection(values)], keys, routing_key=values[0])
-        if self._by_group is None:
-            names = ", ".join(quote(c.name) for c in table.clustering)
-            where = " AND ".join(f"{quote(c.name)} = ?" for c in table.partition_key)
-            target = names if len(table.clustering) == 1 else f"({names})"
-            self._by_group = self._select(f"{where} AND {target} IN ?")
-        rest = [tuple(v or b"" for v in k[self._pk_width :]) for k in keys]
-        listed = collection([r[0] if len(r) == 1 else tuple_value(r) for r in rest])
-        return _Query(self._by_group, [*self._partition_of(keys[0]), listed], keys)
+            return _Query(self._select_of(1), [v or b"" for v in keys[0]], keys)
+        values = [v or b"" for v in keys[0][:shared]]
+        rest = [tuple(v or b"" for v in k[shared:]) for k in keys]
+        if len(rest[0]) > 1:
+            return _Query(self._select_of(0), [*values, collection([tuple_value(r) for r in rest])], keys)
+        size = min(1 << (len(keys) - 1).bit_length(), self.group_size)
+        values += [r for (r,) in rest]
+        values += values[-1:] * (size - len(keys))
+        return _Query(self._select_of(size), values, keys, routing_key=None if shared else values[0])
+
+    def _select_of(self, size: int) -> Any:
+        """The statement that reads one key, or one of so many of a group; 0 for any number of tuples."""
+        if size not in self._by_size:
+            columns = [quote(c.name) for c in self.table.primary_key]
+            shared = self._key_width if size == 1 else self._shared
+            where = [f"{column} = ?" for column in columns[:shared]]
+            if size == 0:
+                where.append(f"({', '.join(columns[shared:])}) IN ?")
+            elif size > 1:
+                where.append(f"{columns[shared]} IN ({', '.join('?' * size)})")
+            self._by_size[size] = self._select(" AND ".join(where))
+        return self._by_size[size]
 
     def _at_once(self, most: int) -> int:
         """How many rows to ask for in one statement, by the size of those that came lately."""
@@ -247,18 +260,24 @@ class Reader:
                 if len(query.keys) == 1 or query.hung:
                     page = self._insist(query, consistency, error).current_rows
                 else:
-                    half = len(query.keys) // 2
-                    split += [self._group(query.keys[:half]), self._group(query.keys[half:])]
+                    split += self._halves(query)
                     for part in split[-2:]:
                         # The server's own limit comes first: who met ours has a node that does not answer.
                         part.hung = isinstance(error, OperationTimedOut)
                     continue
             except InvalidRequest as error:
-                raise SchemaChanged(str(error)) from None
+                if len(query.keys) == 1:
+                    raise SchemaChanged(str(error)) from None
+                split += self._halves(query)  # so many may be more than the server's guardrails allow
+                continue
             except _FAILURES as error:
                 raise self._failed(error) from None
             self._saw(page)
             yield query, page
+
+    def _halves(self, query: _Query) -> list[_Query]:
+        half = len(query.keys) // 2
+        return [self._group(query.keys[:half]), self._group(query.keys[half:])]
 
     def _scan(self, query: _Query, consistency: int) -> Iterator[RawRow]:
         """The rows of a statement however many they are: a page is asked for when the one before is done with."""
@@ -349,6 +368,7 @@ class Reader:
         try:
             self._prepare(f"SELECT {many[0][1]} FROM {self._name()}")
         except SchemaChanged:
+            self.tells_all_times = False
             return simple
         return simple + many
 
@@ -385,10 +405,14 @@ def _times(times: Sequence[bytes | None]) -> tuple[int | None, Sequence[bytes | 
 
 
 def _newest(times: Sequence[bytes | None]) -> int | None:
-    told = [time for time in times if time]
-    if not told:
-        return None
-    newest = max(told)
+    first = times[0] if times else None
+    if first is not None and times.count(first) == len(times):  # as of a row that was written at once
+        newest = first
+    else:
+        told = [time for time in times if time]
+        if not told:
+            return None
+        newest = max(told)
     if newest[0] < 0x80:  # as bytes they are in the order of numbers, unless some are negative
         return int.from_bytes(newest, "big")
     return max(int.from_bytes(time, "big", signed=True) for time in told)

@@ -8,6 +8,7 @@ key is pending: it is read again after a while, and published again if its image
 
 from __future__ import annotations
 
+import math
 import pickle
 import struct
 from bisect import bisect_left
@@ -23,6 +24,7 @@ from helenus_connector.ranges import Bounds
 from helenus_schemas.change import Scope
 
 MAX_BACKOFF_S = 60.0
+_MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
 _AWAITED = struct.Struct(">16sqd")
 _NO_TIME = -(2**63)
@@ -46,7 +48,8 @@ def proven(nodes: int, seen: float, consistency: int, rf: int, read_at: float, s
     them `seen` at that time, s. `shows` says that the row has a cell with the very write time of the Change: a node
     shows all of a mutation's part in a row at once. A newer cell shows nothing, it is another write's.
     """
-    return nodes + block_for(consistency, rf) > rf and (shows or read_at - seen >= min_age_s)
+    meets = consistency == ConsistencyLevel.ALL or nodes + block_for(consistency, rf) > rf
+    return meets and (shows or read_at - seen >= min_age_s)
 
 
 class Awaited(NamedTuple):
@@ -213,8 +216,9 @@ class PendingKeys:
         found: list[Pending] = []
         while len(found) < limit:
             queues = ((due, topic) for topic in self._timeout if (due := self._next_of(topic)) is not None)
-            due, topic = min(queues, default=(now + 1, ""))
-            if due > now:
+            due, topic = min(queues, default=(math.inf, ""))
+            # What is further away than anything can be is so since the clock was put back.
+            if not topic or now < due <= now + max(MAX_BACKOFF_S, self._timeout[topic]):
                 break
             members = self._queues[topic][due]
             while members and len(found) < limit:
@@ -258,7 +262,7 @@ class PendingKeys:
             if len(pending.awaited) > _MOST_AWAITED * _AWAITED.size:
                 pending.awaited = _unknown(now)
             keys[pending.within] = pending
-            wait = self._timeout.get(pending.topic, 0.0) * 2**pending.attempts
+            wait = self._timeout.get(pending.topic, 0.0) * 2 ** min(pending.attempts, _MOST_DOUBLED)
             due = now + min(wait, MAX_BACKOFF_S)
             self._wait(pending, same.setdefault(due, due))
 

@@ -96,6 +96,7 @@ class Stage:
         self._codec: KeyCodec
         self._made_at: float
         self._patience = 0.0
+        self._is_known = False  # that the table is as it was read last
 
     def run(self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool) -> Outcome:
         """Do one batch. `due` are pending keys of the same partitions, to be read again. `trust_images` says that no
@@ -107,6 +108,7 @@ class Stage:
         admitted = self._gate.admit(events, due, self._codec, self._made_at)
         works = list(admitted.works.values())
         attempts = 0
+        self._is_known = False
         told: dict[Place, Told] = defaultdict(partial(Told, len(self._reader.table.clustering)))
         while True:
             attempts += 1
@@ -121,10 +123,12 @@ class Stage:
                 self._dead_letter(admitted, outcome)
                 self.log.flush(FLUSH_TIMEOUT_S)
                 break
-            except SchemaChanged:
+            except SchemaChanged as error:
                 if attempts == _ATTEMPTS:
-                    raise
+                    what = f"Cassandra refuses to read rows: {error}"
+                    raise HelenusError(Kind.CASSANDRA_READ, what, self._name) from None
                 self._refresh(force=True)
+                self._is_known = True
             except HelenusError as error:
                 # The topic takes less than the producer was told: now the producer knows, and says which record it is.
                 if attempts == _ATTEMPTS or error.kind is not Kind.RECORD_TOO_LARGE:
@@ -188,7 +192,7 @@ class Stage:
 
         Raises SchemaChanged: then it is to be done once more, from the start.
         """
-        before, waited = self._reader.statements, self._reader.seconds
+        statements, waited = self._reader.statements, self._reader.seconds
         self._patience = time.monotonic() + _PROOF_S
         unreached: set[int] = set()
         by_level: dict[int, list[Work]] = {}
@@ -196,19 +200,27 @@ class Stage:
             if work.scope is Scope.ROW or (work.scope is not Scope.TABLE and not self._reader.table.clustering):
                 by_level.setdefault(work.consistency, []).append(work)
             else:
+                before = outcome.records
                 self._or_wait([work], unreached, partial(self._whole, work, outcome, trust_images))
+                if work.read_at is None and outcome.records > before:
+                    # Told in part: for who honours the marker, the rows that did not follow are gone.
+                    work.consistency = self._gate.consistency
+                    self._reader.until = math.inf
+                    self._whole(work, outcome, False)
         for consistency, members in by_level.items():
             read = partial(self._rows, members, consistency, outcome, trust_images)
             self._or_wait(members, unreached, read)
-        outcome.statements += self._reader.statements - before
+        outcome.statements += self._reader.statements - statements
         outcome.query_seconds += self._reader.seconds - waited
 
     def _or_wait(self, works: Sequence[Work], unreached: set[int], read: Callable[[], None]) -> None:
         """Read keys. Those that are read for the proof alone go on waiting without it, and make no batch wait: what
         times out is hardly tried again, and nothing more at its level when that took long.
         """
-        for work in works:
-            work.read_at = None  # an attempt before may have read it
+        for work in works:  # an attempt before may have read and told it
+            work.read_at = work.image = None
+            work.published = work.dead_lettered = False
+            work.digest = b""
         level = works[0].consistency
         alone = not any(w.events for w in works)
         if alone and level in unreached:
@@ -221,6 +233,11 @@ class Stage:
                 raise
             if time.monotonic() > self._patience:
                 unreached.add(level)
+        except SchemaChanged:
+            # Or a guardrail refuses the level, say: that is no reason to stop.
+            if not alone or not self._is_known:
+                raise
+            unreached.add(level)
 
     def _whole(self, work: Work, outcome: Outcome, trust_images: bool) -> None:
         start = time.time()
@@ -245,8 +262,6 @@ class Stage:
     def _append(self, work: Work, outcome: Outcome, trust_images: bool) -> None:
         """Hand over the records of a work, unless nothing is new about it. How many rows live is not known before."""
         outcome.keys_read += 1
-        work.published = work.dead_lettered = False  # an attempt before may have said so
-        work.digest = b""
         told = outcome.told[work.topic, work.partition]
         known = None
         if work.pending and trust_images and not work.events and not told.covers(work.key):
@@ -284,6 +299,8 @@ class Stage:
         event = work.event.value if work.event else None
         shown = work.image.write_time if work.image else None
         write_time = work.write_time if shown is None else shown
+        if not self._reader.tells_all_times and work.image and work.write_time is not None:
+            write_time = max(write_time or work.write_time, work.write_time)
         expires = work.expires if work.image else None
         return lambda image: self._shape.row(work.key, image, write_time, event, expires, work.values)
 

@@ -1,10 +1,16 @@
 """The MD5 cache: shared between processes, bounded by entries and age."""
 
+import errno
+import os
+import tempfile
 import uuid
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from helenus_connector import cache as cache_module
+from helenus_connector import directory
 from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id
 
 NODES = [str(uuid.UUID(int=i)).encode() for i in range(1, 80)]
@@ -86,3 +92,81 @@ def test_what_a_batch_that_failed_said_is_forgotten(cache: ChangeCache) -> None:
     cache.begin()
     cache.save()
     assert cache.look(change) == Entry()
+
+
+def test_it_has_all_its_room_from_the_start(tmp_path: Path) -> None:
+    """To store where the file system has no more would end the process, by SIGBUS."""
+    ChangeCache(tmp_path / "c", 131_072, 60)
+    told = (tmp_path / "c").stat()
+    assert told.st_blocks * 512 >= told.st_size > 131_072 * 32
+
+
+def no_more(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run's directory, where caches have no room, and beside it another temporary one."""
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "disk"))
+    monkeypatch.setattr(directory, "_locks", {})
+    run = directory.use(tmp_path / "memory" / "helenus-run-1")
+    (run / "default").mkdir()
+    there = cache_module._fill
+
+    def fill(file: int, size: int) -> None:
+        (no_more if Path(f"/proc/self/fd/{file}").readlink().is_relative_to(run) else there)(file, size)
+
+    monkeypatch.setattr(cache_module, "_fill", fill)
+    return run
+
+
+def test_without_room_it_lies_on_disk_and_is_shared_all_the_same(run: Path) -> None:
+    change = change_id(b"k", b"\0", DIGEST)
+    with capture_logs() as logs:
+        cache = ChangeCache(run / "default" / "c", 1024, 60)
+        ChangeCache(run / "default" / "d", 1024, 60)
+    assert [entry["event"] for entry in logs] == ["cache.on_disk"], "once"
+    cache.report(change, cache.look(change), NODES[0])
+    cache.save()
+    assert ChangeCache(run / "default" / "c", 1024, 60).look(change).nodes == 1
+    moved = Path(tempfile.gettempdir()) / run.name
+    assert (run / "default" / "c").resolve() == moved / "default" / "c"
+    assert directory.use(moved).stat().st_mode & 0o077 == 0
+    directory.remove(run)
+    assert not run.exists()
+    assert not moved.exists()
+
+
+def test_some_room_is_left_to_plans(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = os.statvfs(run)
+    monkeypatch.setattr(directory, "_SPARE_BYTES", about.f_bavail * about.f_frsize * 2)
+    monkeypatch.setattr(cache_module, "_fill", os.ftruncate)
+    with pytest.raises(OSError, match="No space left"):
+        ChangeCache(run / "default" / "c", 1024, 60)
+
+
+def test_a_run_begins_on_disk_where_memory_has_no_room(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "_MEMORY", run.parent)
+    made = directory.make()
+    assert made.parent == run.parent
+    directory.remove(made)
+    monkeypatch.setattr(directory, "has_room", lambda *_: False)
+    assert directory.make().parent == Path(tempfile.gettempdir())
+    assert run.exists(), "it is in use"
+
+
+@pytest.mark.parametrize("without", [errno.EOPNOTSUPP, None])
+def test_where_room_cannot_be_asked_for_it_is_taken_as_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: int | None
+) -> None:
+    def fallocate(*_: object) -> None:
+        raise OSError(without, "Operation not supported")
+
+    if without is None:
+        monkeypatch.delattr(os, "posix_fallocate")
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    cache = ChangeCache(tmp_path / "c", 1024, 60)
+    assert cache.bit(NODES[0]) == 1

@@ -256,6 +256,8 @@ class Connector:
 class Reader:
     """Stands for `reread.Reader`."""
 
+    tells_all_times = True
+
     def __init__(self, cluster: Cluster, table: Table, settings: ConnectorSettings) -> None:
         self.cluster = cluster
         self.table = table

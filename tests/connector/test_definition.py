@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,6 +105,29 @@ def test_a_table_that_one_node_has_already() -> None:
     with pytest.raises(HelenusError) as error:
         read(Session(lags))
     assert error.value.kind is Kind.TABLE_MISSING
+
+
+def test_a_table_that_is_made_anew_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read is several queries: the new id comes with the columns of before, and a type may come too late."""
+    old, new = (Node(1, columns).table for columns in "vw")
+    new = replace(new, id=uuid.UUID(int=2))
+    torn = replace(new, columns=old.columns)
+    answers: list[Table | None] = [torn, None, new, new]
+
+    def read_torn(session: Any, keyspace: str) -> dict[object, Table]:
+        table = answers.pop(0)
+        if table is None:
+            raise ValueError("unknown CQL type 'place'")
+        return {table.id: table}
+
+    monkeypatch.setattr(definition, "read_tables", read_torn)
+    assert definition.definition(Session(Node(1, "")), SETTINGS) == (1, new)
+    for many, kind in ([None] * 2, Kind.TABLE_UNSUPPORTED), ([old, new] * 5, Kind.CASSANDRA_READ):
+        answers[:] = many
+        with pytest.raises(HelenusError) as error:
+            definition.definition(Session(Node(1, "")), SETTINGS)
+        assert error.value.kind is kind
+        assert not answers
 
 
 def test_nodes_that_agree_are_followed_whatever_they_had() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event, Gate
+from helenus_connector.reread import Image
 from helenus_connector.settle import Pending
 from helenus_schemas.change import Bound, Change, Scope, encode
 from helenus_schemas.cql import CqlType, parse
@@ -55,6 +57,51 @@ def test_a_key_of_a_table_that_was_made_anew(tmp_path: Path, written: int, sent:
     admitted = gate.admit([event], [waits], KeyCodec(INT), made_at=100.0)
     assert (admitted.outdated, len(admitted.poison)) == counts
     assert (admitted.gone, admitted.works) == ([waits], {})
+
+
+def test_bounds_of_a_table_that_was_made_anew(tmp_path: Path) -> None:
+    """Its partition key is the same, its clustering columns are others: what was told before is outdated."""
+    gate = Gate(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
+    codec, old = KeyCodec(table("int", "bigint")), Bound(True, (bytes(4),))
+    key = codec.encode((bytes(4), None))
+    for written, bound in (
+        (99, old),
+        (101, old),
+        (99, Bound(True, (bytes(8), bytes(8)))),
+        (99, Bound(True, (bytes(8),))),
+    ):
+        change = Change("a" * 32, NODE, Scope.RANGE, write_time=written * 10**6, start=bound)
+        waits = Pending("t", 1, key, Scope.RANGE, bounds=(bound, None))
+        admitted = gate.admit([Event("t", 1, 2, 150_000, key, encode(change))], [waits], codec, made_at=100.0)
+        found = (admitted.outdated, len(admitted.poison), len(admitted.gone), len(admitted.works))
+        assert found == ((0, 0, 0, 1) if bound.values == (bytes(8),) else (written < 100, written > 100, 1, 0))
+
+
+def test_what_was_told_before_a_truncation_is_told_again(tmp_path: Path) -> None:
+    """Who writes a row anew with the time it had writes the same bytes: no copies of what the truncation took."""
+    who: Any = SimpleNamespace(factor=lambda: 1, some=lambda: False, alone=lambda: True, nodes=lambda key: set())
+    codec = KeyCodec(INT)
+    insert = Event("t", 1, 2, 3, codec.encode((bytes(4),)), encode(Change(DIGEST, NODE, write_time=5)))
+    truncate = Event("t", 1, 2, 3, b"", encode(Change("f" * 32, NODE, Scope.TABLE, write_time=9)))
+
+    def batch(*events: Event) -> int:
+        gate = Gate(SETTINGS, who, tmp_path)
+        works = gate.admit(events, [], codec).works.values()
+        for work in works:
+            work.read_at, work.image = time.time(), Image((), 5)
+            work.unproven = gate.unproven(work)
+            gate.mark(work)
+        gate.save()
+        gate.close()
+        return len(works)
+
+    assert [batch(insert), batch(insert)] == [1, 0]
+    assert [batch(truncate), batch(truncate)] == [1, 0]
+    assert [batch(insert), batch(insert)] == [1, 0]
+    assert [batch(insert, truncate._replace(value=encode(Change("e" * 32, NODE, Scope.TABLE)))), batch(insert)] == [
+        1,
+        1,
+    ]
 
 
 DIGEST, NODE = "0123456789abcdef0123456789abcdef", "11111111-2222-3333-4444-555555555555"

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cassandra import ConsistencyLevel
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event, Gate, Replicas
 from helenus_connector.reread import Image
+from helenus_connector.settle import Awaited, Pending, packed
 from helenus_schemas.change import Change, encode
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -77,6 +79,20 @@ def test_nodes_of_another_data_centre_do_not_count(tmp_path: Path) -> None:
     who = replicas(nodes, {HASHED: nodes}, {"here": 3, "there": 3}, cassandra_local_dc="here")
     assert who.factor() == 3
     assert not is_proven(who, [nodes[0], nodes[3]], tmp_path)
+
+
+@pytest.mark.parametrize("local", [1, 2, 3])
+def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, local: int) -> None:
+    """The write is on its way to this one: what is read here does not show it, however many replicas are asked."""
+    nodes = hosts(*["here"] * local, *["there"] * local)
+    who = replicas(nodes, {HASHED: nodes}, {"here": local, "there": local}, cassandra_local_dc="here")
+    assert not is_proven(who, nodes[-1:], tmp_path)
+    gate = Gate(settings(), who, tmp_path)
+    waits = Pending("t", 0, KeyCodec(PAIR).encode(KEY), 0, packed({b"other".ljust(16): Awaited(5, 0.0)}))
+    (work,) = gate.admit([], [waits], KeyCodec(PAIR)).works.values()
+    assert work.consistency == ConsistencyLevel.ALL
+    work.read_at, work.image = time.time(), None
+    assert not gate.unproven(work), "a read of all replicas meets the one that told of it"
 
 
 def test_level_quorum_counts_all_data_centres() -> None:

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import ConsistencyLevel, OperationTimedOut, ReadTimeout
+from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut, ReadTimeout
 
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.reread import Reader
+from helenus_connector.reread import Reader, SchemaChanged
 from helenus_connector.rows import Page
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -34,8 +34,10 @@ class Session:
         self.cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: [host]))
         self.fails = fails
         self.asked: list[int] = []
+        self.prepared: set[int] = set()
 
     def prepare(self, cql: str) -> Any:
+        self.prepared.add(cql.count("?"))
         nothing = dict.fromkeys(
             (
                 "consistency_level",
@@ -56,10 +58,8 @@ class Session:
         )
 
     def execute_async(self, bound: Any, paging_state: bytes | None) -> Any:
-        (value,) = bound.values
-        keys = [value]
-        if " IN " in bound.prepared_statement.query_string:
-            keys = [value[at : at + 4] for at in range(8, len(value), 8)]
+        assert bound.prepared_statement.query_string.count("?") == len(bound.values)
+        keys = list(dict.fromkeys(bound.values))
         self.asked.append(len(keys))
         error = self.fails(keys)
 
@@ -87,6 +87,24 @@ def test_groups_are_split_until_they_are_read() -> None:
     assert read(session) == set(KEYS)
     assert {size for size in session.asked if size <= 3} <= {1, 2, 3}
     assert max(session.asked) > 3
+
+
+def test_a_group_is_asked_for_by_the_bytes_of_its_keys_and_few_statements() -> None:
+    session = Session(lambda _: None)
+    assert read(session) == set(KEYS)
+    assert session.asked == [64, 36]
+    assert session.prepared == {64}, "the second list is filled up"
+
+
+def test_a_group_that_the_server_refuses_is_split() -> None:
+    session = Session(lambda keys: InvalidRequest("guardrail: 5 keys in an IN") if len(keys) > 5 else None)
+    assert read(session) == set(KEYS)
+
+
+def test_a_key_that_the_server_refuses_may_be_of_another_schema() -> None:
+    session = Session(lambda keys: InvalidRequest("unknown column") if KEYS[50][0] in keys else None)
+    with pytest.raises(SchemaChanged):
+        read(session)
 
 
 def test_a_key_that_is_never_read_is_an_error_soon() -> None:

@@ -11,7 +11,7 @@ import pytest
 from connector.test_untold import CLUSTERED, DATA, EVENTS, NODE, Reader, Staged, int32, rows
 
 from helenus_connector.gate import Event
-from helenus_connector.reread import Image
+from helenus_connector.reread import Image, SchemaChanged
 from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_schemas.change import Bound, Change, Scope, encode
@@ -136,19 +136,78 @@ def test_a_row_that_waits_while_a_marker_tells_it(driven: Driven, reads: Reads, 
 
 @each_marker
 def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Change) -> None:
-    """The read that its proof asks for fails in the middle: that part was told, and the marker waits on."""
+    """The read that its proof asks for fails in the middle: what was told would hide the rows that were not."""
     driven.batch((driven.whole, marked))
     driven.shows(2)
     due = driven.due()
 
     def fails() -> None:
-        if len(driven.values) > 2:
-            raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+        reads.behind_range = lambda: None
+        raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
+    driven.pending.forget_images(EVENTS)
     reads.behind_range = fails
     driven.batch(due=due)
-    assert driven.values == [None, 1, None, 2]
-    reads.behind_range = lambda: None
+    assert driven.values == [None, 1, None, 2, None, 2], "told once more, whole, by the replicas that are there"
     driven.shows(1)
     driven.batch(due=driven.due())
-    assert driven.values == [None, 1, None, 2, None, 1]
+    assert driven.values == [None, 1, None, 2, None, 2, None, 1], "and it waits on"
+
+
+@each_marker
+def test_a_marker_that_cannot_be_told_whole(driven: Driven, reads: Reads, marked: Change) -> None:
+    """No replicas are there: nothing of it is done."""
+    driven.batch((driven.whole, marked))
+    driven.shows(2)
+    due = driven.due()
+
+    def fails() -> None:
+        raise HelenusError(Kind.CASSANDRA_READ, "all nodes are away")
+
+    driven.pending.forget_images(EVENTS)
+    reads.behind_range = fails
+    with pytest.raises(HelenusError, match="all nodes"):
+        driven.batch(due=due)
+
+
+def test_an_attempt_that_was_purged_told_nothing(driven: Driven, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is too large takes the others along; then the row is not read again."""
+    monkeypatch.setattr(driven.stage._gate._replicas, "factor", lambda: 3)
+    driven.batch((driven.row, change(Scope.ROW)))
+    driven.shows(2)
+    due, flushes = driven.due(), iter([True])
+
+    def flush(timeout: float) -> None:
+        if next(flushes, False):
+            del driven.appended[1:]
+            reads.before_rows = fails
+            raise HelenusError(Kind.RECORD_TOO_LARGE, "of another key")
+
+    def fails() -> None:
+        reads.before_rows = lambda: None
+        raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+
+    monkeypatch.setattr(driven.stage.log, "flush", flush)
+    monkeypatch.setattr(driven.stage.log, "close", lambda: None, raising=False)
+    driven.batch(due=due)
+    assert driven.values == [1]
+    driven.batch(due=driven.due())
+    assert driven.values == [1, 2]
+
+
+def test_a_read_that_is_refused_for_the_proof_alone(driven: Driven, reads: Reads) -> None:
+    """Its level may not be allowed: the key waits, and nothing stops."""
+    driven.batch((driven.row, change(Scope.ROW)))
+    driven.shows(2)
+
+    def refused() -> None:
+        raise SchemaChanged("guardrail: ALL is not allowed")
+
+    reads.before_rows = refused
+    with pytest.raises(HelenusError, match="refuses to read rows: guardrail"):
+        driven.batch((driven.row, settled()))
+    driven.batch(due=driven.due())
+    assert driven.values == [1]
+    reads.before_rows = lambda: None
+    driven.batch(due=driven.due())
+    assert driven.values == [1, 2]

@@ -75,6 +75,8 @@ class Staged:
 class Reader:
     """Stands for `reread.Reader`."""
 
+    tells_all_times = True
+
     def __init__(self, live: dict[Key, Image], of: Table) -> None:
         self.live, self.table, self.statements, self.seconds = live, of, 0, 0.0
 
