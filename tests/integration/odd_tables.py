@@ -49,6 +49,29 @@ ODD = {
             "DELETE FROM {t} WHERE p = blob_as_varint(0x0001) AND c = 1 AND d = 1E+2",
         ),
     ),
+    # Keys that are read in groups, by bytes that Cassandra would not make of their values.
+    "wide_numbers": Odd(
+        "k varint PRIMARY KEY, v int",
+        tuple(f"INSERT INTO {{t}} (k, v) VALUES (blob_as_varint(0x{n:08x}), {n})" for n in range(1, 60)),
+    ),
+    "mapped": Odd(
+        "k inet PRIMARY KEY, v inet",
+        tuple(
+            f"INSERT INTO {{t}} (k, v) VALUES (blob_as_inet(0x{0xFFFF0A000000 + n:032x}), '10.0.0.{n}')"
+            for n in range(1, 60)
+        ),
+    ),
+    "no_digits": Odd(
+        "k int, c varint, v int, PRIMARY KEY (k, c)",
+        (
+            "BEGIN UNLOGGED BATCH "
+            + "".join(
+                f"INSERT INTO {{t}} (k, c, v) VALUES (1, {c}, {n});"
+                for n, c in enumerate(("blob_as_varint(0x)", "0", "blob_as_varint(0x00ff)", "-1"))
+            )
+            + "APPLY BATCH",
+        ),
+    ),
     "moments": Odd(
         "p date, c timestamp, t time, a date, b timestamp, l list<date>, du duration, PRIMARY KEY (p, c, t)",
         (

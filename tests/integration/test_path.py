@@ -124,7 +124,7 @@ def test_keys_of_every_type(pipeline: Pipeline, session: Any, ks: str) -> None:
     session.execute(f'INSERT INTO {ks}.keys ({names}, "Q v") VALUES ({values}, 7)')
     pipeline.converges(f"{ks}.keys")
     (record,) = pipeline.records(f"{ks}.keys")
-    assert record.value == {"Q_v": 7}
+    assert record.value == {"Q_v_7c627647": 7}
     session.execute(f"DELETE FROM {ks}.keys WHERE {where}")
     pipeline.converges(f"{ks}.keys")
     assert pipeline.records(f"{ks}.keys")[-1].value is None
