@@ -100,7 +100,7 @@ class Connectors:
         with self.lock:
             there = self._connectors.get(name)
             connector = there or Connector({}, settings, file=file)
-            tables = dict.fromkeys([*settings.tables, *(t for t in connector.tasks if settings.matches(t))])
+            tables = dict.fromkeys([*settings.tables, *(t for t in _allowed(connector) if settings.matches(t))])
             for table in tables:
                 self._refuse_twice(settings.of_table(table))
             moved = there is not None and settings.query_group != there.settings.query_group
@@ -142,14 +142,14 @@ class Connectors:
         with self.lock:
             connector = self._get(name)
             if task is not None:
-                self._task(name, task).restart()
+                self._restart(self._task(name, task))
             else:
                 if connector.error is not None or not only_failed:
                     connector.error = connector.trouble = None
                     connector.look_at = 0.0
                 for of_table in connector.tasks.values() if include_tasks else ():
                     if of_table.error is not None or not only_failed:
-                        of_table.restart()
+                        self._restart(of_table)
             self._changed()
 
     def status(self, name: str) -> Status:
@@ -230,11 +230,8 @@ class Connectors:
             connector.looked = True
             for table, error in found.items():
                 if table not in connector.tasks:
-                    try:
-                        self._refuse_twice(settings.of_table(table))
-                    except ConfigError as refused:
-                        error = refused
                     self._add(connector, table)
+                    self._restart(connector.tasks[table])
                 if error is not None:
                     connector.tasks[table].error = error
             self.changed.set()
@@ -305,10 +302,18 @@ class Connectors:
             if topic in stood and topic not in there:
                 held.move(topic, stood[topic])
 
+    def _restart(self, task: Task) -> None:
+        """Try a task again, if the tables of others let it be one."""
+        try:
+            self._refuse_twice(task.settings)
+            task.restart()
+        except ConfigError as error:
+            task.error, task.refused = error, True
+
     def _refuse_twice(self, settings: ConnectorSettings) -> None:
         """Raise ConfigError if a table of another connector leaves no room for this one."""
         others = [c for name, c in self._connectors.items() if name != settings.name]
-        for task in (task for other in others for task in other.tasks.values()):
+        for task in (other.tasks[table] for other in others for table in _allowed(other)):
             if problem := twice(settings, task.settings):
                 raise ConfigError([problem])
 
@@ -328,6 +333,11 @@ class Connectors:
             return dict(json.loads(self._store.read_text()))
         except FileNotFoundError:
             return {}
+
+
+def _allowed(connector: Connector) -> list[str]:
+    """The tables of a connector that no other one keeps it from."""
+    return [table for table, task in connector.tasks.items() if not task.refused]
 
 
 def twice(settings: ConnectorSettings, other: ConnectorSettings, source: str = "") -> Problem | None:

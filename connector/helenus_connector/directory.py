@@ -26,9 +26,9 @@ _locks: dict[Path, int] = {}
 def make() -> Path:
     """A new directory, for this user alone. Removes what other runs left behind."""
     disk = Path(tempfile.gettempdir())
-    root = _MEMORY if os.access(_MEMORY, os.W_OK) and has_room(_MEMORY, 0) else disk
     for place in {_MEMORY, disk}:
         _clean(place)
+    root = _MEMORY if os.access(_MEMORY, os.W_OK) and has_room(_MEMORY, 0) else disk
     return use(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root)))
 
 

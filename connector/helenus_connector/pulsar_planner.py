@@ -51,7 +51,8 @@ class Planner:
             raise failed[0]
         self._tell({t: n for t, n in zip(topics, answers, strict=True) if isinstance(n, HelenusError)})
         told = {t: None if isinstance(n, BaseException) else n for t, n in zip(topics, answers, strict=True)}
-        self._whole = {*(self._whole - told.keys()), *(topic for topic, found in told.items() if found == 0)}
+        counted = {topic for topic, found in told.items() if found is not None}
+        self._whole = {*(self._whole - counted), *(topic for topic, found in told.items() if found == 0)}
         self._unfollow({topic for topic, found in told.items() if found is None})
         return {topic: 1 if found == 0 else found or 0 for topic, found in told.items()}
 

@@ -129,6 +129,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     first = self._broker().earliest(new)
                     begin.update(first)
                     latest.update(first)
+                    # One that was just made may have no first offset yet, only a last.
+                    latest = {t: ends for t, ends in latest.items() if t in begin}
                 readable = {t: ends for t, ends in latest.items() if t not in self._wrong}
                 if not isinstance(limit, ReadAllAvailable):
                     limit = ReadMaxRows(self.plan.max_batch_size)
@@ -164,6 +166,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._begun |= self._fresh
         begin = overlaid(start["topics"], self.plan.held)
         gone = self._gone({topic: begin[topic] for topic in begin if topic in end["topics"]})
+        for topic in self._fresh & end["topics"].keys() - begin.keys():
+            begin[topic] = dict(end["topics"][topic])  # it joins, or did in a run that was killed
         begin = self._step_back(begin)
         parts: list[Part] = []
         for topic, connector in self.plan.connectors.items():

@@ -206,6 +206,7 @@ class Stage:
                     # Told in part: for who honours the marker, the rows that did not follow are gone.
                     work.consistency = self._gate.consistency
                     self._reader.until = math.inf
+                    outcome.told[work.topic, work.partition].keys.remove(work.key)
                     self._whole(work, outcome, False)
         for consistency, members in by_level.items():
             read = partial(self._rows, members, consistency, outcome, trust_images)
@@ -284,8 +285,8 @@ class Stage:
                         return
                 told.add(work.key, True)
                 work.digest = _digest(self._records(work, outcome))
-        except HelenusError as error:
-            if error.kind is Kind.CASSANDRA_READ:
+        except (HelenusError, SchemaChanged) as error:
+            if not isinstance(error, HelenusError) or error.kind is Kind.CASSANDRA_READ:
                 work.read_at = None  # not all of it was read
             raise
         work.published = True

@@ -35,13 +35,14 @@ class Status:
 class Task:
     """One table of a connector, and how it fares. `settings` are of this table alone.
 
-    It is `ready` when its topics are there, as far as is known. `error` ended it; `trouble` may pass, and it is tried
-    again at `retry_at`, s since the epoch.
+    It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
+    connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch.
     """
 
     id: int
     settings: ConnectorSettings
     ready: bool = False
+    refused: bool = False
     error: HelenusError | None = None
     trouble: HelenusError | None = None
     retry_at: float = 0.0
@@ -83,7 +84,7 @@ class Task:
 
     def restart(self) -> None:
         """Forget what failed, and try again: from the topics on."""
-        self.error, self.ready = None, False
+        self.error, self.ready, self.refused = None, False, False
         self.succeeded()
 
 

@@ -137,11 +137,14 @@ class KafkaLog:
                 if told.action is not Action.RETRY:
                     told = TopicError(told.kind, told.what, told.where, topic)
                 raise told from None
-            there = self.topics().get(topic)
-            if there is None:  # it is being made, or deleted
-                where = f"{self._where}, topic {topic}"
-                raise HelenusError(Kind.TOPIC_MISSING, "Kafka: the topic is not there yet", where) from None
-            return there
+            deadline = time.monotonic() + _ANSWER_TIMEOUT
+            while topic not in (there := self.topics()):  # it is being made, or deleted
+                if time.monotonic() > deadline:
+                    what = "Kafka: the topic is there, and is not described to us"
+                    where = f"{self._where}, topic {topic}"
+                    raise TopicError(Kind.BROKER_REFUSED, what, where, topic) from None
+                time.sleep(_SLICE)
+            return there[topic]
         return partitions
 
     def declare(self, topic: str, schemas: Schemas) -> None:

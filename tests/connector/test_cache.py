@@ -152,6 +152,11 @@ def test_a_run_begins_on_disk_where_memory_has_no_room(run: Path, monkeypatch: p
     made = directory.make()
     assert made.parent == run.parent
     directory.remove(made)
+    left = run.parent / f"{run.name}-left"
+    left.mkdir()
+    (left / "lock").touch()
+    monkeypatch.setattr(directory, "has_room", lambda *_: not left.exists())
+    assert directory.make().parent == run.parent, "what a killed run left is removed before"
     monkeypatch.setattr(directory, "has_room", lambda *_: False)
     assert directory.make().parent == Path(tempfile.gettempdir())
     assert run.exists(), "it is in use"

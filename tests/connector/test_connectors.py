@@ -131,6 +131,26 @@ def test_a_data_topic_is_for_one_connector_of_the_worker(tmp_path: Path) -> None
     assert traces[1] is None
 
 
+def test_a_table_that_another_connector_has_stays_refused(tmp_path: Path) -> None:
+    """A restart gives it no way in, and it keeps nobody else from anything."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    pattern = {**CONFIG, "table": "t.*", "query.group": "other"}
+    all_of.put("b", pattern)
+    all_of.looked("b", all_of.all()["b"].settings, {"t": None})
+    for _ in range(2):
+        assert "connector a writes data-ks.t already" in str(all_of.status("b").tasks[0].trace)
+        all_of.put("a", {**CONFIG, "tasks.max": "2"})
+        all_of.restart("b", only_failed=True)
+        all_of.restart("b", task=0)
+    all_of.put("b", {**pattern, "tasks.max": "2"})
+    all_of.looked("b", all_of.all()["b"].settings, {"t": None})
+    assert "connector a writes data-ks.t already" in str(all_of.status("b").tasks[0].trace)
+    all_of.delete("a")
+    all_of.restart("b", only_failed=True)
+    assert all_of.status("b").tasks[0].trace is None
+
+
 def test_tables_that_match_join_and_one_failing_leaves_the_others(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", {**CONFIG, "table": "t, u.*"})

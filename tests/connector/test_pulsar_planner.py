@@ -27,6 +27,7 @@ class Topics:
     def __init__(self, broker: Broker) -> None:
         self.consumers: dict[int, tuple[str, str]] = {}
         self.refused: dict[str, int] = {}
+        self.whole: set[str] = set()  # without partitions
         self.acknowledged: list[tuple[str, str]] = []
         self.asked: list[tuple[str, str]] = []
         self.closed = 0
@@ -40,7 +41,8 @@ class Topics:
 
     def partitioned_metadata(self, asked: Any) -> list[bytes]:
         topic = asked.topic.rpartition("/")[2]
-        error = {"error": self.refused[topic], "message": "no"} if topic in self.refused else {"partitions": 1}
+        found = {"partitions": int(topic not in self.whole)}
+        error = {"error": self.refused[topic], "message": "no"} if topic in self.refused else found
         return [command("partitioned_metadata_response", request_id=asked.request_id, **error)]
 
     def subscribe(self, asked: Any) -> list[bytes]:
@@ -137,6 +139,16 @@ def test_a_topic_that_is_counted_again_is_followed_as_before(planner: Planner, t
     topics.asked.clear()
     planner.gone("g", {"a": {"0": 0}})
     assert [*asked, topics.asked == [("a", "g")]] == [True, False, True, True]
+
+
+def test_a_topic_without_partitions_that_cannot_be_counted_has_none_all_the_same(
+    planner: Planner, topics: Topics
+) -> None:
+    topics.whole = {"a"}
+    planner.partitions(["a", "b"])
+    topics.refused = {"a": NOT_ALLOWED}
+    planner.partitions(["a", "b"])
+    assert planner._whole == {"a"}
 
 
 def test_what_one_topic_does_not_take_is_committed_for_the_others(planner: Planner, topics: Topics) -> None:

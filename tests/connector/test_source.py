@@ -205,6 +205,22 @@ def test_a_topic_that_joins_is_taken_in_at_its_first_event_and_read_by_the_next_
     assert planned.reader.latestOffset(joined, ReadMaxRows(8))["topics"][TOPIC]["0"] > 40
 
 
+def test_a_topic_whose_first_offset_is_not_known_yet_joins_later(tmp_path: Path) -> None:
+    """What lies before the end that it would join with is not read."""
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
+    planned.broker.earliest = lambda partitions: {}  # type: ignore[method-assign]
+    nothing = planned.reader.initialOffset()
+    assert planned.reader.latestOffset(nothing, ReadMaxRows(8))["topics"] == {}
+
+
+def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tmp_path: Path) -> None:
+    """That may have been a held position, which is released, and what was pending behind it is forgotten."""
+    planned = Planned(tmp_path, {"0": 7})
+    nothing = planned.reader.initialOffset()
+    assert planned.ranges(nothing, offset(0, 20, 0)) == [[(0, 7, 20), (1, 0, 0)]]
+
+
 def test_a_range_before_what_an_operator_moved_to_is_not_done(tmp_path: Path) -> None:
     """The batch was planned before the move: done as an empty range, it would take the move for done with."""
     planned = Planned(tmp_path)

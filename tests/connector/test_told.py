@@ -155,6 +155,42 @@ def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Ch
 
 
 @each_marker
+@pytest.mark.parametrize("known", [True, False])
+def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Change, known: bool) -> None:
+    """A guardrail does not allow its level: it waits, and its rows follow if it was told."""
+    driven.batch((driven.whole, marked))
+    if not known:
+        driven.shows(2)
+        driven.pending.forget_images(EVENTS)
+    calls = iter([True, True])
+
+    def refused() -> None:
+        if next(calls, False):
+            raise SchemaChanged("guardrail: ALL is not allowed")
+
+    reads.behind_range = refused
+    driven.batch(due=driven.due())
+    assert driven.values[-2:] == [None, 1 if known else 2]
+    assert len(driven.pending) == 1
+
+
+@each_marker
+def test_a_marker_that_is_told_at_the_lower_level_is_told_once(driven: Driven, reads: Reads, marked: Change) -> None:
+    driven.batch((driven.whole, marked))
+    driven.pending.forget_images(EVENTS)
+    for _ in range(3):
+        before, calls = len(driven.values), iter([True])
+
+        def fails(calls: Iterator[bool] = calls) -> None:
+            if next(calls, False):
+                raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+
+        reads.behind_range = fails
+        driven.batch(due=driven.due())
+    assert len(driven.values) == before, "its image is known"
+
+
+@each_marker
 def test_a_marker_that_cannot_be_told_whole(driven: Driven, reads: Reads, marked: Change) -> None:
     """No replicas are there: nothing of it is done."""
     driven.batch((driven.whole, marked))

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_sinks import kafka
 from helenus_sinks.kafka import KafkaLog
 from helenus_sinks.log import TopicError
 
@@ -57,6 +58,7 @@ def test_a_topic_that_is_between_being_there_and_not(address: str, monkeypatch: 
         return {"half": answer}
 
     monkeypatch.setattr(AdminClient, "create_topics", create)
-    with pytest.raises(HelenusError) as error:
+    monkeypatch.setattr(kafka, "_ANSWER_TIMEOUT", 1.0)
+    with pytest.raises(TopicError, match="not described to us") as error:
         KafkaLog({"bootstrap.servers": address}).create("half", 3, {})
-    assert error.value.kind is Kind.TOPIC_MISSING
+    assert error.value.kind is Kind.BROKER_REFUSED
