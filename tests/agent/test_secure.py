@@ -227,7 +227,8 @@ def test_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_p
         code, last = told(status, properties(status, tmp_path, {**changes, **only}))
         assert code == 1
         assert "uthorization failed" in last
-        assert topic in last
+        # Who may write to no topic at all gets no number for a producer either: what is answered first is told.
+        assert topic in last or (user == STRANGER and "idempotence PID" in last)
         assert last.endswith("[broker-refused]")
 
 
