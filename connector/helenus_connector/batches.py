@@ -102,7 +102,6 @@ class Batches:
                 self.pending.forget_images(done.topic)
                 continue
             self.pending.apply(done.outcome.resolved, done.outcome.found, now, done.outcome.told)
-            self._held.release(done.topic, done.starts)
             _count(of_topic, done.outcome, now)
             if done.topic not in failed:
                 of_topic.succeeded()
@@ -110,6 +109,10 @@ class Batches:
             if topic in tasks:
                 _failed(tasks[topic], error, now)
         self.pending.save(now, {done.topic for done in current if done.outcome is not None})
+        for done in current:
+            # What waits of it is kept by now.
+            if done.outcome is not None and done.topic in tasks:
+                self._held.release(done.topic, done.starts)
         for topic, of_topic in tasks.items():
             keys, copies = self.pending.counts(topic)
             metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)

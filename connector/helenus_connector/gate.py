@@ -25,7 +25,7 @@ from helenus_connector.settle import Awaited, Name, Pending, level, packed, prov
 from helenus_schemas.change import Bound, Change, Scope, decode, gist, matched, unframed
 from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import Key, KeyCodec
+from helenus_schemas.key import Key, KeyCodec, Outgrown
 from helenus_schemas.transcode import long_bytes
 
 _log = structlog.get_logger(__name__)
@@ -71,6 +71,7 @@ class Work:
     unproven: dict[bytes, Awaited] = field(default_factory=dict)
     published: bool = False
     dead_lettered: bool = False
+    is_outdated: bool = False
     bounds: Bounds | None = None
     parts: int = 1
 
@@ -85,7 +86,8 @@ class Admitted:
     """What the gate made of a batch: keys to read, keys that wait for what is `awaited`, events that cannot be decoded,
     and counts.
 
-    `gone` are due keys that the table can't have any more, and `outdated` counts such events: it was made anew.
+    `gone` are due keys that the table can't have any more, and `outdated` counts such events: it was made anew, or a
+    type in its partition key got a field, which rows of before lack for ever.
     """
 
     read: int = 0
@@ -181,7 +183,7 @@ class Gate:
             try:
                 self._admit(event, admitted, codec, now)
             except ValueError as error:
-                if _written_at(event) < made_at:
+                if isinstance(error, Outgrown) or written_at(event) < made_at:
                     admitted.outdated += 1
                     continue
                 where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
@@ -251,15 +253,16 @@ class Gate:
         name = (event.topic, event.partition, key, bounds)
         work = admitted.works.get(name)
         if work is None:
-            if identity is not None and awaited is not None and entry.flags & PUBLISHED:
-                since = event.timestamp / 1000
-                new = Pending(event.topic, event.partition, key, change.scope, bounds=bounds, since=since)
-                held = admitted.waiting.setdefault(name, new)
-                admitted.awaited.setdefault(name, {})[identity] = awaited
-                held.copies += 1
-                return None
             values = () if change.scope is Scope.TABLE else _values(codec, key)
             _check(codec, values, bounds)
+            if identity is not None and awaited is not None and entry.flags & PUBLISHED:
+                scope, since = _scope(change, values), event.timestamp / 1000
+                new = Pending(event.topic, event.partition, key, scope, bounds=bounds, since=since)
+                held = admitted.waiting.setdefault(name, new)
+                admitted.awaited.setdefault(name, {})[identity] = awaited
+                held.scope = max(held.scope, scope)
+                held.copies += 1
+                return None
             work = Work(event.topic, event.partition, key, values, change.scope, self.consistency, event)
             work.bounds, work.parts = bounds, change.parts
             admitted.works[name] = work
@@ -274,23 +277,23 @@ class Gate:
         return work
 
     def _add_due(self, pending: Pending, admitted: Admitted, codec: KeyCodec) -> None:
+        scope = Scope(pending.scope)
+        key = pending.key if scope is Scope.TABLE else codec.current(pending.key)
+        name = (pending.topic, pending.partition, key, pending.bounds)
+        values = () if scope is Scope.TABLE else _values(codec, key)
+        _check(codec, values, pending.bounds)
         awaited = unpacked(pending.awaited)
-        newer = admitted.waiting.pop(pending.name, None)
+        newer = admitted.waiting.pop(name, None)
         if newer is not None:
-            awaited.update(admitted.awaited[pending.name])
+            awaited.update(admitted.awaited[name])
             pending.copies += newer.copies
             pending.since = min(pending.since, newer.since)
-        scope = Scope(pending.scope)
-        work = admitted.works.get(pending.name)
+        work = admitted.works.get(name)
         if work is None:
-            values = () if scope is Scope.TABLE else _values(codec, pending.key)
-            _check(codec, values, pending.bounds)
             nodes = min((self._nodes(pending, values, change) for change in awaited), default=1)
             consistency = level(self.consistency, nodes, self._replication())
-            work = Work(
-                pending.topic, pending.partition, pending.key, values, scope, consistency, bounds=pending.bounds
-            )
-            admitted.works[pending.name] = work
+            work = Work(pending.topic, pending.partition, key, values, scope, consistency, bounds=pending.bounds)
+            admitted.works[name] = work
         work.scope = max(work.scope, scope)
         work.pending = pending
         work.awaited = {**awaited, **work.awaited}
@@ -417,8 +420,8 @@ def _check(codec: KeyCodec, values: Key, bounds: Bounds | None) -> None:
             codec.encode([*partition, *bound.values, *[None] * missing])
 
 
-def _written_at(event: Event) -> float:
-    """When an event, and what it tells of, was written, s since the epoch."""
+def written_at(event: Event) -> float:
+    """When an event, and what it tells of, was written, s since the epoch; infinite if it does not say."""
     try:
         written = decode(event.value or b"").write_time
     except ValueError:

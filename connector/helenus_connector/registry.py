@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
-from helenus_schemas.avro import objection, unnamed
+from helenus_schemas.avro import made_anew, objection, unnamed
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONFLICT = 409
@@ -66,7 +66,7 @@ class Registry:
         BACKWARD first: what an operator chose stays.
 
         With `auto.register.schemas=false` it has to be there, and nothing is set.
-        Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, or REGISTRY_REFUSED.
+        Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, REGISTRY_REFUSED or SCHEMA_MISSING.
         """
         name = self._name(subject, schema)
         known = self._remembered()
@@ -126,11 +126,10 @@ class Registry:
         if latest is None:
             return None
         known, key = json.loads(latest.schema.schema_str), json.loads(schema)
-        if unnamed(known) != unnamed(key):
-            return None
-        if what := objection(known, key, json.loads(value)):
-            raise HelenusError(Kind.REGISTRY_REFUSED, what, f"{self._url}, subject {subject}")
-        return int(latest.schema_id)
+        is_kept = unnamed(known) == unnamed(key)
+        if what := objection(known, key, json.loads(value)) if is_kept else made_anew(known, key):
+            raise self._refused(what, f"{self._url}, subject {subject}")
+        return int(latest.schema_id) if is_kept else None
 
     def _found(self, look: Callable[[], Any], subject: str) -> Any:
         """What the registry has, None if it has none."""
@@ -157,6 +156,10 @@ class Registry:
         except Exception as error:
             raise self._error(error, subject) from None
 
+    def _refused(self, what: str, where: str) -> HelenusError:
+        self._remember({})  # the advice is to delete subjects, and their ids go with them
+        return HelenusError(Kind.REGISTRY_REFUSED, what, where)
+
     def _error(self, error: Exception, subject: str) -> HelenusError:
         where = f"{self._url}, subject {subject}" if subject else self._url
         if isinstance(error, SchemaRegistryError) and error.http_status_code in _UNKNOWN_TO_IT:
@@ -165,13 +168,10 @@ class Registry:
         if "[SSL" in str(error):
             return HelenusError(Kind.REGISTRY_AUTH, f"no TLS connection to the registry: {error}", where)
         if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
-            return HelenusError(Kind.REGISTRY_REFUSED, f"the registry refuses the schema: {error.error_message}", where)
+            return self._refused(f"the registry refuses the schema: {error.error_message}", where)
         if isinstance(error, SchemaRegistryError) and error.http_status_code == 404 and not self._may_register:
-            what = (
-                "the registry has not this schema, and value.converter.auto.register.schemas=false: register what "
-                "`helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
-            )
-            return HelenusError(Kind.REGISTRY_REFUSED, what, where)
+            what = "the registry has not this schema, and value.converter.auto.register.schemas=false"
+            return HelenusError(Kind.SCHEMA_MISSING, what, where)
         return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
 
     def _remembered(self) -> dict[str, int]:

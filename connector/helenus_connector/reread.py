@@ -50,6 +50,10 @@ class SchemaChanged(Exception):
     """The server refused a statement because the table is not what it was."""
 
 
+class KeyRefused(Exception):
+    """The server refuses a key, or bounds, and takes others: no row of this table can have them."""
+
+
 class Image(NamedTuple):
     """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
 
@@ -83,7 +87,7 @@ class Reader:
     `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and single
-    keys are left out.
+    keys are left out. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
     """
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings) -> None:
@@ -94,6 +98,7 @@ class Reader:
         self.statements = 0
         self.seconds = 0.0
         self.until = math.inf
+        self.is_current = False
         self.budget: Budget | None = None
         self._codec = KeyCodec(table)
         self._key_width = len(table.primary_key)
@@ -104,14 +109,24 @@ class Reader:
         self._row_bytes = float(_ROW)
         self._shared = self._pk_width if table.clustering else 0  # columns that keys of a group have in common
         self._by_size: dict[int, Any] = {}
+        self._takes: dict[int, bool] = {}
+        self._results: dict[str, Any] = {}
 
-    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
+    @property
+    def is_prepared_anew(self) -> bool:
+        """Whether the driver had to prepare a statement again: its answers may be of a table that was made anew."""
+        return any(self._prepared[cql].result_metadata is not result for cql, result in self._results.items())
+
+    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | None]]:
         """Each of these keys once with its row, None if it has none, in the order of the answers.
 
         Raises HelenusError CASSANDRA_READ after retries, and SchemaChanged; both may come when some keys are answered.
         """
         same, width = self._codec.same, self._key_width
         for query, page in self._run(self._queries(keys), consistency):
+            if isinstance(page, KeyRefused):
+                yield query.keys[0], page
+                continue
             # A row answers with its key in the form it was first written in, which need not be the one asked for.
             found = {same(row[:width]): row for row in page}
             for key in query.keys:
@@ -229,7 +244,7 @@ class Reader:
         if page:
             self._row_bytes = max(page.size / len(page), self._row_bytes / 2)
 
-    def _run(self, queries: Iterable[_Query], consistency: int) -> Iterator[tuple[_Query, Page]]:
+    def _run(self, queries: Iterable[_Query], consistency: int) -> Iterator[tuple[_Query, Page | KeyRefused]]:
         """Send the queries, a bounded number at a time, and yield their answers. Splits a group that is too much."""
         waiting = deque[tuple[_Query, Any]]()
         queue = iter(queries)
@@ -267,8 +282,12 @@ class Reader:
                     continue
             except InvalidRequest as error:
                 if len(query.keys) == 1:
-                    raise SchemaChanged(str(error)) from None
-                split += self._halves(query)  # so many may be more than the server's guardrails allow
+                    refusal = self._refusal(consistency, error)
+                    if isinstance(refusal, SchemaChanged):
+                        raise refusal from None
+                    yield query, refusal
+                else:
+                    split += self._halves(query)  # so many may be more than the server's guardrails allow
                 continue
             except _FAILURES as error:
                 raise self._failed(error) from None
@@ -291,7 +310,7 @@ class Reader:
                 self._slow_down()
                 answer = self._insist(query, consistency, error, max(1, rows // 8), state)
             except InvalidRequest as error:
-                raise SchemaChanged(str(error)) from None
+                raise self._refusal(consistency, error) from None
             except _FAILURES as error:
                 raise self._failed(error) from None
             page = answer.current_rows
@@ -322,6 +341,23 @@ class Reader:
         except (*_FAILURES, OperationTimedOut) as failure:
             error = failure
         raise self._failed(error)
+
+    def _refusal(self, consistency: int, error: InvalidRequest) -> SchemaChanged | KeyRefused:
+        """What a refused statement says. A guardrail that refuses the level, say, refuses it for all keys."""
+        if not self.is_current:
+            self._takes.clear()
+            return SchemaChanged(str(error))
+        if consistency not in self._takes:
+            columns = ", ".join(quote(c.name) for c in self.table.partition_key)
+            nowhere = f"SELECT {columns} FROM {self._name()} WHERE token({columns}) = ?"
+            try:
+                self._send(_Query(self._prepare(nowhere), [bytes(8)], []), consistency).result()
+                self._takes[consistency] = True
+            except InvalidRequest:
+                self._takes[consistency] = False
+            except (*_FAILURES, OperationTimedOut) as failure:
+                raise self._failed(failure) from None
+        return (KeyRefused if self._takes[consistency] else SchemaChanged)(str(error))
 
     def _slow_down(self) -> None:
         """A timeout is a sign of load; at the level of a proof it may be of one replica alone that is away."""
@@ -375,7 +411,8 @@ class Reader:
     def _prepare(self, cql: str) -> Any:
         if cql not in self._prepared:
             try:
-                self._prepared[cql] = self.session.prepare(cql)
+                self._prepared[cql] = prepared = self.session.prepare(cql)
+                self._results[cql] = prepared.result_metadata
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
             except (NoHostAvailable, OperationTimedOut, ConnectionException, Unauthorized) as error:

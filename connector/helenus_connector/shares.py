@@ -41,7 +41,7 @@ def limited(
     """Where a batch from `start` ends: at `latest`, or before it so that about the limit's rows are read at most.
 
     Partitions get equal shares of the limit, and what some do not need goes to the others: a long backlog of one table
-    does not hold up the next. Each gets at least one row. No offset ever moves back. A topic whose events cannot be
+    does not hold up the next. Each gets at least one row. No offset is before `start`. A topic whose events cannot be
     counted stays where it is, and is put among those that are `wrong`.
     """
     places = [

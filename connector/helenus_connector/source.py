@@ -2,7 +2,7 @@
 
 An offset is `{"tick": n, "topics": {topic: {partition: next offset}}}`. The tick moves when there is something to do
 although no event came: keys are due to be read again, a topic goes on from a held position, something is wrong with
-one; and once in a while on quiet topics, because Spark ends workers that idle for a minute.
+one, a run begins; and once in a while on quiet topics, because Spark ends workers that idle for a minute.
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._partitions: dict[str, int] = {}
         self._counted = 0.0
         self._begun: set[str] = set()
-        self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
-        self._fresh: set[str] = set()
+        self._fresh: tuple[dict[str, Any], Offsets] = {}, {}
         self._wrong: dict[str, HelenusError] = {}
         self._behind: dict[str, float] = {}
         self._away: str | None = None
@@ -131,6 +130,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     latest.update(first)
                     # One that was just made may have no first offset yet, only a last.
                     latest = {t: ends for t, ends in latest.items() if t in begin}
+                stood, begin = begin, {**begin, **self._step_back(start, begin)}
                 readable = {t: ends for t, ends in latest.items() if t not in self._wrong}
                 if not isinstance(limit, ReadAllAvailable):
                     limit = ReadMaxRows(self.plan.max_batch_size)
@@ -148,6 +148,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             self._broker_is(None)
             wake = self._target is None and (bool(self._wrong or self.plan.held) or now >= self._due())
+            if topics == start["topics"]:
+                # What a run began with is done at once: its first batch tells of what else waits. One that is to read
+                # what is there, reads again only what was there when the last one ended.
+                wake |= begin != stood or (self._target is None and bool(self._fresh[1]))
             end = {"tick": start["tick"] + wake, "topics": topics}
             if end != start:
                 self._last_batch = now
@@ -160,15 +164,11 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(min(max(_POLL_S, (now - self._last_event) / 50), _LONGEST_POLL_S))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if self._planned != (start, end):  # a batch may be planned again, when an attempt at it failed
-            self._planned = (start, end)
-            self._fresh = (self._known().keys() & self.plan.connectors.keys()) - self._begun
-            self._begun |= self._fresh
         begin = overlaid(start["topics"], self.plan.held)
         gone = self._gone({topic: begin[topic] for topic in begin if topic in end["topics"]})
-        for topic in self._fresh & end["topics"].keys() - begin.keys():
-            begin[topic] = dict(end["topics"][topic])  # it joins, or did in a run that was killed
-        begin = self._step_back(begin)
+        # A batch that a run was killed in is done again as it is. What was pending then, the next one steps back to.
+        fresh = self._fresh[1] if self._fresh[0] == start else {}
+        begin.update(fresh)
         parts: list[Part] = []
         for topic, connector in self.plan.connectors.items():
             ends = end["topics"].get(topic, {})
@@ -182,7 +182,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if lost and loss == "fail" and error is None:
                 what = f"events were dropped before helenus-{connector.name} had read them"
                 error = HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}, partition {', '.join(lost)}")
-            everything = start["tick"] != end["tick"] or topic in self._fresh or error is not None or bool(lost)
+            everything = start["tick"] != end["tick"] or topic in fresh or error is not None or bool(lost)
             # A range may lie before what is held, if that was moved since the batch was planned.
             ranges = [r for r in ranges if r.start < r.end or (everything and r.start == r.end)]
             shares = min(connector.tasks_max, len(ranges))
@@ -331,12 +331,18 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 found[topic] = [partition for _, partition in gone]
         return found
 
-    def _step_back(self, begin: Offsets) -> Offsets:
-        """A topic's first batch in a process reads again what may have been pending when the last one ended.
+    def _step_back(self, start: dict[str, Any], begin: Offsets) -> Offsets:
+        """Where topics begin that have their first batch in this process with the one from `start`: it reads again what
+        may have been pending when the last one ended.
 
         One whose broker can't tell since where is put among those that are wrong, and asked for when it comes again.
         """
-        topics = self._fresh & self.plan.connectors.keys()
+        if self._fresh[0] != start:
+            self._fresh = start, {}
+        fresh = self._fresh[1]
+        topics = (self._known().keys() & self.plan.connectors.keys() & begin.keys()) - self._begun
+        if not topics:
+            return fresh
         broker, known = self._broker(), self._known()
 
         def since(topic: str) -> dict[str, int]:
@@ -352,13 +358,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._target is not None:
                     raise
                 self._wrong[topic] = error
-                self._begun.discard(topic)
                 continue
-            for partition, offset in found.items():
-                there = begin.get(topic, {}).get(partition)
-                if there is not None and 0 <= offset < there:
-                    begin[topic][partition] = offset
-        return begin
+            self._begun.add(topic)
+            fresh[topic] = {p: min(at, found[p]) if found.get(p, -1) >= 0 else at for p, at in begin[topic].items()}
+        return fresh
 
 
 def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusError | None:

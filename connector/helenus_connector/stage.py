@@ -21,9 +21,9 @@ import structlog
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.definition import definition
-from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work
+from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work, written_at
 from helenus_connector.registry import Registry
-from helenus_connector.reread import Image, Reader, SchemaChanged
+from helenus_connector.reread import Image, KeyRefused, Reader, SchemaChanged
 from helenus_connector.settle import Pending, Place, Told, packed
 from helenus_connector.shape import Record, RowShape, shown
 from helenus_schemas.change import Change, Scope, encode
@@ -96,7 +96,6 @@ class Stage:
         self._codec: KeyCodec
         self._made_at: float
         self._patience = 0.0
-        self._is_known = False  # that the table is as it was read last
 
     def run(self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool) -> Outcome:
         """Do one batch. `due` are pending keys of the same partitions, to be read again. `trust_images` says that no
@@ -105,10 +104,12 @@ class Stage:
         Raises HelenusError; then nothing is marked, and the batch is to be done again or the connector stopped.
         """
         self._refresh(force=False)
+        self._reader.is_current = False
         admitted = self._gate.admit(events, due, self._codec, self._made_at)
+        if admitted.poison:
+            self._renew()  # or is it of a table that the node that was asked does not know yet?
         works = list(admitted.works.values())
         attempts = 0
-        self._is_known = False
         told: dict[Place, Told] = defaultdict(partial(Told, len(self._reader.table.clustering)))
         while True:
             attempts += 1
@@ -121,14 +122,15 @@ class Stage:
             try:
                 self._publish(works, outcome, trust_images and attempts == 1)
                 self._dead_letter(admitted, outcome)
+                if self._reader.is_prepared_anew:
+                    self._renew()
                 self.log.flush(FLUSH_TIMEOUT_S)
                 break
             except SchemaChanged as error:
                 if attempts == _ATTEMPTS:
                     what = f"Cassandra refuses to read rows: {error}"
                     raise HelenusError(Kind.CASSANDRA_READ, what, self._name) from None
-                self._refresh(force=True)
-                self._is_known = True
+                self._renew()
             except HelenusError as error:
                 # The topic takes less than the producer was told: now the producer knows, and says which record it is.
                 if attempts == _ATTEMPTS or error.kind is not Kind.RECORD_TOO_LARGE:
@@ -154,13 +156,24 @@ class Stage:
         version, table = found
         table = shown(table, self.settings)
         if force or self._table is None or (table.id, table.cql) != (self._table.id, self._table.cql):
-            self._data, self._shape = self._shaped(table)
-            self._reader = Reader(self.session, table, self.settings)
-            self._reader.budget = self._budget
-            self._codec = KeyCodec(table)
+            shaped, reader = self._shaped(table), Reader(self.session, table, self.settings)
+            reader.budget = self._budget
+            # All or nothing: rows of one definition are none of another's.
+            (self._data, self._shape), self._reader, self._codec = shaped, reader, KeyCodec(table)
             self._made_at = _made_at(table)
             self._table = table
         self._schema_version = version
+
+    def _renew(self) -> None:
+        """Read the table's definition once more, in the middle of a batch. Raises HelenusError BATCH_FAILED if the
+        batch was admitted, and read, as one of another table, or of keys of another form.
+        """
+        before = self._table
+        self._refresh(force=True)
+        if _keyed(before) != _keyed(self._table):
+            what = "the table was made anew, or its key altered, while a batch of it was under way"
+            raise HelenusError(Kind.BATCH_FAILED, what, self._name)
+        self._reader.is_current = True
 
     def _shaped(self, table: Table) -> tuple[str, RowShape]:
         """The data topic, and what makes its records. Where the topic's schemas refuse the table's,
@@ -176,10 +189,19 @@ class Stage:
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_REFUSED or not may_move:
                 raise
-            self.log.create(anew, self.log.topics()[topic], {"cleanup.policy": "compact"})
-            shape = self._accepted(table, anew)
-            _log.warning("data.new_topic", topic=anew, reason=str(error))
-            return anew, shape
+            return anew, self._moved(table, topic, anew, error)
+
+    def _moved(self, table: Table, topic: str, anew: str, why: HelenusError) -> RowShape:
+        """Make another topic. Only where its schemas are there: once it is, there is no way back."""
+        partitions = self.log.topics().get(topic)
+        if partitions is None:
+            raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", topic)
+        if self._registry is not None:
+            RowShape(table, self.settings, self._registry, anew)
+        self.log.create(anew, partitions, {"cleanup.policy": "compact"})
+        shape = self._accepted(table, anew)
+        _log.warning("data.new_topic", topic=anew, reason=str(why))
+        return shape
 
     def _accepted(self, table: Table, topic: str) -> RowShape:
         shape = RowShape(table, self.settings, self._registry, topic)
@@ -220,7 +242,7 @@ class Stage:
         """
         for work in works:  # an attempt before may have read and told it
             work.read_at = work.image = None
-            work.published = work.dead_lettered = False
+            work.published = work.dead_lettered = work.is_outdated = False
             work.digest = b""
         level = works[0].consistency
         alone = not any(w.events for w in works)
@@ -236,16 +258,20 @@ class Stage:
                 unreached.add(level)
         except SchemaChanged:
             # Or a guardrail refuses the level, say: that is no reason to stop.
-            if not alone or not self._is_known:
+            if not alone or not self._reader.is_current:
                 raise
             unreached.add(level)
 
     def _whole(self, work: Work, outcome: Outcome, trust_images: bool) -> None:
         start = time.time()
-        if work.scope is not Scope.TABLE:
-            work.image = self._reader.statics(work.values, work.consistency)
-        work.read_at = start
-        self._append(work, outcome, trust_images)
+        try:
+            if work.scope is not Scope.TABLE:
+                work.image = self._reader.statics(work.values, work.consistency)
+            work.read_at = start
+            self._append(work, outcome, trust_images)
+        except KeyRefused as error:
+            work.read_at = start
+            self._refuse(work, error)
 
     def _rows(self, works: Sequence[Work], consistency: int, outcome: Outcome, trust_images: bool) -> None:
         """Append rows as the answers come: a batch's images are never held together, and reads go on meanwhile."""
@@ -255,10 +281,24 @@ class Stage:
         start = time.time()
         for key, image in self._reader.rows(asked, consistency):
             for work in asked[key]:
-                work.read_at, work.image = start, image
+                work.read_at = start
+                if isinstance(image, KeyRefused):
+                    self._refuse(work, image)
+                    continue
+                work.image = image
                 self._append(work, outcome, trust_images)
                 if image is not None:
                     work.image = Image((), image.write_time)
+
+    def _refuse(self, work: Work, refusal: KeyRefused) -> None:
+        """Do without a key that no row can have: the table of before had it, or it is poison."""
+        work.unproven = {}
+        work.is_outdated = work.event is None or written_at(work.event) < self._made_at
+        if work.event is not None and not work.is_outdated:
+            cause = self._placed(work, HelenusError(Kind.POISON_EVENT, f"no key of this table: {refusal}"), self._name)
+            if self.settings.errors_tolerance == "none":
+                raise cause
+            self._bury(work, work.key, cause)
 
     def _append(self, work: Work, outcome: Outcome, trust_images: bool) -> None:
         """Hand over the records of a work, unless nothing is new about it. How many rows live is not known before."""
@@ -354,6 +394,8 @@ class Stage:
     ) -> None:
         """Append a record; with a `cause`, that is why there is none."""
         if cause is not None:
+            if self._reader.is_prepared_anew:
+                raise SchemaChanged(cause.what)  # a value of another table, it may be
             outcome.untold += 1
             if self.settings.errors_tolerance == "none":
                 raise self._placed(work, cause, cause.where)
@@ -420,7 +462,10 @@ class Stage:
         for work in works:
             pending = work.pending
             copies = pending.copies if pending else 0
-            if work.dead_lettered:
+            if work.is_outdated:
+                outcome.outdated += work.events + copies
+                copies = 0
+            elif work.dead_lettered:
                 outcome.dead_lettered += work.events + copies
                 copies = 0
             elif work.published:
@@ -431,7 +476,7 @@ class Stage:
             settled = is_read and not unproven
             # What is left when others are proven came later: it waits anew.
             anew = len(unproven) < len(work.awaited)
-            if pending and (settled or anew):
+            if pending and (settled or anew or pending.key != work.key):
                 outcome.resolved.append(pending)
             if settled:
                 outcome.unchanged += copies
@@ -444,6 +489,8 @@ class Stage:
                     work.key, more_than=int(is_read and work.published)
                 ):
                     image = None  # records of its scope are newer, or not all of them were read
+                if not is_read and outcome.told[work.topic, work.partition].covers(work.key):
+                    image = None  # a marker took it away, or told it otherwise
                 outcome.found.append(
                     Pending(
                         work.topic,
@@ -468,6 +515,11 @@ def _made_at(table: Table) -> float:
     return (table.id.time - _UUID_EPOCH) / 1e7 if table.id.version == 1 else 0.0
 
 
+def _keyed(table: Table | None) -> object:
+    """What the bytes of a table's keys depend on, and what they are keys of."""
+    return table and (table.id, [(c.kind, c.type) for c in table.primary_key])
+
+
 def _tried(make: _Make, image: Image | None) -> tuple[Record, HelenusError | None]:
     """A record; or what stands for it in a digest, and why it cannot be told."""
     try:
@@ -480,7 +532,8 @@ def _tried(make: _Make, image: Image | None) -> tuple[Record, HelenusError | Non
 
 def _digest(records: Iterable[Record]) -> bytes:
     """What tells one image of a key, or of a scope's rows, from another."""
-    values = hashlib.md5(usedforsecurity=False)
+    told = hashlib.md5(usedforsecurity=False)
     for record in records:
-        values.update(b"\0" if record.value is None else b"\1%d\0" % len(record.value) + record.value)
-    return values.digest()
+        for part in (record.key, record.value):
+            told.update(b"\0" if part is None else b"\1%d\0" % len(part) + part)
+    return told.digest()

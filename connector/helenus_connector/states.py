@@ -11,6 +11,8 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 
 Wanted = Literal["RUNNING", "PAUSED", "STOPPED"]
 _MISSING_S = 30.0
+MADE_ANEW = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
+"""What a table looks like while it is made anew, in several statements."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,8 @@ class Task:
         for_s = now - self._failing_since
         timeout_ms = self.settings.errors_retry_timeout
         may_pass = error.action is Action.RETRY and not 0 <= timeout_ms <= for_s * 1000
-        # A table that was there may be dropped to be made anew, and has time for it.
-        if may_pass or (error.kind is Kind.TABLE_MISSING and for_s < _MISSING_S):
+        # A table that was there has time for it.
+        if may_pass or (error.kind in MADE_ANEW and for_s < _MISSING_S):
             longest = min(0.5 * 2 ** min(self._failures - 1, 16), self.settings.errors_retry_delay_max_ms / 1000)
             self.trouble, self.retry_at = error, now + random.uniform(longest / 2, longest)
         else:

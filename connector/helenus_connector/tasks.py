@@ -6,6 +6,7 @@ import ctypes
 import pickle
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -51,6 +52,9 @@ class Done:
 
 _stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
 _sessions: dict[tuple[object, ...], Any] = {}
+_failing: dict[tuple[object, ...], float] = {}
+"""Since when nothing is read from a Cassandra, monotonic s."""
+_ANEW_S = 30.0
 _logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for what most tables share."""
 
@@ -117,8 +121,11 @@ def _run(
     largest = log.largest
     try:
         about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images)
+        _failing.pop(settings.server, None)
     except HelenusError as error:
         about.error = error
+        if error.kind is Kind.CASSANDRA_READ:
+            _connect_anew(settings)
     except Exception as error:
         # A fault of ours in one table is not to stop the others.
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -154,3 +161,19 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
         _stages[name] = epoch, stage
     stage.log = log
     return stage
+
+
+def _connect_anew(settings: ConnectorSettings) -> None:
+    """Let go of a Cassandra that has not been read from for a while: all of its nodes may have other addresses by now,
+    which the driver learns from nodes alone.
+    """
+    if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _ANEW_S:
+        return
+    del _failing[settings.server]
+    session = _sessions.pop(settings.server, None)
+    for name, (_, stage) in list(_stages.items()):
+        if stage.session is session:
+            stage.close()
+            del _stages[name]
+    if session is not None:
+        session.cluster.shutdown()

@@ -6,10 +6,10 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -25,12 +25,14 @@ from helenus_connector.tables import Tables
 from helenus_connector.topics import Topics
 from helenus_schemas.errors import Action, HelenusError, Kind
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _TURN_S = 0.25
 _TOPICS_S = 1.0
 _LAG_S = 5.0
 _FIRST_PAUSE_S = 1.0
 _LAST_PAUSE_S = 30.0
+_GRACE_S = 3.0
 
 
 class Worker:
@@ -59,6 +61,7 @@ class Worker:
         """Ask the worker to end; `run` returns within seconds. A batch that is under way is done again at the start."""
         self._stopping.set()
         self.connectors.changed.set()
+        self._topics.hurry(_GRACE_S)
         for query in list(self._queries.values()):
             query.stop()
 
@@ -80,21 +83,20 @@ class Worker:
         self.connectors.load(self._files)
         directory = make()
         server = None
-        pool = ThreadPoolExecutor(2, thread_name_prefix="worker")
+        looking: Future[None] | None = None
         session: Future[Any] | None = None
         try:
             server = serve(self.worker, self.connectors, self.ready, self.health)
             from helenus_connector.spark import session as spark_session
 
-            looking: Future[None] | None = None
             while not self._stopping.is_set():
                 if looking is None or looking.done():
                     if looking is not None:
                         looking.result()
                         self._end_if_all_failed()
                         # Spark takes seconds to load: it begins when there is something to run.
-                        session = session or pool.submit(spark_session, self.worker, directory)
-                    looking = pool.submit(self._look, directory)
+                        session = session or _beside(lambda: spark_session(self.worker, directory))
+                    looking = _beside(lambda: self._look(directory))
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
                 if self._spark is not None:
@@ -109,8 +111,8 @@ class Worker:
             if session is not None and session.exception() is None:
                 with contextlib.suppress(Exception):  # it may be gone
                     session.result().stop()
-            pool.shutdown()
-            self._tables.close()
+            if looking is None or wait([looking], _GRACE_S).done:
+                self._tables.close()
             self._topics.close()
             if server is not None:
                 server.shutdown()
@@ -145,6 +147,8 @@ class Worker:
     def _look(self, directory: Path) -> None:
         """Look at the tables of the connectors whose time has come, one after the other."""
         for name, connector in self.connectors.all().items():
+            if self._stopping.is_set():
+                return
             if connector.wanted == "STOPPED" or connector.error or time.time() < connector.look_at:
                 continue
             with self.connectors.lock:
@@ -270,3 +274,17 @@ class Worker:
         for name in self._told_connectors - connectors.keys():
             metrics.connector_state(name, None)
         self._told, self._told_connectors = told, set(connectors)
+
+
+def _beside(work: Callable[[], T]) -> Future[T]:
+    """Do this in a thread that the end of the process does not wait for: what it asks may not answer."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="worker", daemon=True).start()
+    return future

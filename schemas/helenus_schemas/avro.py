@@ -126,16 +126,26 @@ def unnamed(schema: Schema) -> Schema:
 def objection(known: Schema, key: Schema, value: Schema) -> str | None:
     """What speaks against keys that go on under the schema they have, which gives the same bytes; None if nothing does.
 
-    After a RENAME they do; but its names may be those of a table that was made anew, or of other columns by now. A
-    schema without the table's id is taken for one of this table.
+    After a RENAME they do; but its names may be those of other columns by now, or of a table that was `made_anew`.
     """
-    old, new, others = ([field["name"] for field in schema["fields"]] for schema in (known, key, value))
-    told = f"keys are told as ({', '.join(old)})"
+    taken = ", ".join(_taken(known, key, [field["name"] for field in value["fields"]]))
+    told = f"{_told(known)}, and {taken} is the name of another column or field now" if taken else None
+    return made_anew(known, key) or told
+
+
+def made_anew(known: Schema, key: Schema) -> str | None:
+    """What speaks against keys that go on where those `known` are: they are of a table before, which had another key.
+
+    None if they are not. A schema without the table's id is taken for one of this table.
+    """
     table = key.get(TABLE_ID)
-    if known.get(TABLE_ID, table) != table and {**known, TABLE_ID: table} != key:
-        return f"{told}, and the table was made anew with the key ({', '.join(new)})"
-    taken = ", ".join(_taken(known, key, others))
-    return f"{told}, and {taken} is the name of another column or field now" if taken else None
+    if known.get(TABLE_ID, table) == table or {**known, TABLE_ID: table} == key:
+        return None
+    return f"{_told(known)}, and the table was made anew with the key ({', '.join(f['name'] for f in key['fields'])})"
+
+
+def _told(key: Schema) -> str:
+    return f"keys are told as ({', '.join(field['name'] for field in key['fields'])})"
 
 
 def _taken(known: Schema, now: Schema, others: Iterable[str] = ()) -> Iterator[str]:
@@ -246,7 +256,8 @@ class _Schemas:
             name += f" of {t}"
         if t.name not in _RECORDS:
             name += self.suffix
-        return avro_name(name, taken=ours or name == self.name)
+        found = avro_name(name, taken=ours or (t.name == "udt" and name == self.name))
+        return avro_name(f"{name} beside its table") if found == self.name else found
 
 
 def _made_name(t: CqlType) -> str:

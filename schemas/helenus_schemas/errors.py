@@ -42,6 +42,7 @@ class Kind(enum.Enum):
     REGISTRY_UNREACHABLE = "registry-unreachable"
     REGISTRY_AUTH = "registry-auth"
     REGISTRY_REFUSED = "registry-refused"
+    SCHEMA_MISSING = "schema-missing"
     POISON_EVENT = "poison-event"
     BATCH_FAILED = "batch-failed"
     STATE = "state"
@@ -121,6 +122,11 @@ POLICIES: dict[Kind, Policy] = {
         Action.STOP,
         "compare the table with the latest schema of the registry's subject, or of Pulsar's topic; delete it, choose "
         "another data.topic, or let schema.on.incompatible=new-topic go on in another",
+    ),
+    Kind.SCHEMA_MISSING: Policy(
+        Action.STOP,
+        "register what `helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for the subject, or "
+        "leave value.converter.auto.register.schemas true",
     ),
     Kind.POISON_EVENT: Policy(
         Action.DEAD_LETTER, "read the event at its position; errors.tolerance=all dead-letters such events"

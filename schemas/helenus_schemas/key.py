@@ -24,6 +24,11 @@ In Avro a clustering value of no bytes, of a type that has none, is null too: wh
 Compat = Literal["exact", "datastax"]
 """The form of a key: `exact`, or DataStax's, with tinyint and smallint unsigned and a time in µs."""
 
+
+class Outgrown(Malformed):
+    """The key of a row from before a type in the partition key got a field: the row keeps it, and no key tells it."""
+
+
 _FORMER = 256  # ways in which types may have had fewer fields
 
 
@@ -58,7 +63,8 @@ class KeyCodec:
     def current(self, data: bytes, foreign: bool = False) -> bytes:
         """An event's key in the form that this row's key has now.
 
-        It may have been written by another agent (`foreign`), or before a type in the key got fields. Raises Malformed.
+        It may have been written by another agent (`foreign`), or before a type in the key got fields. Raises Malformed,
+        and Outgrown.
         """
         if foreign:
             return self.encode(self._theirs.decode(data))
@@ -89,15 +95,22 @@ class KeyCodec:
     def _of_now(self, data: bytes) -> bytes:
         """Bytes of before may happen to be a key of now, but hardly one without gaps: so those come last."""
         gapped: bytes | None = None
+        outgrown: Malformed | None = None
         for codec in chain((self,), self._before):
             try:
                 key = codec.decode(data)
-                found = data if codec is self else self.encode(key)
             except Malformed:
+                continue
+            try:
+                found = data if codec is self else self.encode(key)
+            except Malformed as error:
+                outgrown = error
                 continue
             if not self._has_gap(key):
                 return found
             gapped = gapped or found
+        if gapped is None and outgrown is not None:
+            raise Outgrown(f"a key from before a type in it got a field: {outgrown}")
         return gapped or self.encode(self.decode(data))  # which raises
 
     def _has_gap(self, key: Key) -> bool:

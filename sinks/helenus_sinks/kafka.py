@@ -194,10 +194,6 @@ class KafkaLog:
             self._start()
 
     def hurry(self, seconds: float) -> None:
-        """From now on, no waiting takes longer than so many seconds more: for who is told to stop.
-
-        A signal handler may call it while the Log is used.
-        """
         self._latest = min(self._latest, time.monotonic() + seconds)
 
     def flush(self, timeout: float) -> None:

@@ -90,6 +90,13 @@ class Log(Protocol):
         """
         ...
 
+    def hurry(self, seconds: float) -> None:
+        """From now on, no waiting takes longer than so many seconds more: for who is told to stop.
+
+        A signal handler may call it while the Log is used.
+        """
+        ...
+
     def close(self) -> None:
         """Drop what was not flushed and let go of the broker."""
         ...

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from helenus_schemas.avro import TABLE_ID, objection, text, unnamed
+from helenus_schemas.avro import TABLE_ID, made_anew, objection, text, unnamed
 from helenus_schemas.config import PulsarSettings
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
@@ -198,10 +198,6 @@ class PulsarLog:
         session.run(session.greet())
 
     def hurry(self, seconds: float) -> None:
-        """From now on, no waiting takes longer than so many seconds more: for who is told to stop.
-
-        A signal handler may call it while the Log is used.
-        """
         self._latest = min(self._latest, time.monotonic() + seconds)
 
     def flush(self, timeout: float) -> None:
@@ -240,10 +236,13 @@ class PulsarLog:
 
     def _taken(self, topic: str, schemas: Schemas) -> tuple[Any, bytes]:
         """As `_registered`, of these or of those that the topic takes in their place."""
+        known = self._known_key(topic, schemas)
+        if known is not None and (what := made_anew(json.loads(known), json.loads(schemas.key or ""))):
+            raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
         try:
             return self._registered(topic, schemas)
         except HelenusError as error:
-            kept = self._with_known_key(topic, schemas) if error.kind is Kind.REGISTRY_REFUSED else None
+            kept = self._with(known, schemas) if known is not None and error.kind is Kind.REGISTRY_REFUSED else None
             if kept is None:
                 raise
             return self._registered(topic, kept)
@@ -253,18 +252,20 @@ class PulsarLog:
         schema = schema_of(schemas)
         return schema, self._asked(lambda client: client.register(self._place(topic, 0), schema))
 
-    def _with_known_key(self, topic: str, schemas: Schemas) -> Schemas | None:
-        """These schemas with the key's as the topic has it, if that is the same but for its names; else None.
-
-        A column of a key that gets another name changes no byte of any key, and Pulsar takes it for another column. In
-        JSON the name is one of the bytes. Raises REGISTRY_REFUSED where names would be wrong.
-        """
+    def _known_key(self, topic: str, schemas: Schemas) -> str | None:
+        """The key's schema as the topic has it, if that is another; None for JSON, which has names in its bytes."""
         if schemas.key is None or schemas.kind == "JSON":
             return None
         known = key_schema_of(self._asked(lambda client: client.schema(self._place(topic, 0))))
-        if known is None or known == schemas.key:
-            return None
-        old, new, value = map(json.loads, (known, schemas.key, schemas.value))
+        return None if known == schemas.key else known
+
+    def _with(self, known: str, schemas: Schemas) -> Schemas | None:
+        """These schemas with the key's as it is `known`, if that is the same but for its names; else None.
+
+        A column of a key that gets another name changes no byte of any key, and Pulsar takes it for another column.
+        Raises REGISTRY_REFUSED where names would be wrong.
+        """
+        old, new, value = map(json.loads, (known, schemas.key or "", schemas.value))
         if unnamed(old) != unnamed(new):
             return None
         if what := objection(old, new, value):

@@ -198,3 +198,17 @@ def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.Monk
         query.batches.process(Frame(done), number)
     assert [len(due) for due in handed_out] == [most, 5]
     assert [p.key for p in found if p.image is None] == [b"7"]
+
+
+def test_what_waits_is_kept_before_its_position_is_let_go(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in between, nothing would lead back to events that are older than what a run steps back."""
+    query.plan(0, a=10, b=10)
+    query.held.hold(A, {"0": 3})
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(query.batches.pending, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        query.batches.process(Frame(fine(A, 3)), 0)
+    assert Held(query.directory / "default").offsets()[A] == {"0": 3}

@@ -300,3 +300,22 @@ def test_the_checkpoint_of_before_there_were_groups_is_taken_over(tmp_path: Path
     assert (tmp_path / "default" / "pending").read_bytes() == b"kept"
     connectors(tmp_path).load({"a": CONFIG})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["connectors.json", "default"]
+
+
+@pytest.mark.parametrize("kind", [Kind.TABLE_MISSING, Kind.CDC_DISABLED])
+def test_a_look_between_drop_and_create_fails_no_table_at_once(tmp_path: Path, kind: Kind) -> None:
+    """A connector with patterns looks at all of its tables again and again."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", {**CONFIG, "table": "t, log_.*"})
+    settings = all_of.all()["a"].settings
+    all_of.looked("a", settings, {"t": None})
+    task = running(all_of)[TOPIC]
+    wrong = HelenusError(kind, "it is being made", "ks.t")
+    all_of.looked("a", settings, {"t": wrong})
+    assert (task.error, task.trouble) == (None, wrong)
+    all_of.looked("a", settings, {"t": None})
+    assert (task.trouble, list(running(all_of))) == (None, [TOPIC])
+    all_of.looked("a", settings, {"t": wrong})
+    task._failing_since -= 60
+    all_of.looked("a", settings, {"t": wrong})
+    assert task.error is wrong

@@ -257,6 +257,7 @@ class Reader:
     """Stands for `reread.Reader`."""
 
     tells_all_times = True
+    is_prepared_anew = False
 
     def __init__(self, cluster: Cluster, table: Table, settings: ConnectorSettings) -> None:
         self.cluster = cluster
@@ -272,7 +273,7 @@ class Reader:
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], tuple[Cluster, Connector]]:
-    monkeypatch.setattr(stage, "definition", lambda session, settings, known: None if known else (1, TABLE))
+    monkeypatch.setattr(stage, "definition", lambda session, settings, known=None: None if known else (1, TABLE))
     monkeypatch.setattr(stage, "reach", lambda name: None)
 
     def make(seed: int) -> tuple[Cluster, Connector]:

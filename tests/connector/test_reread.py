@@ -14,7 +14,7 @@ import pytest
 from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut, ReadTimeout
 
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.reread import Reader, SchemaChanged
+from helenus_connector.reread import KeyRefused, Reader, SchemaChanged
 from helenus_connector.rows import Page
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -105,6 +105,35 @@ def test_a_key_that_the_server_refuses_may_be_of_another_schema() -> None:
     session = Session(lambda keys: InvalidRequest("unknown column") if KEYS[50][0] in keys else None)
     with pytest.raises(SchemaChanged):
         read(session)
+
+
+def test_a_key_that_the_server_refuses_and_that_no_other_schema_explains() -> None:
+    session = Session(lambda keys: InvalidRequest("Key may not be empty") if KEYS[50][0] in keys else None)
+    reader = Reader(session, TABLE, SETTINGS)
+    reader.is_current = True
+    found = dict(reader.rows(KEYS, ConsistencyLevel.ALL))
+    assert {key for key, image in found.items() if isinstance(image, KeyRefused)} == {KEYS[50]}
+    assert found.keys() == set(KEYS)
+    with pytest.raises(KeyRefused):
+        list(reader.range(KEYS[50], (None, None), ConsistencyLevel.ALL))
+
+
+def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
+    """A guardrail of its own against the level, say."""
+    session = Session(lambda _: InvalidRequest("this level is disallowed"))
+    reader = Reader(session, TABLE, SETTINGS)
+    reader.is_current = True
+    with pytest.raises(SchemaChanged):
+        list(reader.rows(KEYS, ConsistencyLevel.ALL))
+
+
+def test_a_statement_that_was_prepared_again_is_noticed() -> None:
+    session = Session(lambda _: None)
+    reader = Reader(session, TABLE, SETTINGS)
+    list(reader.rows(KEYS, ConsistencyLevel.ALL))
+    assert not reader.is_prepared_anew
+    next(iter(reader._prepared.values())).result_metadata = [("ks", "t", "k", None)]
+    assert reader.is_prepared_anew
 
 
 def test_a_key_that_is_never_read_is_an_error_soon() -> None:

@@ -55,6 +55,7 @@ class Broker:
         self.committed: dict[str, dict[str, dict[str, int]]] = {}
         self.kept: list[dict[str, list[str]]] = []
         self.refused: dict[str, Exception] = {}
+        self.unsearchable: dict[str, Exception] = {}
         self.counted: list[list[str]] = []
 
     def partitions(self, topics: list[str]) -> dict[str, int]:
@@ -64,8 +65,8 @@ class Broker:
         return {topic: 0 if topic in self.refused else len(self.ends.get(topic, "four")) for topic in topics}
 
     def since(self, partitions: dict[str, int], _: int) -> dict[str, dict[str, int]]:
-        for topic in self.refused.keys() & partitions.keys():
-            raise self.refused[topic]
+        for topic in self.unsearchable.keys() & partitions.keys():
+            raise self.unsearchable[topic]
         return dict.fromkeys(partitions, self.found)
 
     def earliest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
@@ -127,20 +128,62 @@ def offset(tick: int, *ends: int, topic: str = TOPIC) -> dict[str, Any]:
 
 def test_the_first_batch_steps_back_every_time_it_is_planned_and_later_ones_do_not(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 7, "1": -1, "2": 30, "3": 0})
-    first, second, third = offset(0, 10, 10, 20, 0), offset(0, 12, 10, 20, 0), offset(0, 13, 10, 20, 0)
+    planned.broker.ends = {TOPIC: {"0": 12, "1": 10, "2": 20, "3": 0}}
+    first, third = offset(0, 10, 10, 20, 0), offset(0, 13, 10, 20, 0)
+    second = planned.reader.latestOffset(first, ReadMaxRows(5))
+    assert second == offset(0, 12, 10, 20, 0)
     stepped = [[(0, 7, 12), (1, 10, 10), (2, 20, 20), (3, 0, 0)]]
     assert planned.ranges(first, second) == stepped
     assert planned.ranges(first, second) == stepped
+    planned.broker.ends[TOPIC]["0"] = 13
+    assert planned.reader.latestOffset(second, ReadMaxRows(5)) == third
     assert planned.ranges(second, third) == [[(0, 12, 13)]]
+
+
+def test_a_run_begins_with_batches_of_the_usual_size(tmp_path: Path) -> None:
+    """What came in the time that it steps back may be a hundred times that."""
+    planned = Planned(tmp_path, {"0": 100})
+    planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 20})})
+    planned.broker.ends = {TOPIC: {"0": 160}}
+    at, read = offset(5, 150), []
+    for _ in range(3):
+        end = planned.reader.latestOffset(at, ReadMaxRows(1))
+        ((place,),) = planned.ranges(at, end)
+        read.append(place)
+        at = end
+    assert read == [(0, 100, 120), (0, 120, 140), (0, 140, 160)]
+
+
+def test_a_run_begins_at_once(tmp_path: Path) -> None:
+    """What waits is known by its events, and by the first batch."""
+    for found in (9, 4):
+        planned = Planned(tmp_path, {"0": found})
+        planned.broker.ends = {TOPIC: {"0": 9}}
+        at = offset(7, 9)
+        end = planned.reader.latestOffset(at, ReadMaxRows(5))
+        assert end == offset(8, 9)
+        assert planned.ranges(at, end) == [[(0, found, 9)]]
+        assert planned.reader.latestOffset(end, ReadMaxRows(5)) == end
+
+
+def test_what_is_available_now_steps_back_too(tmp_path: Path) -> None:
+    for found, tick in ((9, 7), (4, 8)):
+        planned = Planned(tmp_path, {"0": found})
+        planned.broker.ends = {TOPIC: {"0": 9}}
+        planned.reader.prepareForTriggerAvailableNow()
+        end = planned.reader.latestOffset(offset(7, 9), ReadMaxRows(5))
+        assert end == offset(tick, 9)
 
 
 def test_a_topic_that_joins_later_steps_back_then(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 2})
-    planned.ranges(offset(0, 0), offset(0, 1))
-    planned.reader.plan = dataclasses.replace(planned.plan, connectors={OTHER: planned.connector})
-    joined = offset(0, 5, topic=OTHER), offset(0, 9, topic=OTHER)
-    assert planned.ranges(*joined) == [[(0, 2, 9)]]
-    assert planned.ranges(joined[1], offset(0, 11, topic=OTHER)) == [[(0, 9, 11)]]
+    planned.broker.ends = {TOPIC: {"0": 1}, OTHER: {"0": 9}}
+    planned.reader.latestOffset(offset(0, 0), ReadMaxRows(5))
+    planned.change(connectors={OTHER: planned.connector})
+    joined = offset(0, 5, topic=OTHER)
+    end = planned.reader.latestOffset(joined, ReadMaxRows(5))
+    assert planned.ranges(joined, end) == [[(0, 2, 9)]]
+    assert planned.ranges(end, offset(0, 11, topic=OTHER)) == [[(0, 9, 11)]]
 
 
 def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_it_comes_again(tmp_path: Path) -> None:
@@ -148,13 +191,14 @@ def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 9}, OTHER: {"0": 9}}
     start: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 5}, OTHER: {"0": 5}}}
+    refused = HelenusError(Kind.BROKER_UNREACHABLE, "a ledger that cannot be read")
+    planned.broker.unsearchable = {OTHER: refused}
     end = planned.reader.latestOffset(start, ReadMaxRows(5))
-    planned.broker.refused = {OTHER: HelenusError(Kind.BROKER_UNREACHABLE, "a ledger that cannot be read")}
     parts = {part.ranges[0].topic: part for task in planned.tasks(start, end) for part in task}
     assert parts[TOPIC] == Part((Range(TOPIC, 0, 2, 9),), "fail", 0, events=7)
-    assert parts[OTHER].error is planned.broker.refused[OTHER]
+    assert parts[OTHER].error is refused
     assert parts[OTHER].ranges[0].start == 5, "it is held there"
-    planned.broker.refused = {}
+    planned.broker.unsearchable = {}
     planned.change(held={OTHER: {"0": 5}})
     again = planned.reader.latestOffset(end, ReadMaxRows(5))
     ((part,),) = [[part for part in task if part.ranges[0].topic == OTHER] for task in planned.tasks(end, again)]
@@ -217,8 +261,11 @@ def test_a_topic_whose_first_offset_is_not_known_yet_joins_later(tmp_path: Path)
 def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tmp_path: Path) -> None:
     """That may have been a held position, which is released, and what was pending behind it is forgotten."""
     planned = Planned(tmp_path, {"0": 7})
-    nothing = planned.reader.initialOffset()
-    assert planned.ranges(nothing, offset(0, 20, 0)) == [[(0, 7, 20), (1, 0, 0)]]
+    planned.broker.ends = {TOPIC: {"0": 25, "1": 0}}
+    joined = offset(0, 20, 0)
+    assert planned.ranges(planned.reader.initialOffset(), joined) == [], "it is done again as it is"
+    end = planned.reader.latestOffset(joined, ReadMaxRows(5))
+    assert planned.ranges(joined, end) == [[(0, 7, 25), (1, 0, 0)]]
 
 
 def test_a_range_before_what_an_operator_moved_to_is_not_done(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryError
 from structlog.testing import capture_logs
 
+from helenus_connector import registry
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.shape import schemas
 from helenus_connector.stage import Stage
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -18,6 +22,7 @@ from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Schemas
 
 COLUMNS = (Column("k", parse("int"), "partition_key", 0), Column("v", parse("bigint")))
+CLUSTERING = Column("c", parse("int"), "clustering", 0)
 TABLE = Table("ks", "t", uuid.UUID("deadbeef-0000-1000-8000-000000000000"), COLUMNS, cdc=True)
 OLD, NEW = "data-ks.t", "data-ks.t-deadbeef"
 
@@ -72,4 +77,63 @@ def test_without_leave_it_stops(tmp_path: Path) -> None:
         stage._shaped(TABLE)
     assert error.value.kind is Kind.REGISTRY_REFUSED
     assert log.partitions == {OLD: 3}
+    stage.close()
+
+
+class Client:
+    """A registry's, that has no schema but those in `there`, by subject."""
+
+    there: dict[str, list[str]]
+
+    def __init__(self, _: object) -> None: ...
+
+    def close(self) -> None: ...
+
+    def get_latest_version(self, subject: str) -> Any:
+        if not self.there.get(subject):
+            raise SchemaRegistryError(404, 40401, "no subject")
+        return SimpleNamespace(schema=SimpleNamespace(schema_str=self.there[subject][-1]), schema_id=1)
+
+    def lookup_schema(self, subject: str, schema: Any) -> Any:
+        if schema.schema_str not in self.there.get(subject, []):
+            raise SchemaRegistryError(404, 40403, "no schema")
+        return SimpleNamespace(schema_id=1)
+
+
+class Kafka(Log):
+    keeps_schemas = False
+
+
+def test_what_nobody_registered_yet_is_no_reason_to_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There would be no way back, when somebody has."""
+    monkeypatch.setattr(registry, "SchemaRegistryClient", Client)
+    log = Kafka()
+    both = {"schema_on_incompatible": "new-topic", "value_converter_auto_register_schemas": "false"}
+    stage = staged(tmp_path, log, **both)
+    key, value = schemas(TABLE, stage.settings)
+    Client.there = {f"{OLD}-key": [key]}
+    with pytest.raises(HelenusError, match=rf"{OLD}-value.*helenus-connector schemas") as error:
+        stage._shaped(TABLE)
+    assert (error.value.kind, log.partitions) == (Kind.SCHEMA_MISSING, {OLD: 3})
+    Client.there[f"{OLD}-value"] = [value]
+    assert stage._shaped(TABLE)[0] == OLD
+    # A table that was made anew has to move; it waits for its schemas there.
+    anew = replace(TABLE, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"), columns=(*COLUMNS, CLUSTERING))
+    with pytest.raises(HelenusError, match=f"{OLD}-0badcafe-key") as error:
+        stage._shaped(anew)
+    assert (error.value.kind, log.partitions) == (Kind.SCHEMA_MISSING, {OLD: 3})
+    key, value = schemas(anew, stage.settings)
+    Client.there |= {f"{OLD}-0badcafe-key": [key], f"{OLD}-0badcafe-value": [value]}
+    assert stage._shaped(anew)[0] == f"{OLD}-0badcafe"
+    assert stage._shaped(TABLE)[0] == OLD
+    stage.close()
+
+
+def test_a_topic_that_is_gone_when_its_table_is_to_move(tmp_path: Path) -> None:
+    log = Log()
+    log.partitions.clear()
+    stage = staged(tmp_path, log, schema_on_incompatible="new-topic")
+    with pytest.raises(HelenusError) as error:
+        stage._shaped(TABLE)
+    assert (error.value.kind, error.value.where) == (Kind.TOPIC_MISSING, OLD)
     stage.close()

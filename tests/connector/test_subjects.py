@@ -131,6 +131,9 @@ REFUSED = [
     pytest.param(table("a b"), table("b a", of=NEW), r"told as \(a, b\), and .* made anew with the key \(b, a\)"),
     pytest.param(table("id", "email", t="text"), table("email", "id", of=NEW, t="text"), r"made anew .* \(email\)"),
     pytest.param(table("k c"), table("k d", of=NEW), r"made anew .* \(k, d\)"),
+    # BACKWARD takes a column more, which is nullable: the rows of before would stay for ever, under keys that lack it.
+    pytest.param(table("k"), table("k c", of=NEW), r"made anew .* \(k, c\)"),
+    pytest.param(table("k c", "v"), table("k c", "v", of=NEW, t="text"), r"made anew .* \(k, c\)"),
     pytest.param(table("id"), table("number", "id"), r"told as \(id\), and id is the name of another"),
     pytest.param(table("k a b"), table("k b a"), r"told as \(k, a, b\), and a, b is the name of another"),
     *(
@@ -163,11 +166,6 @@ def test_a_table_made_anew_with_the_same_key_keeps_its_schema(keys: Keys) -> Non
     assert len(keys.client.versions) == 1
 
 
-def test_a_table_made_anew_with_other_types_is_the_registrys_to_judge(keys: Keys) -> None:
-    keys.kept(table("k c", "v"))
-    assert keys.kept(table("k c", "v", of=NEW, t="text")) == 2
-
-
 def test_a_schema_from_before_ids_is_taken_for_the_tables(keys: Keys) -> None:
     key = json.loads(schemas(table("k c"), SETTINGS)[0])
     del key["cql_id"]
@@ -184,22 +182,33 @@ def declared(of: Table) -> Schemas:
 @pytest.mark.parametrize(("before", "now", "told"), REFUSED)
 def test_pulsar_refuses_the_same(before: Table, now: Table, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it refuses the new schema, and would take the new value with the key of before."""
-    log = PulsarLog(PulsarConfig("pulsar://localhost:1"))
-    monkeypatch.setattr(log, "_asked", lambda question: schema_of(declared(before)))
     with pytest.raises(HelenusError, match=told) as error:
-        log._with_known_key("data-ks.t", declared(now))
+        pulsar(declared(before), monkeypatch)._taken("data-ks.t", declared(now))
     assert error.value.kind is Kind.REGISTRY_REFUSED
 
 
-def test_pulsar_keeps_what_a_registry_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def pulsar(before: Schemas, monkeypatch: pytest.MonkeyPatch) -> PulsarLog:
+    """A Log whose topic has schemas, and takes no other key's."""
     log = PulsarLog(PulsarConfig("pulsar://localhost:1"))
-    before = declared(table("k c", "v"))
+
+    def registered(topic: str, schemas: Schemas) -> tuple[Any, bytes]:
+        if schemas.key != before.key:
+            raise HelenusError(Kind.REGISTRY_REFUSED, "incompatible")
+        return schemas, b""
+
     monkeypatch.setattr(log, "_asked", lambda question: schema_of(before))
+    monkeypatch.setattr(log, "_registered", registered)
+    return log
+
+
+def test_pulsar_keeps_what_a_registry_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = declared(table("k c", "v"))
     for now in (table("k d", "v"), table("k c", "w", of=NEW)):
         new = declared(now)
-        assert log._with_known_key("data-ks.t", new) == replace(new, key=before.key)
+        assert pulsar(before, monkeypatch)._taken("data-ks.t", new)[0] == replace(new, key=before.key)
     before = declared(table("k c"))
-    assert log._with_known_key("data-ks.t", declared(table("n c"))) == before, "the value goes by the key's schema"
+    kept, _ = pulsar(before, monkeypatch)._taken("data-ks.t", declared(table("n c")))
+    assert kept == before, "the value goes by the key's schema"
     in_json = [replace(declared(of), kind="JSON") for of in (table("k c", "v"), table("k d", "v"))]
-    before = in_json[0]
-    assert log._with_known_key("data-ks.t", in_json[1]) is None, "there names are in the records"
+    with pytest.raises(HelenusError, match="incompatible"):  # there names are in the records
+        pulsar(in_json[0], monkeypatch)._taken("data-ks.t", in_json[1])

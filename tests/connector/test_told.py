@@ -135,6 +135,51 @@ def test_a_row_that_waits_while_a_marker_tells_it(driven: Driven, reads: Reads, 
 
 
 @each_marker
+def test_a_row_that_is_not_read_while_a_marker_tells_it(
+    driven: Driven, reads: Reads, marked: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own read, at a higher level, fails."""
+    monkeypatch.setattr(driven.stage._gate._replicas, "factor", lambda: 3)
+    driven.batch((driven.row, change(Scope.ROW)))
+    driven.shows(2)
+
+    def fails() -> None:
+        reads.before_rows = lambda: None
+        raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+
+    reads.before_rows = fails
+    driven.batch((driven.whole, marked), due=driven.due())
+    driven.shows(1)
+    driven.batch(due=[p for p in driven.due() if p.key == driven.row])
+    assert driven.values == [1, None, 2, 1]
+
+
+def test_a_marker_whose_scope_has_another_row_of_the_same_value(driven: Driven) -> None:
+    driven.batch((driven.whole, MARKED[0]))
+    driven.live.clear()
+    driven.live.update(rows(((int32(1), int32(2)), int32(1))))
+    driven.batch(due=driven.due())
+    assert [(key["c"], value) for key, value in driven.of(DATA)] == [
+        (None, None),
+        (1, {"v": 1}),
+        (None, None),
+        (2, {"v": 1}),
+    ]
+
+
+def test_a_copy_of_another_agents_partition_delete_waits_as_one(driven: Driven) -> None:
+    """Spark's query began anew: the driver's pending keys are new, the host's cache is not."""
+    gone = Change(uuid.uuid4().hex, NODE, foreign=True)
+    driven.batch((driven.whole, gone))
+    driven.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, driven.pending._file)
+    driven.batch((driven.whole, gone))
+    (due,) = driven.due()
+    assert due.scope is Scope.PARTITION
+    driven.batch(due=[due])
+    assert [key["c"] for key, _ in driven.of(DATA)] == [None, 1, None, 1]
+
+
+@each_marker
 def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Change) -> None:
     """The read that its proof asks for fails in the middle: what was told would hide the rows that were not."""
     driven.batch((driven.whole, marked))

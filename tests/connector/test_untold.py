@@ -57,7 +57,7 @@ class Staged:
         metadata = SimpleNamespace(all_hosts=lambda: [host], keyspaces={"ks": keyspace})
         session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
         log: Any = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
-        monkeypatch.setattr(stage, "definition", lambda session, settings, known: None if known else (1, of))
+        monkeypatch.setattr(stage, "definition", lambda session, settings, known=None: None if known else (1, of))
         monkeypatch.setattr(stage, "Reader", lambda session, table, settings: Reader(self.live, table))
         self.stage = Stage(ConnectorSettings.of(given, "test"), session, log, directory)
 
@@ -76,6 +76,7 @@ class Reader:
     """Stands for `reread.Reader`."""
 
     tells_all_times = True
+    is_prepared_anew = False
 
     def __init__(self, live: dict[Key, Image], of: Table) -> None:
         self.live, self.table, self.statements, self.seconds = live, of, 0, 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Tables:
 
 
 class Topics:
+    def hurry(self, seconds: float) -> None: ...
+
     def latest(self, topics: Sequence[str]) -> Offsets:
         return {topic: {"0": 50_000} for topic in topics}
 
@@ -133,3 +136,42 @@ def test_what_failed_falls_behind(worker: Fake, tmp_path: Path) -> None:
     worker.look()
     worker.look()
     assert read("helenus_connector_lag_events", **TABLE) == 30_000
+
+
+def test_who_is_told_to_stop_looks_at_no_more_tables(worker: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Cassandra that hangs makes each look take half a minute."""
+    worker.connectors.put("other", {**CONFIG, "table": "u"})
+    looked: list[str] = []
+
+    def look(settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
+        looked.append(settings.name)
+        worker.stop()
+        raise AWAY
+
+    monkeypatch.setattr(worker.tables, "look", look)
+    worker._look(Path())
+    assert len(looked) == 1
+    worker._stopping.clear()
+    monkeypatch.undo()
+
+
+def test_a_look_that_hangs_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, looking = threading.Event(), threading.Event()
+    worker = Fake(tmp_path, listeners="http://127.0.0.1:0")
+    worker.connectors.put("shop", CONFIG)
+    monkeypatch.setattr("helenus_connector.worker._GRACE_S", 0.1)
+    monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
+
+    def look(settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
+        looking.set()
+        hangs.wait()
+        return {}
+
+    monkeypatch.setattr(worker.tables, "look", look)
+    ends = threading.Thread(target=lambda: looking.wait() and worker.stop())
+    ends.start()
+    try:
+        worker.run()
+    finally:
+        hangs.set()
+        ends.join()

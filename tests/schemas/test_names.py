@@ -143,6 +143,17 @@ def test_a_type_named_like_its_table() -> None:
     assert [twice[0]["type"][1]["name"], twice[1]["type"][1]] == ["t_e358efa4", "ks.t_e358efa4"]
 
 
+@pytest.mark.parametrize("name", ["1st", "a b", "cql_decimal", "Tuple_1"])
+def test_a_type_and_a_table_that_share_a_name_share_none_in_avro(name: str) -> None:
+    """Where Avro takes the name for another reason too."""
+    kinds = ("int", "decimal")
+    own = CqlType("udt", (parse("decimal"),), frozen=True, label=name, fields=("f",))
+    columns = tuple(Column(f"c{i}", parse(kind)) for i, kind in enumerate(kinds))
+    table = Table("ks", name, uuid.uuid4(), (Column("k", own, "partition_key"), *columns, Column("u", own)), cdc=True)
+    for schema in (avro.key_schema(table), avro.value_schema(table), avro.json_schema(table, "value")):
+        fastavro.parse_schema(json.loads(avro.text(schema)))
+
+
 def test_a_table_of_300_columns() -> None:
     kinds = ("int", "text", "decimal", "tuple<int, text>", "map<uuid, frozen<list<date>>>", "duration")
     wide = odd("wide", *[(f"column {i}", kinds[i % len(kinds)]) for i in range(300)])

@@ -1,0 +1,256 @@
+"""A table that is altered, or made anew, while events of before are on their way, or while a batch is."""
+
+from __future__ import annotations
+
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from connector.test_untold import ALL, DATA, EVENTS, LETTERS, NODE, Staged, int32
+from connector.test_untold import Reader as Untold
+
+from helenus_connector import stage
+from helenus_connector.gate import Event
+from helenus_connector.reread import Image, KeyRefused, SchemaChanged
+from helenus_connector.settle import Awaited, Pending, packed
+from helenus_schemas.change import Change, Scope, encode
+from helenus_schemas.cql import CqlType, parse
+from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.key import Key, KeyCodec
+from helenus_schemas.table import Column, Table
+
+LATER, BEFORE = uuid.uuid1(), uuid.UUID(int=1)
+NOW = time.time() + 1
+FIRST = Column("k", parse("int"), "partition_key")
+VALUE = Column("v", parse("int"))
+
+
+def table(*columns: Column, of: uuid.UUID = BEFORE) -> Table:
+    return Table("ks", "t", of, columns, cdc=True)
+
+
+def udt(*fields: str) -> CqlType:
+    return CqlType("udt", (parse("int"),) * len(fields), frozen=True, label="u", fields=fields)
+
+
+def change(at: float = NOW) -> Change:
+    return Change(uuid.uuid4().hex, NODE, write_time=int(at * 1e6))
+
+
+class Reader(Untold):
+    """Reads the table that is there now, and meets what a test has it meet before."""
+
+    def __init__(self, altered: Altered, of: Table) -> None:
+        super().__init__(altered.live, of)
+        self.altered, self.is_current = altered, False
+
+    @property
+    def is_prepared_anew(self) -> bool:
+        return self.table.id != self.altered.now.id
+
+    def rows(self, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
+        self.altered.asked += keys
+        self.altered.before_rows()
+        for key in keys:
+            if key not in self.altered.refused:
+                yield key, self.live.get(key)
+            elif self.is_current:
+                yield key, KeyRefused("Key may not be empty")  # type: ignore[misc]
+            else:
+                raise SchemaChanged("Key may not be empty")
+
+    def statics(self, key: Key, consistency: int) -> None:
+        if key in self.altered.refused:
+            raise KeyRefused("Key may not be empty") if self.is_current else SchemaChanged("Key may not be empty")
+
+    def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:
+        yield from self.live.items()
+
+
+class Altered(Staged):
+    """A stage whose table is `now`; a node that lags tells `told` instead, unless all are asked."""
+
+    def __init__(self, of: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+        super().__init__(of, directory, monkeypatch, **more)
+        self.now = self.told = of
+        self.refused: set[Key] = set()
+        self.asked: list[Key] = []
+        self.before_rows: Callable[[], None] = lambda: None
+
+        def definition(session: Any, settings: Any, known: object = None) -> tuple[object, Table] | None:
+            found = self.now if known is None else self.told
+            return None if known == found else (found, found)
+
+        monkeypatch.setattr(stage, "definition", definition)
+        monkeypatch.setattr(stage, "Reader", lambda session, table, settings: Reader(self, table))
+
+    def alter(self, of: Table) -> None:
+        self.now = self.told = of
+
+    def tell(self, key: bytes, told: Change, due: Sequence[Pending] = (), at: float = NOW) -> Any:
+        return self.stage.run([Event(EVENTS, 0, 7, int(at * 1000), key, encode(told))], due, trust_images=True)
+
+
+Make = Callable[..., Altered]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    return lambda of, **more: Altered(of, tmp_path, monkeypatch, **more)
+
+
+def waiting(key: bytes, scope: Scope = Scope.ROW) -> Pending:
+    return Pending(EVENTS, 0, key, scope, packed({bytes(16): Awaited(None, 1.0)}), copies=1, since=1.0)
+
+
+TEXT = table(Column("k", parse("text"), "partition_key"), VALUE, of=LATER)
+ZERO = KeyCodec(table(FIRST, VALUE)).encode((int32(0),))
+
+
+@pytest.mark.parametrize("scope", [Scope.ROW, Scope.PARTITION])
+def test_a_key_of_the_table_before_that_the_new_one_refuses(make: Make, scope: Scope) -> None:
+    """The int 0 has the bytes of an empty text: a key, by its form, and Cassandra takes none that is empty."""
+    c = Column("c", parse("int"), "clustering")
+    altered = make(table(*TEXT.columns[:1], c, VALUE, of=LATER) if scope is Scope.PARTITION else TEXT)
+    codec = KeyCodec(altered.now)
+    rest = (None,) if scope is Scope.PARTITION else ()
+    altered.refused = {(b"", *rest)}
+    key, good = codec.encode((b"", *rest)), codec.encode((b"a", *rest))
+    old = change(1.0)._replace(scope=scope)
+    outcome = altered.tell(key, old, due=[waiting(key, scope), waiting(good, scope)], at=1.0)
+    assert (outcome.read, outcome.outdated, outcome.published, outcome.found) == (1, 2, 1, [])
+    assert {p.key for p in outcome.resolved} == {key, good}, "it holds up no other"
+    assert altered.stage.run([], [waiting(key, scope)], trust_images=True).outdated == 1
+    assert altered.of(LETTERS) == []
+
+
+@pytest.mark.parametrize("more", [{}, ALL])
+def test_a_key_that_the_table_refuses_and_that_is_younger_is_poison(make: Make, more: dict[str, str]) -> None:
+    altered = make(TEXT, **more)
+    altered.refused = {(b"",)}
+    if not more:
+        with pytest.raises(
+            HelenusError, match=r"no key of this table: Key may not be empty.*, event of .* 0, offset 7"
+        ):
+            altered.tell(ZERO, change())
+        return
+    outcome = altered.tell(ZERO, change())
+    assert (outcome.dead_lettered, outcome.found) == (1, [])
+    assert [topic for topic, *_ in altered.appended] == [LETTERS]
+
+
+def grown(kind: Any) -> tuple[Table, Table, bytes]:
+    """A table before and after its key's type got a field, and the key of a row from before."""
+    keys = [() if kind == "partition_key" else (FIRST,)] * 2
+    before, after = (table(*key, Column("c", udt(*fs), kind), VALUE) for key, fs in zip(keys, ("a", "ab"), strict=True))
+    value = struct.pack(">ii", 4, 1)
+    return before, after, KeyCodec(before).encode((value,) if kind == "partition_key" else (int32(1), value))
+
+
+@pytest.mark.parametrize("more", [{}, ALL])
+def test_a_row_whose_partition_key_no_key_tells_any_more(make: Make, more: dict[str, str]) -> None:
+    """The agent skips what is written to it later, for the same reason."""
+    _, after, key = grown("partition_key")
+    outcome = make(after, **more).tell(key, change(), due=[waiting(key)])
+    assert (outcome.read, outcome.outdated, outcome.dead_lettered) == (1, 2, 0)
+    assert [p.key for p in outcome.resolved] == [key]
+
+
+def test_a_key_that_waits_while_its_type_grows(make: Make) -> None:
+    _, after, key = grown("clustering")
+    altered = make(after)
+    codec = KeyCodec(after)
+    altered.live[codec.decode(codec.current(key))] = Image((int32(5),), 1)
+    outcome = altered.stage.run([], [waiting(key)], trust_images=True)
+    assert altered.of(DATA) == [({"k": 1, "c": {"a": 1}}, {"v": 5})]
+    assert ([p.key for p in outcome.resolved], outcome.found, outcome.outdated) == ([key], [], 0)
+
+
+def test_one_that_goes_on_waiting_does_so_by_its_new_key(make: Make) -> None:
+    _, after, key = grown("clustering")
+    altered = make(after)
+
+    def away() -> None:
+        raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+
+    altered.before_rows = away
+    outcome = altered.stage.run([], [waiting(key)], trust_images=True)
+    (found,) = outcome.found
+    assert [p.key for p in outcome.resolved] == [key]
+    assert (found.key, found.attempts) == (KeyCodec(after).current(key), 1)
+
+
+MADE_ANEW = [
+    pytest.param(table(FIRST, Column("v", parse("text")), of=LATER), [({"k": 0}, {"v": "abcd"})], id="value"),
+    pytest.param(TEXT, [], id="key"),
+]
+
+
+@pytest.mark.parametrize(("after", "told"), MADE_ANEW)
+@pytest.mark.parametrize("found", [b"hello", b"abcd"])
+def test_a_table_that_is_made_anew_while_a_batch_reads_it(make: Make, after: Table, told: Any, found: bytes) -> None:
+    """The statement of before is one of the new table too, so the driver prepares it again, and reads."""
+    altered = make(table(FIRST, VALUE))
+    altered.live[int32(0),] = Image((found,), 1)
+    altered.before_rows = lambda: altered.alter(after)
+    with pytest.raises(HelenusError, match="made anew") as error:
+        altered.tell(ZERO, change(1.0), at=1.0)
+    assert error.value.action is Action.RETRY
+    altered.appended.clear()
+    altered.live[int32(0),] = Image((b"abcd",), 1)
+    altered.refused = {(b"",)}
+    outcome = altered.tell(ZERO, change(1.0), at=1.0)
+    assert (outcome.published, outcome.outdated) == (len(told), 1 - len(told))
+    assert altered.of(DATA) == told
+
+
+def test_a_key_whose_type_grows_while_a_batch_reads_it(make: Make) -> None:
+    before, after, key = grown("clustering")
+    altered = make(before)
+
+    def alter() -> None:
+        if altered.now is not after:
+            altered.alter(after)
+            raise SchemaChanged("Undefined column name x")
+
+    altered.before_rows = alter
+    with pytest.raises(HelenusError, match="its key altered") as error:
+        altered.tell(key, change())
+    assert (error.value.action, altered.appended) == (Action.RETRY, [])
+    altered.tell(key, change())
+    assert altered.of(DATA) == [({"k": 1, "c": {"a": 1}}, None)]
+
+
+def test_an_event_that_a_node_which_lags_takes_for_poison(make: Make) -> None:
+    """The agent's node knows more. All are asked then, and the batch is done again."""
+    before, after, _ = grown("clustering")
+    altered = make(before)
+    altered.stage.run([], [waiting(KeyCodec(before).encode((int32(1), None)))], trust_images=True)
+    altered.now = after
+    row = (int32(1), struct.pack(">iiii", 4, 1, 4, 2))
+    key = KeyCodec(after).encode(row)
+    with pytest.raises(HelenusError, match="its key altered"):
+        altered.tell(key, change())
+    altered.told = after
+    altered.appended.clear()
+    assert altered.tell(key, change()).published == 1
+    assert altered.of(DATA) == [({"k": 1, "c": {"a": 1, "b": 2}}, None)]
+
+
+def test_a_definition_is_taken_over_whole_or_not_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    altered = make(table(FIRST, VALUE))
+    altered.tell(ZERO, change())
+    old = altered.stage._reader, altered.stage._shape, altered.stage._codec
+
+    def fails(session: Any, of: Table, settings: Any) -> Any:
+        raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+
+    monkeypatch.setattr(stage, "Reader", fails)
+    altered.alter(table(FIRST, Column("w", parse("text"))))
+    with pytest.raises(HelenusError, match="away"):
+        altered.tell(ZERO, change())
+    assert (altered.stage._reader, altered.stage._shape, altered.stage._codec) == old
