@@ -54,15 +54,22 @@ class Process:
         self.pid_file.parent.mkdir(parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
         arguments = [str(self.pid_file.absolute()), str(log.absolute()), str(folder), *command]
-        done = subprocess.run(
+        with subprocess.Popen(
             python_module("helenus_stack.launch", *arguments),
             env={**python_environment(), **environment},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
-        )
-        if done.returncode or not self.pid_file.exists():
-            raise StackError(f"{command[0]} could not be started", str(self.pid_file), "check the folder", done.stderr)
+            start_new_session=True,
+        ) as launch:
+            try:
+                _, told = launch.communicate()
+            except BaseException:
+                launch.wait()  # or it would start what nobody finds any more
+                raise
+        if launch.returncode or not self.pid_file.exists():
+            raise StackError(f"{command[0]} could not be started", str(self.pid_file), "check the folder", told)
 
     def signal(self, number: signal.Signals) -> bool:
         """Sends a signal to the process and its children; False if there is no process."""

@@ -86,6 +86,25 @@ def test_children_end_with_the_server(process: Process, tmp_path: Path) -> None:
     eventually(lambda: _gone(child))
 
 
+def test_who_is_interrupted_while_a_process_starts_finds_it(process: Process, tmp_path: Path) -> None:
+    """Else it would run on after a Ctrl-C, unknown to all. On a busy machine it takes a while."""
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(1)")
+    slow = {"PYTHONPATH": os.pathsep.join((str(tmp_path), python_environment()["PYTHONPATH"]))}
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            process.start(SLEEP, tmp_path, tmp_path / "log", slow)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert process.life == "running"
+
+
 def test_a_killed_process_has_died(process: Process, tmp_path: Path) -> None:
     start(process, tmp_path, SLEEP)
     process.signal(signal.SIGKILL)
