@@ -56,7 +56,7 @@ from helenus_stack.status import Status
 
 NODES = [f"ad310466-96a7-4cb2-acf4-59535a96081{n}" for n in range(3)]
 ROWS = 5_000
-BATCH = 20_000  # as max.batch.size
+BATCH = 50_000  # as max.batch.size
 PARTS = 4
 TABLES = {
     "single": ("k int PRIMARY KEY, v text, n int", 1),

@@ -235,7 +235,7 @@ class ConnectorSettings(CassandraSettings):
     """A PEM file of that certificate's key."""
     value_converter_auto_register_schemas: Annotated[bool, About("Schema Registry")] = True
     """Whether schemas are registered; false takes those that are there."""
-    max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 20_000
+    max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 50_000
     """How many events a batch takes at most, of all the tables that share it: the highest number counts."""
     cache_max_capacity: Annotated[int, Field(ge=8), About("Reading", "LOW")] = 131_072
     """How many changes per partition of the topic are remembered, to tell copies of them."""
