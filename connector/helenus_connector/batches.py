@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
 from helenus_connector.plan import Plan
-from helenus_connector.positions import Held, committed, planned
+from helenus_connector.positions import Held, committed, latest, planned
 from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Task
@@ -36,6 +36,7 @@ class Batches:
         plan, _ = planned()
         self.pending = PendingKeys({}, {}, plan.pending_file)
         self.pending.load(time.time())
+        self._before = latest(plan.checkpoint)
         self.failure: BaseException | None = None
         self.done = 0
 
@@ -54,7 +55,8 @@ class Batches:
             all_done = self._run(frame, plan)
             if not self.done:
                 self._keep_absent(plan, batch_id, {done.topic for done in all_done})
-            self._apply(tasks, all_done)
+            # A batch of an earlier run, which is done again, has not stepped back to what that run left pending.
+            self._apply(tasks, all_done, stepped_back=batch_id > self._before)
             plan, _ = self._planned()
             self._wake(plan)
         except BaseException as error:
@@ -87,7 +89,7 @@ class Batches:
                 # topic that joins with the batch, this was to read nothing.
                 self._held.keep(topic, {p: min(before.get(topic, {}).get(p, end), end) for p, end in ends.items()})
 
-    def _apply(self, tasks: Mapping[str, Task], all_done: list[Done]) -> None:
+    def _apply(self, tasks: Mapping[str, Task], all_done: list[Done], stepped_back: bool) -> None:
         now = time.time()
         moved = {done.topic for done in all_done if done.epoch != self._held.epoch(done.topic)}
         current = [done for done in all_done if done.topic not in moved]
@@ -108,7 +110,7 @@ class Batches:
         for topic, error in failed.items():
             if topic in tasks:
                 _failed(tasks[topic], error, now)
-        self.pending.save(now, {done.topic for done in current if done.outcome is not None})
+        self.pending.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
         for done in current:
             # What waits of it is kept by now.
             if done.outcome is not None and done.topic in tasks:

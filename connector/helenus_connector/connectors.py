@@ -17,7 +17,7 @@ import structlog
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.positions import Held, Offsets, adopt
-from helenus_connector.states import MADE_ANEW, Connector, Status, Task, Wanted
+from helenus_connector.states import Connector, Status, Task, Wanted
 from helenus_schemas.config import ConfigError, Problem
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -233,13 +233,7 @@ class Connectors:
                 if table not in connector.tasks:
                     self._add(connector, table)
                     self._restart(connector.tasks[table])
-                task = connector.tasks[table]
-                if error is not None and error.kind in MADE_ANEW and task.ready:
-                    task.failed(error, time.time())
-                elif error is not None:
-                    task.error = error
-                elif task.trouble is not None and task.trouble.kind in MADE_ANEW:
-                    task.succeeded()
+                connector.tasks[table].looked(error, time.time())
             self.changed.set()
 
     def running(self, group: str, now: float) -> dict[str, Task]:

@@ -33,6 +33,11 @@ def committed(checkpoint: Path) -> Offsets:
     return {}
 
 
+def latest(checkpoint: Path) -> int:
+    """The number of the last batch that was planned, done or not; -1 if there was none."""
+    return max((int(f.name) for f in checkpoint.glob("offsets/*") if f.name.isdigit()), default=-1)
+
+
 def planned(checkpoint: Path, batch: int) -> Offsets:
     """Where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch."""
     told = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]

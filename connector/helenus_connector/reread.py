@@ -109,13 +109,6 @@ class Reader:
         self._row_bytes = float(_ROW)
         self._shared = self._pk_width if table.clustering else 0  # columns that keys of a group have in common
         self._by_size: dict[int, Any] = {}
-        self._takes: dict[int, bool] = {}
-        self._results: dict[str, Any] = {}
-
-    @property
-    def is_prepared_anew(self) -> bool:
-        """Whether the driver had to prepare a statement again: its answers may be of a table that was made anew."""
-        return any(self._prepared[cql].result_metadata is not result for cql, result in self._results.items())
 
     def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | None]]:
         """Each of these keys once with its row, None if it has none, in the order of the answers.
@@ -282,7 +275,7 @@ class Reader:
                     continue
             except InvalidRequest as error:
                 if len(query.keys) == 1:
-                    refusal = self._refusal(consistency, error)
+                    refusal = self._refusal(future, consistency, error)
                     if isinstance(refusal, SchemaChanged):
                         raise refusal from None
                     yield query, refusal
@@ -303,14 +296,16 @@ class Reader:
         state: bytes | None = None
         while True:
             rows = self._at_once(_PAGE)
+            future = self._send(query, consistency, rows, state)
             try:
-                answer = self._send(query, consistency, rows, state).result()
+                answer = future.result()
                 self.seconds += time.monotonic() - query.sent
             except _TOO_MUCH as error:
                 self._slow_down()
                 answer = self._insist(query, consistency, error, max(1, rows // 8), state)
             except InvalidRequest as error:
-                raise self._refusal(consistency, error) from None
+                of_all = query.keys == [()]
+                raise SchemaChanged(str(error)) if of_all else self._refusal(future, consistency, error, rows) from None
             except _FAILURES as error:
                 raise self._failed(error) from None
             page = answer.current_rows
@@ -342,22 +337,23 @@ class Reader:
             error = failure
         raise self._failed(error)
 
-    def _refusal(self, consistency: int, error: InvalidRequest) -> SchemaChanged | KeyRefused:
-        """What a refused statement says. A guardrail that refuses the level, say, refuses it for all keys."""
+    def _refusal(
+        self, answer: Any, consistency: int, error: InvalidRequest, rows: int | None = None
+    ) -> SchemaChanged | KeyRefused:
+        """What a refused statement says. It is for its key if the same node takes another: one that lags behind an
+        ALTER knows fewer columns, and a guardrail may refuse the level, or a page of so many rows.
+        """
         if not self.is_current:
-            self._takes.clear()
             return SchemaChanged(str(error))
-        if consistency not in self._takes:
-            columns = ", ".join(quote(c.name) for c in self.table.partition_key)
-            nowhere = f"SELECT {columns} FROM {self._name()} WHERE token({columns}) = ?"
-            try:
-                self._send(_Query(self._prepare(nowhere), [bytes(8)], []), consistency).result()
-                self._takes[consistency] = True
-            except InvalidRequest:
-                self._takes[consistency] = False
-            except (*_FAILURES, OperationTimedOut) as failure:
-                raise self._failed(failure) from None
-        return (KeyRefused if self._takes[consistency] else SchemaChanged)(str(error))
+        columns = ", ".join(quote(c.name) for c in self.table.partition_key)
+        nowhere = _Query(self._select(f"token({columns}) = ?"), [bytes(8)], [])
+        try:
+            self._send(nowhere, consistency, rows, host=answer.coordinator_host).result()
+        except InvalidRequest:
+            return SchemaChanged(str(error))
+        except (*_FAILURES, OperationTimedOut) as failure:
+            raise self._failed(failure) from None
+        return KeyRefused(str(error))
 
     def _slow_down(self) -> None:
         """A timeout is a sign of load; at the level of a proof it may be of one replica alone that is away."""
@@ -368,7 +364,9 @@ class Reader:
         kind = Kind.CASSANDRA_AUTH if isinstance(error, Unauthorized) else Kind.CASSANDRA_READ
         return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name)
 
-    def _send(self, query: _Query, consistency: int, rows: int | None = None, state: bytes | None = None) -> Any:
+    def _send(
+        self, query: _Query, consistency: int, rows: int | None = None, state: bytes | None = None, host: Any = None
+    ) -> Any:
         """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
         Cassandra a fifth more.
         """
@@ -379,7 +377,7 @@ class Reader:
         bound.fetch_size = rows
         self.statements += 1
         query.sent = time.monotonic()
-        return self.session.execute_async(bound, paging_state=state)
+        return self.session.execute_async(bound, paging_state=state, host=host)
 
     def _select(self, where: str = "") -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
@@ -411,8 +409,7 @@ class Reader:
     def _prepare(self, cql: str) -> Any:
         if cql not in self._prepared:
             try:
-                self._prepared[cql] = prepared = self.session.prepare(cql)
-                self._results[cql] = prepared.result_metadata
+                self._prepared[cql] = self.session.prepare(cql)
             except InvalidRequest as error:
                 raise SchemaChanged(str(error)) from None
             except (NoHostAvailable, OperationTimedOut, ConnectionException, Unauthorized) as error:

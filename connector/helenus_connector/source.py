@@ -90,6 +90,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._counted = 0.0
         self._begun: set[str] = set()
         self._fresh: tuple[dict[str, Any], Offsets] = {}, {}
+        self._stood: dict[str, tuple[int, dict[str, int]]] = {}
         self._wrong: dict[str, HelenusError] = {}
         self._behind: dict[str, float] = {}
         self._away: str | None = None
@@ -165,7 +166,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = overlaid(start["topics"], self.plan.held)
-        gone = self._gone({topic: begin[topic] for topic in begin if topic in end["topics"]})
+        again = self._again(begin)
+        gone = self._gone({topic: begin[topic] for topic in begin if topic in end["topics"] and topic not in again})
         # A batch that a run was killed in is done again as it is. What was pending then, the next one steps back to.
         fresh = self._fresh[1] if self._fresh[0] == start else {}
         begin.update(fresh)
@@ -233,6 +235,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # batch before it plans the next one, whose end is written already and has the topics of the plan before.
         plan, _ = self._changed() or (self.plan, None)
         done = overlaid(end["topics"], plan.held)
+        done = {topic: done[topic] for topic in done.keys() - self._again(done)}
         for group, topics in plan.groups.items():
             offsets = {topic: done[topic] for topic in topics if topic in done}
             try:
@@ -360,8 +363,18 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._wrong[topic] = error
                 continue
             self._begun.add(topic)
+            self._stood[topic] = self.plan.epochs.get(topic, 0), begin[topic]
             fresh[topic] = {p: min(at, found[p]) if found.get(p, -1) >= 0 else at for p, at in begin[topic].items()}
         return fresh
+
+    def _again(self, offsets: Offsets) -> set[str]:
+        """The topics that are read again there: what is gone of them by now, an earlier run has read."""
+        return {
+            topic
+            for topic, (epoch, stood) in self._stood.items()
+            if epoch == self.plan.epochs.get(topic, 0)
+            and any(offsets.get(topic, {}).get(p, at) < at for p, at in stood.items())
+        }
 
 
 def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusError | None:

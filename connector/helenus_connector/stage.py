@@ -122,8 +122,9 @@ class Stage:
             try:
                 self._publish(works, outcome, trust_images and attempts == 1)
                 self._dead_letter(admitted, outcome)
-                if self._reader.is_prepared_anew:
+                if self._is_altered():
                     self._renew()
+                    continue
                 self.log.flush(FLUSH_TIMEOUT_S)
                 break
             except SchemaChanged as error:
@@ -163,6 +164,17 @@ class Stage:
             self._made_at = _made_at(table)
             self._table = table
         self._schema_version = version
+
+    def _is_altered(self) -> bool:
+        """Whether the table is not what it was: a row that was just read may be of another definition."""
+        found = definition(self.session, self.settings, self._schema_version)
+        if found is None or self._table is None:
+            return False
+        version, table = found[0], shown(found[1], self.settings)
+        if (table.id, table.cql) != (self._table.id, self._table.cql):
+            return True
+        self._schema_version = version
+        return False
 
     def _renew(self) -> None:
         """Read the table's definition once more, in the middle of a batch. Raises HelenusError BATCH_FAILED if the
@@ -292,8 +304,12 @@ class Stage:
 
     def _refuse(self, work: Work, refusal: KeyRefused) -> None:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
+        since = [written_at(work.event)] if work.event else []
+        work.is_outdated = min(since + ([work.pending.since] if work.pending else [])) < self._made_at
+        if work.event is None and not work.is_outdated:
+            work.read_at = None  # it was read before
+            return
         work.unproven = {}
-        work.is_outdated = work.event is None or written_at(work.event) < self._made_at
         if work.event is not None and not work.is_outdated:
             cause = self._placed(work, HelenusError(Kind.POISON_EVENT, f"no key of this table: {refusal}"), self._name)
             if self.settings.errors_tolerance == "none":
@@ -394,10 +410,10 @@ class Stage:
     ) -> None:
         """Append a record; with a `cause`, that is why there is none."""
         if cause is not None:
-            if self._reader.is_prepared_anew:
-                raise SchemaChanged(cause.what)  # a value of another table, it may be
             outcome.untold += 1
             if self.settings.errors_tolerance == "none":
+                if self._is_altered():
+                    raise SchemaChanged(cause.what)
                 raise self._placed(work, cause, cause.where)
             self._bury(work, key, self._placed(work, cause, cause.where))
             return
@@ -481,7 +497,7 @@ class Stage:
             if settled:
                 outcome.unchanged += copies
             elif pending or unproven:
-                attempts = pending.attempts + 1 if pending and not anew else 0
+                attempts = pending.attempts + 1 if pending and not anew and pending.key == work.key else 0
                 told = [work.event.timestamp / 1000] if work.event else []
                 since = min(told + ([pending.since] if pending else []))
                 image = work.digest or (pending.image if pending else None)

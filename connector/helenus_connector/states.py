@@ -11,8 +11,6 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 
 Wanted = Literal["RUNNING", "PAUSED", "STOPPED"]
 _MISSING_S = 30.0
-MADE_ANEW = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
-"""What a table looks like while it is made anew, in several statements."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,7 @@ class Task:
     retry_at: float = 0.0
     _failures: int = 0
     _failing_since: float = 0.0
+    _wrong_since: float | None = None
 
     @property
     def connector(self) -> str:
@@ -73,11 +72,21 @@ class Task:
         for_s = now - self._failing_since
         timeout_ms = self.settings.errors_retry_timeout
         may_pass = error.action is Action.RETRY and not 0 <= timeout_ms <= for_s * 1000
-        # A table that was there has time for it.
-        if may_pass or (error.kind in MADE_ANEW and for_s < _MISSING_S):
+        # A table that was there may be dropped to be made anew, and has time for it.
+        if may_pass or (error.kind is Kind.TABLE_MISSING and for_s < _MISSING_S):
             longest = min(0.5 * 2 ** min(self._failures - 1, 16), self.settings.errors_retry_delay_max_ms / 1000)
             self.trouble, self.retry_at = error, now + random.uniform(longest / 2, longest)
         else:
+            self.error = error
+
+    def looked(self, error: HelenusError | None, now: float) -> None:
+        """What a look at its table said. One that runs may be missing, or without `cdc`, while it is made anew."""
+        if error is None:
+            self._wrong_since = None
+            return
+        self._wrong_since = self._wrong_since or now
+        in_time = now - self._wrong_since < _MISSING_S
+        if not (self.ready and in_time and error.kind in (Kind.TABLE_MISSING, Kind.CDC_DISABLED)):
             self.error = error
 
     def succeeded(self) -> None:
@@ -86,7 +95,7 @@ class Task:
 
     def restart(self) -> None:
         """Forget what failed, and try again: from the topics on."""
-        self.error, self.ready, self.refused = None, False, False
+        self.error, self.ready, self.refused, self._wrong_since = None, False, False, None
         self.succeeded()
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -176,4 +177,5 @@ def _connect_anew(settings: ConnectorSettings) -> None:
             stage.close()
             del _stages[name]
     if session is not None:
-        session.cluster.shutdown()
+        with suppress(Exception):
+            session.cluster.shutdown()

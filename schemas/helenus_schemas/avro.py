@@ -139,6 +139,8 @@ def made_anew(known: Schema, key: Schema) -> str | None:
     None if they are not. A schema without the table's id is taken for one of this table.
     """
     table = key.get(TABLE_ID)
+    if not isinstance(known, dict) or "fields" not in known:  # somebody else's
+        return None
     if known.get(TABLE_ID, table) == table or {**known, TABLE_ID: table} == key:
         return None
     return f"{_told(known)}, and the table was made anew with the key ({', '.join(f['name'] for f in key['fields'])})"

@@ -48,10 +48,6 @@ class Reader(Untold):
         super().__init__(altered.live, of)
         self.altered, self.is_current = altered, False
 
-    @property
-    def is_prepared_anew(self) -> bool:
-        return self.table.id != self.altered.now.id
-
     def rows(self, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
         self.altered.asked += keys
         self.altered.before_rows()
@@ -143,6 +139,17 @@ def test_a_key_that_the_table_refuses_and_that_is_younger_is_poison(make: Make, 
     assert [topic for topic, *_ in altered.appended] == [LETTERS]
 
 
+def test_a_key_that_waits_and_is_refused_goes_on_waiting(make: Make) -> None:
+    """It was read before, so it is no poison; and not of a table before, so it is not done with."""
+    altered = make(TEXT)
+    altered.refused = {(b"",)}
+    younger = waiting(ZERO)
+    younger.since = NOW
+    outcome = altered.stage.run([], [younger], trust_images=True)
+    (found,) = outcome.found
+    assert (found.key, found.copies, outcome.resolved, outcome.outdated) == (ZERO, 1, [], 0)
+
+
 def grown(kind: Any) -> tuple[Table, Table, bytes]:
     """A table before and after its key's type got a field, and the key of a row from before."""
     keys = [() if kind == "partition_key" else (FIRST,)] * 2
@@ -181,7 +188,8 @@ def test_one_that_goes_on_waiting_does_so_by_its_new_key(make: Make) -> None:
     outcome = altered.stage.run([], [waiting(key)], trust_images=True)
     (found,) = outcome.found
     assert [p.key for p in outcome.resolved] == [key]
-    assert (found.key, found.attempts) == (KeyCodec(after).current(key), 1)
+    # As one that begins to wait: another one that waits by the new key already is one with it.
+    assert (found.key, found.attempts) == (KeyCodec(after).current(key), 0)
 
 
 MADE_ANEW = [
@@ -206,6 +214,15 @@ def test_a_table_that_is_made_anew_while_a_batch_reads_it(make: Make, after: Tab
     outcome = altered.tell(ZERO, change(1.0), at=1.0)
     assert (outcome.published, outcome.outdated) == (len(told), 1 - len(told))
     assert altered.of(DATA) == told
+
+
+def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> None:
+    """Dropped and added again: what was read of it is done again."""
+    altered = make(table(FIRST, VALUE))
+    altered.live[int32(0),] = Image((b"abcd",), 1)
+    altered.before_rows = lambda: altered.alter(table(FIRST, Column("v", parse("text"))))
+    assert altered.tell(ZERO, change()).published == 1
+    assert altered.of(DATA)[-1] == ({"k": 0}, {"v": "abcd"})
 
 
 def test_a_key_whose_type_grows_while_a_batch_reads_it(make: Make) -> None:

@@ -16,7 +16,7 @@ from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
-from helenus_connector.settle import Pending
+from helenus_connector.settle import Pending, ended
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Task
 from helenus_connector.tasks import Done
@@ -212,3 +212,16 @@ def test_what_waits_is_kept_before_its_position_is_let_go(query: Query, monkeypa
     with pytest.raises(KeyboardInterrupt):
         query.batches.process(Frame(fine(A, 3)), 0)
     assert Held(query.directory / "default").offsets()[A] == {"0": 3}
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int) -> None:
+    """It is done as it was planned. Killed behind it, the next run would step back from here, and not far enough."""
+    query.plan(0, a=10, b=10)
+    query.commit(0)
+    query.plan(1, a=20, b=20)
+    query.start()
+    query.plan(2, a=30, b=30)
+    query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
+    told = ended(query._planned()[0].pending_file)
+    assert [told(topic) is None for topic in (A, B)] == [batch == 1] * 2

@@ -257,7 +257,6 @@ class Reader:
     """Stands for `reread.Reader`."""
 
     tells_all_times = True
-    is_prepared_anew = False
 
     def __init__(self, cluster: Cluster, table: Table, settings: ConnectorSettings) -> None:
         self.cluster = cluster

@@ -7,6 +7,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,7 +58,7 @@ class Session:
             **nothing,
         )
 
-    def execute_async(self, bound: Any, paging_state: bytes | None) -> Any:
+    def execute_async(self, bound: Any, paging_state: bytes | None, host: object = None) -> Any:
         assert bound.prepared_statement.query_string.count("?") == len(bound.values)
         keys = list(dict.fromkeys(bound.values))
         self.asked.append(len(keys))
@@ -68,7 +69,7 @@ class Session:
                 raise error
             return SimpleNamespace(current_rows=Page((k, k, None) for k in keys), paging_state=None)
 
-        return SimpleNamespace(result=result)
+        return SimpleNamespace(result=result, coordinator_host=None)
 
 
 def read(session: Session, until: float = math.inf) -> set[Key]:
@@ -127,13 +128,33 @@ def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
         list(reader.rows(KEYS, ConsistencyLevel.ALL))
 
 
-def test_a_statement_that_was_prepared_again_is_noticed() -> None:
-    session = Session(lambda _: None)
+def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
+    """It lags behind the ALTER: what it is asked for beside the key has the columns too."""
+    lagging = "the node that lags"
+    session = Session(lambda keys: InvalidRequest("Undefined column name v") if KEYS[50][0] in keys else None)
+    asked: list[object] = []
+
+    def elsewhere(bound: Any, paging_state: Any, host: object = None) -> Any:
+        asked.append(host)
+        if host == lagging:
+            assert "v" in bound.prepared_statement.query_string.split("WHERE")[0]
+            session.fails = lambda _: InvalidRequest("Undefined column name v")
+        answer = Session.execute_async(session, bound, paging_state)
+        answer.coordinator_host = lagging
+        return answer
+
+    session.execute_async = elsewhere  # type: ignore[method-assign]
     reader = Reader(session, TABLE, SETTINGS)
-    list(reader.rows(KEYS, ConsistencyLevel.ALL))
-    assert not reader.is_prepared_anew
-    next(iter(reader._prepared.values())).result_metadata = [("ks", "t", "k", None)]
-    assert reader.is_prepared_anew
+    reader.is_current = True
+    with pytest.raises(SchemaChanged):
+        list(reader.rows(KEYS, ConsistencyLevel.ALL))
+    assert asked[-1] == lagging
+
+
+def test_a_column_of_many_cells_has_a_time_too() -> None:
+    columns = (*TABLE.columns, Column("l", parse("list<int>")))
+    reader = Reader(Session(lambda _: None), replace(TABLE, columns=columns), SETTINGS)
+    assert (reader.tells_all_times, len(reader._timed)) == (True, 2)
 
 
 def test_a_key_that_is_never_read_is_an_error_soon() -> None:

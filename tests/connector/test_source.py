@@ -154,6 +154,23 @@ def test_a_run_begins_with_batches_of_the_usual_size(tmp_path: Path) -> None:
     assert read == [(0, 100, 120), (0, 120, 140), (0, 140, 160)]
 
 
+def test_what_is_read_again_is_not_missed(tmp_path: Path) -> None:
+    """An earlier run has read it: the topic may have dropped it since, and a broker heard that it may."""
+    planned = Planned(tmp_path, {"0": 100})
+    planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 30})})
+    at, wrong, committed = offset(5, 150), [], []
+    for dropped, last in ([], 160), (["0"], 160), (["0"], 170):
+        planned.broker.dropped, planned.broker.ends, planned.broker.committed = dropped, {TOPIC: {"0": last}}, {}
+        end = planned.reader.latestOffset(at, ReadMaxRows(1))
+        ((part,),) = planned.tasks(at, end)
+        wrong.append(part.error is not None)
+        planned.reader.commit(end)
+        committed.append(bool(planned.broker.committed))
+        at = end
+    assert wrong == [False, False, True]
+    assert committed == [False, True, True]
+
+
 def test_a_run_begins_at_once(tmp_path: Path) -> None:
     """What waits is known by its events, and by the first batch."""
     for found in (9, 4):

@@ -175,6 +175,12 @@ def test_a_schema_from_before_ids_is_taken_for_the_tables(keys: Keys) -> None:
         keys.kept(table("k d", "c"))
 
 
+@pytest.mark.parametrize("theirs", ["string", ["null", "int"], {"type": "map", "values": "int"}])
+def test_a_subject_that_somebody_else_filled_is_the_registrys_to_judge(keys: Keys, theirs: object) -> None:
+    keys.client.versions.append(json.dumps(theirs))
+    assert keys.kept(table("k")) == 2
+
+
 def declared(of: Table) -> Schemas:
     return Schemas(*schemas(of, SETTINGS))
 

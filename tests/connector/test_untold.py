@@ -76,7 +76,6 @@ class Reader:
     """Stands for `reread.Reader`."""
 
     tells_all_times = True
-    is_prepared_anew = False
 
     def __init__(self, live: dict[Key, Image], of: Table) -> None:
         self.live, self.table, self.statements, self.seconds = live, of, 0, 0.0

@@ -173,5 +173,6 @@ def test_a_look_that_hangs_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.M
     try:
         worker.run()
     finally:
+        looking.set()
         hangs.set()
         ends.join()
