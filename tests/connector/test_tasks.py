@@ -1,0 +1,95 @@
+"""What a Python worker of Spark keeps between tasks: no Spark, no servers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helenus_connector import tasks
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.tasks import Done
+from helenus_schemas.errors import HelenusError, Kind
+
+AWAY = HelenusError(Kind.CASSANDRA_READ, "no host is there")
+
+
+def settings(table: str, **more: str) -> ConnectorSettings:
+    given = {"name": "n", "keyspace": "ks", "table": table, "output.format": "json"}
+    return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "n")
+
+
+class Kept:
+    """A session to each of two Cassandras, and stages of three tables, whose runs end as `outcome` says."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.outcome: HelenusError | None = None
+        self.closed: list[str] = []
+        mine, other = settings("t").server, settings("t", cassandra_port="9999").server
+        self.sessions: dict[Any, Any] = {mine: self._session("mine"), other: self._session("other")}
+        self.stages: dict[Any, Any] = {}
+        for table, server in (("t", mine), ("u", mine), ("v", other)):
+            close = lambda table=table: self.closed.append(table)  # noqa: E731
+            self.stages["plan", "default", f"events-ks.{table}"] = (
+                0,
+                SimpleNamespace(session=self.sessions[server], close=close, run=self._run),
+            )
+
+    def _session(self, name: str) -> Any:
+        return SimpleNamespace(cluster=SimpleNamespace(shutdown=lambda: self.closed.append(name)))
+
+    def _run(self, *_: object) -> Any:
+        if self.outcome is not None:
+            raise self.outcome
+        return "done"
+
+    def run(self, table: str = "t") -> Done:
+        about = Done(f"events-ks.{table}")
+        plan: Any = SimpleNamespace(directory="plan", group="default")
+        tasks._run(plan, settings(table), [object()], [], True, about)  # type: ignore[list-item]
+        return about
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    kept = Kept()
+    log = SimpleNamespace(largest=1, close=lambda: None)
+    monkeypatch.setattr(tasks, "_sessions", kept.sessions)
+    monkeypatch.setattr(tasks, "_stages", kept.stages)
+    monkeypatch.setattr(tasks, "_failing", {})
+    monkeypatch.setattr(tasks, "_logs", {("plan", ""): log})
+    monkeypatch.setattr(
+        tasks, "_stage", lambda plan, of, epoch, log: kept.stages["plan", "default", f"events-ks.{of.table}"][1]
+    )
+    monkeypatch.setattr(tasks, "time", SimpleNamespace(monotonic=lambda: kept.seconds))
+    return kept
+
+
+def test_a_cassandra_that_is_not_read_from_for_a_while_is_connected_to_anew(kept: Kept) -> None:
+    """Its nodes may all have other addresses by now, as pods that were moved have."""
+    kept.outcome = AWAY
+    for seconds in (0.0, 29.0):
+        kept.seconds = seconds
+        assert kept.run().error is AWAY
+    assert kept.closed == []
+    kept.seconds = 31.0
+    assert kept.run().error is AWAY
+    assert kept.closed == ["t", "u", "mine"], "with all that go by it"
+    assert ([*kept.stages], len(kept.sessions)) == ([("plan", "default", "events-ks.v")], 1)
+
+
+def test_one_that_is_read_from_in_between_is_kept(kept: Kept) -> None:
+    """By another table, say: then it is there, and what fails has another reason."""
+    for seconds in range(0, 100, 10):
+        kept.seconds = float(seconds)
+        kept.outcome = AWAY
+        kept.run()
+        kept.outcome = None
+        kept.run("u")
+    kept.outcome = HelenusError(Kind.POISON_EVENT, "not an event")
+    for seconds in (200.0, 300.0):
+        kept.seconds = seconds
+        kept.run()
+    assert kept.closed == []
