@@ -15,7 +15,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from cassandra import InvalidRequest
+from cassandra import ConsistencyLevel, InvalidRequest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from integration.pipeline import Pipeline
 from patience import eventually
@@ -23,10 +23,13 @@ from patience import eventually
 from helenus_connector import definition
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
+from helenus_connector.reread import KeyRefused, Reader, SchemaChanged
+from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.shape import RowShape
+from helenus_schemas.cassandra import connect
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table
+from helenus_schemas.table import Column, Table, read_tables
 from helenus_stack.records import messages
 from helenus_stack.status import Status
 
@@ -34,6 +37,7 @@ pytestmark = pytest.mark.integration
 
 TABLE = "evolution.t"
 AGAIN = "evolution.again"
+TIME = uuid.uuid1().bytes
 ALTERS = (
     ("TABLE {t} WITH comment = 'as it was made'", "(k, c, v) VALUES (9, 1, 'first')"),
     ("TABLE {t} ADD added map<text, int>", "(k, c, added) VALUES (9, 2, {{'a': 1}})"),
@@ -225,7 +229,7 @@ def test_a_level_of_compatibility_that_an_operator_chose_stays(
 def test_columns_that_are_added_again_with_a_type_that_cassandra_takes(
     status: Status, session: Any, tmp_path: Path
 ) -> None:
-    """It takes no other that Avro would not read."""
+    """Those of which Avro reads what was told before. Of others, as a decimal as blob, the registry says no."""
     pairs = ("ascii text", "text blob", "varint blob", "timestamp bigint", "bigint timestamp", "timeuuid uuid")
     for before, now in (*map(str.split, pairs), ("bigint", "varint")):
         name = f"again_{before}_{now}"
@@ -309,3 +313,43 @@ def test_tasks_that_register_a_schema_at_the_same_moment(
                 done.result()
     assert registry.get_compatibility("data-evolution.together0-value") == "BACKWARD"
     assert registry.get_versions("data-evolution.together0-value") == [1]
+
+
+def test_a_key_that_the_server_refuses_is_told_from_a_schema_that_changed(status: Status, session: Any) -> None:
+    """Of a table that was made anew: the old keys' bytes may have the form of new ones."""
+    given = {
+        "name": "n",
+        "keyspace": "evolution",
+        "table": "t",
+        "output.format": "json",
+        "cassandra.contact.points": ",".join(status.contact_points),
+        "cassandra.port": str(status.cql_port),
+        "cassandra.local.dc": str(status.local_dc),
+    }
+    settings = ConnectorSettings.of(given, "test")
+    raw = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
+    tables = {
+        "empty": ("k text PRIMARY KEY, v list<int>", [(b"",), (b"a",)]),
+        "no_utf8": ("k text, c int, v int, PRIMARY KEY (k, c)", [(b"\xff", bytes(4)), (b"a", bytes(4))]),
+        "no_time": ("a timeuuid, b int, v int, PRIMARY KEY ((a, b))", [(bytes(16), bytes(4)), (TIME, bytes(4))]),
+    }
+    try:
+        for name, (columns, keys) in tables.items():
+            session.execute(f"CREATE TABLE evolution.{name} ({columns})")
+            found = next(t for t in read_tables(raw, "evolution").values() if t.name == name)
+            reader = Reader(raw, found, settings)
+            with pytest.raises(SchemaChanged):
+                list(reader.rows(keys, ConsistencyLevel.ONE))
+            reader.is_current = True
+            bad, good = keys
+            answers = dict(reader.rows(keys, ConsistencyLevel.ONE))
+            assert isinstance(answers[bad], KeyRefused), name
+            assert answers[good] is None
+            if found.clustering:
+                with pytest.raises(KeyRefused):
+                    list(reader.range(bad, (None, None), ConsistencyLevel.ONE))
+            session.execute(f"ALTER TABLE evolution.{name} DROP v")
+            with pytest.raises(SchemaChanged):
+                list(reader.rows([bad], ConsistencyLevel.ONE))
+    finally:
+        raw.cluster.shutdown()
