@@ -170,7 +170,10 @@ class Registry:
         if isinstance(error, SchemaRegistryError) and error.http_status_code in _REFUSED:
             return self._refused(f"the registry refuses the schema: {error.error_message}", where)
         if isinstance(error, SchemaRegistryError) and error.http_status_code == 404 and not self._may_register:
-            what = "the registry has not this schema, and value.converter.auto.register.schemas=false"
+            what = (
+                "the registry has not this schema, and value.converter.auto.register.schemas=false: register what "
+                "`helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
+            )
             return HelenusError(Kind.SCHEMA_MISSING, what, where)
         return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
 

@@ -124,9 +124,7 @@ POLICIES: dict[Kind, Policy] = {
         "another data.topic, or let schema.on.incompatible=new-topic go on in another",
     ),
     Kind.SCHEMA_MISSING: Policy(
-        Action.STOP,
-        "register what `helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for the subject, or "
-        "leave value.converter.auto.register.schemas true",
+        Action.STOP, "register it under that subject and restart the task, or leave auto-registration on"
     ),
     Kind.POISON_EVENT: Policy(
         Action.DEAD_LETTER, "read the event at its position; errors.tolerance=all dead-letters such events"
