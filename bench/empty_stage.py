@@ -57,7 +57,7 @@ def append_all(worker: WorkerSettings, target: str, batches: Iterator[pa.RecordB
 def main(worker_file: str, events: str, target: str) -> None:
     worker = WorkerSettings.load(worker_file)
     keyspace, _, table = events.removeprefix("events-").partition(".")
-    keys = {"name": "empty", "keyspace": keyspace, "table": table, "value.converter.schema.registry.url": "none"}
+    keys = {"name": "empty", "keyspace": keyspace, "table": table, "output.format": "json"}
     connector = worker.model.of(keys, "empty")
     directory = tempfile.mkdtemp()
     plan = Plan(worker, {events: connector}, directory)
