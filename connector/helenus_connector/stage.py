@@ -123,6 +123,9 @@ class Stage:
                 self._publish(works, outcome, trust_images and attempts == 1)
                 self._dead_letter(admitted, outcome)
                 if self._is_altered():
+                    if attempts == _ATTEMPTS:
+                        what = "the table is altered over and over, or nodes do not agree on it"
+                        raise HelenusError(Kind.BATCH_FAILED, what, self._name)
                     self._renew()
                     continue
                 self.log.flush(FLUSH_TIMEOUT_S)

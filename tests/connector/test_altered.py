@@ -225,6 +225,16 @@ def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> N
     assert altered.of(DATA)[-1] == ({"k": 0}, {"v": "abcd"})
 
 
+def test_a_table_that_is_altered_over_and_over_ends_the_batch(make: Make) -> None:
+    altered = make(table(FIRST, VALUE))
+    kinds = iter(["text", "blob", "ascii", "varint", "int"])
+    altered.before_rows = lambda: altered.alter(table(FIRST, Column("v", parse(next(kinds)))))
+    with pytest.raises(HelenusError, match="over and over") as error:
+        altered.tell(ZERO, change())
+    assert error.value.action is Action.RETRY
+    assert next(kinds) == "varint", "three attempts"
+
+
 def test_a_key_whose_type_grows_while_a_batch_reads_it(make: Make) -> None:
     before, after, key = grown("clustering")
     altered = make(before)
