@@ -89,13 +89,19 @@ def _of_topic(error: KafkaError, where: str, topic: str) -> HelenusError:
 
 
 class KafkaLog:
-    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least."""
+    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least. Raises HelenusError CONFIG for a size that
+    is no number; librdkafka says the rest when it starts.
+    """
 
     keeps_schemas = False
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._client = {"log_level": "0", **{k: v for k, v in config.items() if _is_client(k)}}
         self._config = {**_DEFAULTS, **config}
+        if not (size := config.get("message.max.bytes", "0")).isdigit():
+            raise HelenusError(
+                Kind.CONFIG, f"message.max.bytes={size}: not a number of bytes", config["bootstrap.servers"]
+            )
         if "queue.buffering.max.kbytes" not in config:  # a record larger than the queue would wait for ever
             least = int(str(_DEFAULTS["queue.buffering.max.kbytes"]))
             self._config["queue.buffering.max.kbytes"] = str(max(least, self.largest // 512))

@@ -52,9 +52,11 @@ def test_the_first_record_does_not_wait(address: str) -> None:
     log.close()
 
 
-def test_a_setting_that_kafka_does_not_know(address: str) -> None:
-    with pytest.raises(HelenusError, match=r"buffer\.memory") as error:
-        KafkaLog({"bootstrap.servers": address, "buffer.memory": "1"}).start()
+@pytest.mark.parametrize("setting", ["buffer.memory=1", "message.max.bytes=1 MB", "linger.ms=soon"])
+def test_a_setting_that_kafka_does_not_know(address: str, setting: str) -> None:
+    name, _, value = setting.partition("=")
+    with pytest.raises(HelenusError, match=name) as error:
+        KafkaLog({"bootstrap.servers": address, name: value}).start()
     assert error.value.kind is Kind.CONFIG
 
 
