@@ -89,8 +89,8 @@ def _of_topic(error: KafkaError, where: str, topic: str) -> HelenusError:
 
 
 class KafkaLog:
-    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least. Raises HelenusError CONFIG for a size that
-    is no number; librdkafka says the rest when it starts.
+    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least. Raises HelenusError CONFIG if
+    `message.max.bytes` is no number; what else is wrong librdkafka says at the start.
     """
 
     keeps_schemas = False

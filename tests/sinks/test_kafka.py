@@ -52,7 +52,7 @@ def test_the_first_record_does_not_wait(address: str) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("setting", ["buffer.memory=1", "message.max.bytes=1 MB", "linger.ms=soon"])
+@pytest.mark.parametrize("setting", ["buffer.memory=1", "message.max.bytes=1 MB"])
 def test_a_setting_that_kafka_does_not_know(address: str, setting: str) -> None:
     name, _, value = setting.partition("=")
     with pytest.raises(HelenusError, match=name) as error:
