@@ -16,30 +16,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.definition import definition
 from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work, written_at
 from helenus_connector.registry import Registry
-from helenus_connector.reread import Image, KeyRefused, Reader, SchemaChanged
+from helenus_connector.reread import Image, KeyRefused, SchemaChanged
 from helenus_connector.settle import Pending, Place, Told, packed
-from helenus_connector.shape import Record, RowShape, shown
+from helenus_connector.shape import Record
+from helenus_connector.version import Version, Versions
 from helenus_schemas.change import Change, Scope, encode
 from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.failpoints import reach
-from helenus_schemas.key import Key, KeyCodec
-from helenus_schemas.table import Table
+from helenus_schemas.key import Key
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log
 
 FLUSH_TIMEOUT_S = 60.0
-_log = structlog.get_logger(__name__)
 _ATTEMPTS = 3
 _PROOF_S = 2.0
-_UUID_EPOCH = 0x01B21DD213814000  # 1970 in the clock of a version 1 UUID, 100 ns
 
 _Make = Callable[["Image | None"], Record]
 
@@ -88,13 +83,7 @@ class Stage:
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json")
         self._gate = Gate(settings, Replicas(session, settings), directory)
         self._budget = Budget(directory / f"{settings.events}.budget", settings.query_max_rate)
-        self._schema_version: object = None
-        self._table: Table | None = None
-        self._reader: Reader
-        self._data: str
-        self._shape: RowShape
-        self._codec: KeyCodec
-        self._made_at: float
+        self._versions = Versions(settings, session, self._registry, self._budget)
         self._patience = 0.0
 
     def run(self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool) -> Outcome:
@@ -103,18 +92,18 @@ class Stage:
 
         Raises HelenusError; then nothing is marked, and the batch is to be done again or the connector stopped.
         """
-        self._refresh(force=False)
-        self._reader.is_current = False
-        admitted = self._gate.admit(events, due, self._codec, self._made_at)
+        self._versions.follow(self.log)
+        self._now.reader.is_current = False
+        admitted = self._gate.admit(events, due, self._now.codec, self._now.made_at)
         if admitted.poison:
-            self._renew()  # or is it of a table that the node that was asked does not know yet?
+            self._versions.renew(self.log)  # or is it of a table that the node that was asked does not know yet?
         works = list(admitted.works.values())
         attempts = 0
-        told: dict[Place, Told] = defaultdict(partial(Told, len(self._reader.table.clustering)))
+        told: dict[Place, Told] = defaultdict(partial(Told, len(self._now.table.clustering)))
         while True:
             attempts += 1
-            if self._shape.schemas is not None:
-                self.log.declare(self._data, self._shape.schemas)
+            if self._now.shape.schemas is not None:
+                self.log.declare(self._now.topic, self._now.shape.schemas)
             outcome = Outcome(self.settings.name, read=admitted.read, settled=admitted.settled, told=told)
             outcome.outdated = admitted.outdated + sum(p.copies for p in admitted.gone)
             outcome.resolved.extend(admitted.gone)
@@ -122,11 +111,11 @@ class Stage:
             try:
                 self._publish(works, outcome, trust_images and attempts == 1)
                 self._dead_letter(admitted, outcome)
-                if self._is_altered():
+                if self._versions.is_altered():
                     if attempts == _ATTEMPTS:
                         what = "the table is altered over and over, or nodes do not agree on it"
                         raise HelenusError(Kind.BATCH_FAILED, what, self._name)
-                    self._renew()
+                    self._versions.renew(self.log)
                     continue
                 self.log.flush(FLUSH_TIMEOUT_S)
                 break
@@ -134,7 +123,7 @@ class Stage:
                 if attempts == _ATTEMPTS:
                     what = f"Cassandra refuses to read rows: {error}"
                     raise HelenusError(Kind.CASSANDRA_READ, what, self._name) from None
-                self._renew()
+                self._versions.renew(self.log)
             except HelenusError as error:
                 # The topic takes less than the producer was told: now the producer knows, and says which record it is.
                 if attempts == _ATTEMPTS or error.kind is not Kind.RECORD_TOO_LARGE:
@@ -152,89 +141,21 @@ class Stage:
         if self._registry is not None:
             self._registry.close()
 
-    def _refresh(self, force: bool) -> None:
-        """Follow the table's definition: one small read a batch tells whether any schema changed."""
-        found = definition(self.session, self.settings, None if force else self._schema_version)
-        if found is None:
-            return
-        version, table = found
-        table = shown(table, self.settings)
-        if force or self._table is None or (table.id, table.cql) != (self._table.id, self._table.cql):
-            shaped, reader = self._shaped(table), Reader(self.session, table, self.settings)
-            reader.budget = self._budget
-            # All or nothing: rows of one definition are none of another's.
-            (self._data, self._shape), self._reader, self._codec = shaped, reader, KeyCodec(table)
-            self._made_at = _made_at(table)
-            self._table = table
-        self._schema_version = version
-
-    def _is_altered(self) -> bool:
-        """Whether the table is not what it was: a row that was just read may be of another definition."""
-        found = definition(self.session, self.settings, self._schema_version)
-        if found is None or self._table is None:
-            return False
-        version, table = found[0], shown(found[1], self.settings)
-        if (table.id, table.cql) != (self._table.id, self._table.cql):
-            return True
-        self._schema_version = version
-        return False
-
-    def _renew(self) -> None:
-        """Read the table's definition once more, in the middle of a batch. Raises HelenusError BATCH_FAILED if the
-        batch was admitted, and read, as one of another table, or of keys of another form.
-        """
-        before = self._table
-        self._refresh(force=True)
-        if _keyed(before) != _keyed(self._table):
-            what = "the table was made anew, or its key altered, while a batch of it was under way"
-            raise HelenusError(Kind.BATCH_FAILED, what, self._name)
-        self._reader.is_current = True
-
-    def _shaped(self, table: Table) -> tuple[str, RowShape]:
-        """The data topic, and what makes its records. Where the topic's schemas refuse the table's,
-        `schema.on.incompatible=new-topic` goes on in a topic of the table as it was made last, and stays there.
-        """
-        topic, anew = self.settings.data, f"{self.settings.data}-{str(table.id)[:8]}"
-        has_schemas = self.settings.output_format == "key-value-avro" or self.log.keeps_schemas
-        may_move = self.settings.schema_on_incompatible == "new-topic" and has_schemas
-        if may_move and anew in self.log.topics():
-            return anew, self._accepted(table, anew)
-        try:
-            return topic, self._accepted(table, topic)
-        except HelenusError as error:
-            if error.kind is not Kind.REGISTRY_REFUSED or not may_move:
-                raise
-            return anew, self._moved(table, topic, anew, error)
-
-    def _moved(self, table: Table, topic: str, anew: str, why: HelenusError) -> RowShape:
-        """Make another topic. Only where its schemas are there: once it is, there is no way back."""
-        partitions = self.log.topics().get(topic)
-        if partitions is None:
-            raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", topic)
-        if self._registry is not None:
-            RowShape(table, self.settings, self._registry, anew)
-        self.log.create(anew, partitions, {"cleanup.policy": "compact"})
-        shape = self._accepted(table, anew)
-        _log.warning("data.new_topic", topic=anew, reason=str(why))
-        return shape
-
-    def _accepted(self, table: Table, topic: str) -> RowShape:
-        shape = RowShape(table, self.settings, self._registry, topic)
-        if shape.schemas is not None:
-            self.log.declare(topic, shape.schemas)
-        return shape
+    @property
+    def _now(self) -> Version:
+        return self._versions.now
 
     def _publish(self, works: Sequence[Work], outcome: Outcome, trust_images: bool) -> None:
         """Read and append. Whole partitions and more come before rows: no record shows an older read than one before.
 
         Raises SchemaChanged: then it is to be done once more, from the start.
         """
-        statements, waited = self._reader.statements, self._reader.seconds
+        statements, waited = self._now.reader.statements, self._now.reader.seconds
         self._patience = time.monotonic() + _PROOF_S
         unreached: set[int] = set()
         by_level: dict[int, list[Work]] = {}
         for work in sorted(works, key=lambda w: -w.scope):
-            if work.scope is Scope.ROW or (work.scope is not Scope.TABLE and not self._reader.table.clustering):
+            if work.scope is Scope.ROW or (work.scope is not Scope.TABLE and not self._now.table.clustering):
                 by_level.setdefault(work.consistency, []).append(work)
             else:
                 before = outcome.records
@@ -242,14 +163,14 @@ class Stage:
                 if work.read_at is None and outcome.records > before:
                     # Told in part: for who honours the marker, the rows that did not follow are gone.
                     work.consistency = self._gate.consistency
-                    self._reader.until = math.inf
+                    self._now.reader.until = math.inf
                     outcome.told[work.topic, work.partition].keys.remove(work.key)
                     self._whole(work, outcome, False)
         for consistency, members in by_level.items():
             read = partial(self._rows, members, consistency, outcome, trust_images)
             self._or_wait(members, unreached, read)
-        outcome.statements += self._reader.statements - statements
-        outcome.query_seconds += self._reader.seconds - waited
+        outcome.statements += self._now.reader.statements - statements
+        outcome.query_seconds += self._now.reader.seconds - waited
 
     def _or_wait(self, works: Sequence[Work], unreached: set[int], read: Callable[[], None]) -> None:
         """Read keys. Those that are read for the proof alone go on waiting without it, and make no batch wait: what
@@ -263,7 +184,7 @@ class Stage:
         alone = not any(w.events for w in works)
         if alone and level in unreached:
             return
-        self._reader.until = self._patience if alone else math.inf
+        self._now.reader.until = self._patience if alone else math.inf
         try:
             read()
         except HelenusError as error:
@@ -273,7 +194,7 @@ class Stage:
                 unreached.add(level)
         except SchemaChanged:
             # Or a guardrail refuses the level, say: that is no reason to stop.
-            if not alone or not self._reader.is_current:
+            if not alone or not self._now.reader.is_current:
                 raise
             unreached.add(level)
 
@@ -281,7 +202,7 @@ class Stage:
         start = time.time()
         try:
             if work.scope is not Scope.TABLE:
-                work.image = self._reader.statics(work.values, work.consistency)
+                work.image = self._now.reader.statics(work.values, work.consistency)
             work.read_at = start
             self._append(work, outcome, trust_images)
         except KeyRefused as error:
@@ -294,7 +215,7 @@ class Stage:
         for work in works:
             asked.setdefault(work.values, []).append(work)
         start = time.time()
-        for key, image in self._reader.rows(asked, consistency):
+        for key, image in self._now.reader.rows(asked, consistency):
             for work in asked[key]:
                 work.read_at = start
                 if isinstance(image, KeyRefused):
@@ -308,7 +229,7 @@ class Stage:
     def _refuse(self, work: Work, refusal: KeyRefused) -> None:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
         since = [written_at(work.event)] if work.event else []
-        work.is_outdated = min(since + ([work.pending.since] if work.pending else [])) < self._made_at
+        work.is_outdated = min(since + ([work.pending.since] if work.pending else [])) < self._now.made_at
         if work.event is None and not work.is_outdated:
             work.read_at = None  # it was read before
             return
@@ -353,16 +274,16 @@ class Stage:
             outcome.newest_write_time = max(work.write_time, outcome.newest_write_time or work.write_time)
 
     def _is_row(self, work: Work) -> bool:
-        return not work.is_marked or (work.scope is not Scope.TABLE and not self._reader.table.clustering)
+        return not work.is_marked or (work.scope is not Scope.TABLE and not self._now.table.clustering)
 
     def _row_of(self, work: Work) -> _Make:
         event = work.event.value if work.event else None
         shown = work.image.write_time if work.image else None
         write_time = work.write_time if shown is None else shown
-        if not self._reader.tells_all_times and work.image and work.write_time is not None:
+        if not self._now.reader.tells_all_times and work.image and work.write_time is not None:
             write_time = max(write_time or work.write_time, work.write_time)
         expires = work.expires if work.image else None
-        return lambda image: self._shape.row(work.key, image, write_time, event, expires, work.values)
+        return lambda image: self._now.shape.row(work.key, image, write_time, event, expires, work.values)
 
     def _records(self, work: Work, outcome: Outcome | None = None) -> Iterator[Record]:
         """The records of a marker and of the live rows of its scope: handed over with an `outcome`, else only made.
@@ -387,19 +308,21 @@ class Stage:
         """
         event = work.event.value if work.event else None
         if work.scope is Scope.TABLE:
-            yield lambda _: self._shape.truncation(work.write_time, event), work.key, None
-            live = self._reader.part(work.partition, work.parts, work.consistency)
+            yield lambda _: self._now.shape.truncation(work.write_time, event), work.key, None
+            live = self._now.reader.part(work.partition, work.parts, work.consistency)
         else:
-            marker = partial(self._shape.marker, work.key, write_time=work.write_time, event=event, bounds=work.bounds)
+            marker = partial(
+                self._now.shape.marker, work.key, write_time=work.write_time, event=event, bounds=work.bounds
+            )
             yield marker, work.key, work.image
-            live = self._reader.range(work.values, work.bounds or (None, None), work.consistency)
+            live = self._now.reader.range(work.values, work.bounds or (None, None), work.consistency)
         for values, image in live:
             try:
-                key = self._codec.encode(values)
+                key = self._now.codec.encode(values)
             except Malformed:
                 yield None
                 continue
-            yield partial(self._shape.row, key, write_time=image.write_time, values=values), key, image
+            yield partial(self._now.shape.row, key, write_time=image.write_time, values=values), key, image
 
     def _hand_over(
         self,
@@ -415,13 +338,13 @@ class Stage:
         if cause is not None:
             outcome.untold += 1
             if self.settings.errors_tolerance == "none":
-                if self._is_altered():
+                if self._versions.is_altered():
                     raise SchemaChanged(cause.what)
                 raise self._placed(work, cause, cause.where)
             self._bury(work, key, self._placed(work, cause, cause.where))
             return
         try:
-            self.log.append(self._data, work.partition, record.key, record.value, record.headers)
+            self.log.append(self._now.topic, work.partition, record.key, record.value, record.headers)
             outcome.records += 1
         except HelenusError as error:
             if error.kind is not Kind.RECORD_TOO_LARGE:
@@ -438,11 +361,11 @@ class Stage:
             self._bury(work, key, cause)
             return
         if self.settings.errors_large_record == "reference" and image is not None:
-            for smaller, left_out in self._shape.smaller(image):
+            for smaller, left_out in self._now.shape.smaller(image):
                 record = make(smaller)
                 headers = [*record.headers, left_out]
                 try:
-                    self.log.append(self._data, work.partition, record.key, record.value, headers)
+                    self.log.append(self._now.topic, work.partition, record.key, record.value, headers)
                     outcome.records += 1
                     return
                 except HelenusError as again:
@@ -527,16 +450,6 @@ class Stage:
             if is_read:
                 self._gate.mark(work)
         self._gate.save()
-
-
-def _made_at(table: Table) -> float:
-    """When a table was made, s since the epoch, if its id tells."""
-    return (table.id.time - _UUID_EPOCH) / 1e7 if table.id.version == 1 else 0.0
-
-
-def _keyed(table: Table | None) -> object:
-    """What the bytes of a table's keys depend on, and what they are keys of."""
-    return table and (table.id, [(c.kind, c.type) for c in table.primary_key])
 
 
 def _tried(make: _Make, image: Image | None) -> tuple[Record, HelenusError | None]:

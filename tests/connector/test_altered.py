@@ -13,7 +13,7 @@ import pytest
 from connector.test_untold import ALL, DATA, EVENTS, LETTERS, NODE, Staged, int32
 from connector.test_untold import Reader as Untold
 
-from helenus_connector import stage
+from helenus_connector import version
 from helenus_connector.gate import Event
 from helenus_connector.reread import Image, KeyRefused, SchemaChanged
 from helenus_connector.settle import Awaited, Pending, packed
@@ -81,8 +81,8 @@ class Altered(Staged):
             found = self.now if known is None else self.told
             return None if known == found else (found, found)
 
-        monkeypatch.setattr(stage, "definition", definition)
-        monkeypatch.setattr(stage, "Reader", lambda session, table, settings: Reader(self, table))
+        monkeypatch.setattr(version, "definition", definition)
+        monkeypatch.setattr(version, "Reader", lambda session, table, settings: Reader(self, table))
 
     def alter(self, of: Table) -> None:
         self.now = self.told = of
@@ -271,13 +271,13 @@ def test_an_event_that_a_node_which_lags_takes_for_poison(make: Make) -> None:
 def test_a_definition_is_taken_over_whole_or_not_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     altered = make(table(FIRST, VALUE))
     altered.tell(ZERO, change())
-    old = altered.stage._reader, altered.stage._shape, altered.stage._codec
+    old = altered.stage._versions.now
 
     def fails(session: Any, of: Table, settings: Any) -> Any:
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
-    monkeypatch.setattr(stage, "Reader", fails)
+    monkeypatch.setattr(version, "Reader", fails)
     altered.alter(table(FIRST, Column("w", parse("text"))))
     with pytest.raises(HelenusError, match="away"):
         altered.tell(ZERO, change())
-    assert (altered.stage._reader, altered.stage._shape, altered.stage._codec) == old
+    assert altered.stage._versions.now is old

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from helenus_connector import gate, stage
+from helenus_connector import gate, stage, version
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
 from helenus_connector.reread import Image, SchemaChanged
@@ -272,14 +272,14 @@ class Reader:
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], tuple[Cluster, Connector]]:
-    monkeypatch.setattr(stage, "definition", lambda session, settings, known=None: None if known else (1, TABLE))
+    monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, TABLE))
     monkeypatch.setattr(stage, "reach", lambda name: None)
 
     def make(seed: int) -> tuple[Cluster, Connector]:
         cluster = Cluster(seed)
         monkeypatch.setattr(gate, "time", cluster)
         monkeypatch.setattr(stage, "time", cluster)
-        monkeypatch.setattr(stage, "Reader", lambda session, table, settings: Reader(cluster, table, settings))
+        monkeypatch.setattr(version, "Reader", lambda session, table, settings: Reader(cluster, table, settings))
         directory = tmp_path / str(seed)
         directory.mkdir()
         return cluster, Connector(cluster, directory)

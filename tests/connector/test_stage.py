@@ -63,7 +63,7 @@ def test_a_table_that_the_topics_schemas_refuse_goes_on_in_another(tmp_path: Pat
     stage = staged(tmp_path, log, output_format=form, schema_on_incompatible="new-topic")
     with capture_logs() as logs:
         for _ in range(2):
-            topic, shape = stage._shaped(TABLE)
+            topic, shape = stage._versions.shaped(TABLE, stage.log)
             assert (topic, shape.schemas) == (NEW, log.declared[NEW])
     assert log.partitions == {OLD: 3, NEW: 3}
     assert [entry["event"] for entry in logs] == ["data.new_topic"]
@@ -74,7 +74,7 @@ def test_without_leave_it_stops(tmp_path: Path) -> None:
     log = Log()
     stage = staged(tmp_path, log, output_format="json")
     with pytest.raises(HelenusError) as error:
-        stage._shaped(TABLE)
+        stage._versions.shaped(TABLE, stage.log)
     assert error.value.kind is Kind.REGISTRY_REFUSED
     assert log.partitions == {OLD: 3}
     stage.close()
@@ -113,19 +113,19 @@ def test_what_nobody_registered_yet_is_no_reason_to_move(tmp_path: Path, monkeyp
     key, value = schemas(TABLE, stage.settings)
     Client.there = {f"{OLD}-key": [key]}
     with pytest.raises(HelenusError, match=rf"helenus-connector schemas.*{OLD}-value") as error:
-        stage._shaped(TABLE)
+        stage._versions.shaped(TABLE, stage.log)
     assert (error.value.kind, log.partitions) == (Kind.SCHEMA_MISSING, {OLD: 3})
     Client.there[f"{OLD}-value"] = [value]
-    assert stage._shaped(TABLE)[0] == OLD
+    assert stage._versions.shaped(TABLE, stage.log)[0] == OLD
     # A table that was made anew has to move; it waits for its schemas there.
     anew = replace(TABLE, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"), columns=(*COLUMNS, CLUSTERING))
     with pytest.raises(HelenusError, match=f"{OLD}-0badcafe-key") as error:
-        stage._shaped(anew)
+        stage._versions.shaped(anew, stage.log)
     assert (error.value.kind, log.partitions) == (Kind.SCHEMA_MISSING, {OLD: 3})
     key, value = schemas(anew, stage.settings)
     Client.there |= {f"{OLD}-0badcafe-key": [key], f"{OLD}-0badcafe-value": [value]}
-    assert stage._shaped(anew)[0] == f"{OLD}-0badcafe"
-    assert stage._shaped(TABLE)[0] == OLD
+    assert stage._versions.shaped(anew, stage.log)[0] == f"{OLD}-0badcafe"
+    assert stage._versions.shaped(TABLE, stage.log)[0] == OLD
     stage.close()
 
 
@@ -134,6 +134,6 @@ def test_a_topic_that_is_gone_when_its_table_is_to_move(tmp_path: Path) -> None:
     log.partitions.clear()
     stage = staged(tmp_path, log, schema_on_incompatible="new-topic")
     with pytest.raises(HelenusError) as error:
-        stage._shaped(TABLE)
+        stage._versions.shaped(TABLE, stage.log)
     assert (error.value.kind, error.value.where) == (Kind.TOPIC_MISSING, OLD)
     stage.close()

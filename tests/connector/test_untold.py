@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from helenus_connector import stage
+from helenus_connector import version
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
 from helenus_connector.reread import Image
@@ -57,8 +57,8 @@ class Staged:
         metadata = SimpleNamespace(all_hosts=lambda: [host], keyspaces={"ks": keyspace})
         session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
         log: Any = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
-        monkeypatch.setattr(stage, "definition", lambda session, settings, known=None: None if known else (1, of))
-        monkeypatch.setattr(stage, "Reader", lambda session, table, settings: Reader(self.live, table))
+        monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, of))
+        monkeypatch.setattr(version, "Reader", lambda session, table, settings: Reader(self.live, table))
         self.stage = Stage(ConnectorSettings.of(given, "test"), session, log, directory)
 
     def run(self, change: Change, key: bytes | None, due: Sequence[Pending] = ()) -> Outcome:
