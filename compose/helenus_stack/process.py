@@ -9,9 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -54,22 +55,17 @@ class Process:
         self.pid_file.parent.mkdir(parents=True, exist_ok=True)
         log.parent.mkdir(parents=True, exist_ok=True)
         arguments = [str(self.pid_file.absolute()), str(log.absolute()), str(folder), *command]
-        with subprocess.Popen(
-            python_module("helenus_stack.launch", *arguments),
-            env={**python_environment(), **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as launch:
-            try:
-                _, told = launch.communicate()
-            except BaseException:
-                launch.wait()  # or it would start what nobody finds any more
-                raise
-        if launch.returncode or not self.pid_file.exists():
-            raise StackError(f"{command[0]} could not be started", str(self.pid_file), "check the folder", told)
+        with _undisturbed():  # or it would start what nobody finds any more
+            done = subprocess.run(
+                python_module("helenus_stack.launch", *arguments),
+                env={**python_environment(), **environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                start_new_session=True,
+            )
+        if done.returncode or not self.pid_file.exists():
+            raise StackError(f"{command[0]} could not be started", str(self.pid_file), "check the folder", done.stderr)
 
     def signal(self, number: signal.Signals) -> bool:
         """Sends a signal to the process and its children; False if there is no process."""
@@ -85,7 +81,7 @@ class Process:
 def stop(processes: Iterable[Process], limit: float) -> None:
     """Ends processes, all at once: asks, and after `limit` seconds forces. Their pid files go."""
     processes = list(processes)
-    groups = [pid for process in processes if (pid := process.pid) is not None]
+    groups = {pid for process in processes if (pid := process.pid) is not None}
     for process in processes:
         # The leader alone is asked: it ends its children itself, and may need them for that. A paused one is woken.
         if limit and (pid := process.pid) is not None:
@@ -95,14 +91,36 @@ def stop(processes: Iterable[Process], limit: float) -> None:
     deadline = time.monotonic() + limit
     while time.monotonic() < deadline and any(process.pid for process in processes):
         time.sleep(0.05)
-    # What is left of each group, its leader or children that it did not end.
-    for group in groups:
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
-    while any(process.pid for process in processes) or any(map(_exiting, groups)):
+    # What is left of each group, its leader or children that it did not end; and who came meanwhile.
+    killed: set[int] = set()
+    while True:
+        groups |= {pid for process in processes if (pid := process.pid) is not None}
+        for group in groups - killed:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+        killed |= groups
+        if not any(process.pid for process in processes) and not any(map(_exiting, groups)):
+            break
         time.sleep(0.02)
     for process in processes:
         process.pid_file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Who is asked to end within, is asked when it is over."""
+    if threading.current_thread() is not threading.main_thread():  # no signal disturbs the others
+        yield
+        return
+    asked: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: asked.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+        for number in asked:
+            signal.raise_signal(number)
 
 
 def python_module(module: str, *arguments: str) -> list[str]:

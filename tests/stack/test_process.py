@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,19 +91,36 @@ def test_who_is_interrupted_while_a_process_starts_finds_it(process: Process, tm
     """Else it would run on after a Ctrl-C, unknown to all. On a busy machine it takes a while."""
     (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(1)")
     slow = {"PYTHONPATH": os.pathsep.join((str(tmp_path), python_environment()["PYTHONPATH"]))}
+    interrupted = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def start() -> None:
+        interrupted.start()
+        process.start(SLEEP, tmp_path, tmp_path / "log", slow)
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            process.start(SLEEP, tmp_path, tmp_path / "log", slow)
+            start()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGINT, before)
+        interrupted.join()
     assert process.life == "running"
+
+
+def test_a_process_that_comes_while_it_is_stopped_ends_too(process: Process, tmp_path: Path) -> None:
+    late = threading.Timer(0.3, start, [process, tmp_path, SLEEP])
+    with subprocess.Popen(IGNORES_TERM, start_new_session=True, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"armed\n"
+        pid_file = tmp_path / "run" / "other.pid"
+        pid_file.parent.mkdir()
+        pid_file.write_text(f"{other.pid} {start_time(other.pid)}\n")
+        late.start()
+        stop([Process(pid_file), process], 2)
+        late.join()
+        assert other.wait() == -signal.SIGKILL
+    assert (process.pid, Process(pid_file).pid) == (None, None)
 
 
 def test_a_killed_process_has_died(process: Process, tmp_path: Path) -> None:
