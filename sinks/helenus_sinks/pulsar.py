@@ -27,7 +27,15 @@ from helenus_schemas.config import PulsarSettings
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
 from helenus_sinks.pulsar_admin import Admin, Refused
-from helenus_sinks.pulsar_client import AUTHENTICATION, Access, Answered, Client, end_loop
+from helenus_sinks.pulsar_client import (
+    AUTHENTICATION,
+    AUTHORIZATION,
+    TOPIC_NOT_FOUND,
+    Access,
+    Answered,
+    Client,
+    end_loop,
+)
 from helenus_sinks.pulsar_wire import FRAME_MAX, key_schema_of, schema_of
 from helenus_sinks.pulsar_writer import FRAME_BYTES, RECORD_BYTES, Record, Writer
 
@@ -236,13 +244,17 @@ class PulsarLog:
 
     def _taken(self, topic: str, schemas: Schemas) -> tuple[Any, bytes]:
         """As `_registered`, of these or of those that the topic takes in their place."""
-        known = self._known_key(topic, schemas)
+        names_table = schemas.key is not None and TABLE_ID in schemas.key  # as events' do not
+        known = self._known_key(topic, schemas) if names_table else None
         if known is not None and (what := made_anew(json.loads(known), json.loads(schemas.key or ""))):
             raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
         try:
             return self._registered(topic, schemas)
         except HelenusError as error:
-            kept = self._with(known, schemas) if known is not None and error.kind is Kind.REGISTRY_REFUSED else None
+            if error.kind is not Kind.REGISTRY_REFUSED:
+                raise
+            known = known or self._known_key(topic, schemas)
+            kept = None if known is None else self._with(known, schemas)
             if kept is None:
                 raise
             return self._registered(topic, kept)
@@ -253,10 +265,17 @@ class PulsarLog:
         return schema, self._asked(lambda client: client.register(self._place(topic, 0), schema))
 
     def _known_key(self, topic: str, schemas: Schemas) -> str | None:
-        """The key's schema as the topic has it, if that is another; None for JSON, which has names in its bytes."""
+        """The key's schema as the topic has it, if that is another; None for JSON, which has names in its bytes, and for
+        a topic without schema, or whose schema the broker does not tell us.
+        """
         if schemas.key is None or schemas.kind == "JSON":
             return None
-        known = key_schema_of(self._asked(lambda client: client.schema(self._place(topic, 0))))
+        try:
+            known = key_schema_of(self._asked(lambda client: client.schema(self._place(topic, 0))))
+        except Answered as error:
+            if error.code not in (TOPIC_NOT_FOUND, AUTHORIZATION):
+                raise
+            return None
         return None if known == schemas.key else known
 
     def _with(self, known: str, schemas: Schemas) -> Schemas | None:

@@ -22,6 +22,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Schemas
 from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar_client import AUTHORIZATION, TOPIC_NOT_FOUND, broker_error
 from helenus_sinks.pulsar_wire import schema_of
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -205,6 +206,19 @@ def pulsar(before: Schemas, monkeypatch: pytest.MonkeyPatch) -> PulsarLog:
     monkeypatch.setattr(log, "_asked", lambda question: schema_of(before))
     monkeypatch.setattr(log, "_registered", registered)
     return log
+
+
+@pytest.mark.parametrize("code", [TOPIC_NOT_FOUND, AUTHORIZATION])
+def test_a_topic_of_pulsars_whose_schema_nobody_knows(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """That is what it says of one that has none yet."""
+    new = declared(table("k c", "v"))
+    log = pulsar(new, monkeypatch)
+
+    def asked(question: object) -> Any:
+        raise broker_error(code, "Topic not found or no-schema", "b")
+
+    monkeypatch.setattr(log, "_asked", asked)
+    assert log._taken("data-ks.t", new)[0] == new
 
 
 def test_pulsar_keeps_what_a_registry_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
