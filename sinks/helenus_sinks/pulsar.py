@@ -265,8 +265,8 @@ class PulsarLog:
         return schema, self._asked(lambda client: client.register(self._place(topic, 0), schema))
 
     def _known_key(self, topic: str, schemas: Schemas) -> str | None:
-        """The key's schema as the topic has it, if that is another; None for JSON, which has names in its bytes, and for
-        a topic without schema, or whose schema the broker does not tell us.
+        """The key's schema as the topic has it, if that is another; None for JSON, which has names in its bytes, for a
+        topic without schema, and where the broker does not tell us.
         """
         if schemas.key is None or schemas.kind == "JSON":
             return None
