@@ -61,14 +61,15 @@ class Versions:
         self._take(definition(self._session, self._settings, self._known), log, force=False)
 
     def is_altered(self) -> bool:
-        """Whether the table is not what it was: a row that was just read may be of another definition."""
+        """Whether a row that was just read may be of another definition: of a table that was made anew, or with a
+        column of another type. A column that came or went meanwhile is told of by who writes it.
+        """
         found = definition(self._session, self._settings, self._known)
         if found is None:
             return False
-        if self._is_other(shown(found[1], self._settings)):
-            return True
-        self._known = found[0]
-        return False
+        table = shown(found[1], self._settings)
+        types = {c.name: c.type for c in table.columns}
+        return table.id != self.now.table.id or any(types.get(c.name, c.type) != c.type for c in self.now.table.columns)
 
     def renew(self, log: Log) -> None:
         """Read the definition once more, in the middle of a batch. Raises HelenusError BATCH_FAILED too if the batch

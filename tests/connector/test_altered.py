@@ -225,6 +225,20 @@ def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> N
     assert altered.of(DATA)[-1] == ({"k": 0}, {"v": "abcd"})
 
 
+@pytest.mark.parametrize("more", [{}, {"varint.handling.mode": "long"}])
+def test_a_column_more_makes_no_batch_be_done_again(make: Make, more: dict[str, str]) -> None:
+    """Who writes it tells of it. What else is told in another form is no other type."""
+    first = (FIRST, VALUE, Column("x", parse("varint")))
+    altered = make(table(*first), **more)
+    altered.before_rows = lambda: altered.alter(table(*first, Column("w", parse("text"))))
+    altered.live[int32(0),] = Image((int32(1), None), 1)
+    assert altered.tell(ZERO, change()).published == 1
+    assert altered.of(DATA) == [({"k": 0}, {"v": 1, "x": None})]
+    altered.live[int32(0),] = Image((int32(1), b"new", None), 2)
+    altered.tell(ZERO, change())
+    assert altered.of(DATA)[1:] == [({"k": 0}, {"v": 1, "x": None, "w": "new"})]
+
+
 def test_a_table_that_is_altered_over_and_over_ends_the_batch(make: Make) -> None:
     altered = make(table(FIRST, VALUE))
     kinds = iter(["text", "blob", "ascii", "varint", "int"])
