@@ -128,6 +128,6 @@ def _cause(query: Any, batches: Batches) -> HelenusError:
     if isinstance(batches.failure, HelenusError):
         return batches.failure
     told = str(query.exception() or batches.failure or "the query ended")
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    lines = [line.strip().removeprefix(": ") for line in told.splitlines() if line.strip()]  # as Py4J tells Java's own
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     return told_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors
-from helenus_connector.queries import Query
+from helenus_connector.queries import Query, _cause
 
 
 class Waits:
@@ -46,3 +46,16 @@ def test_it_is_started_again_for_ever(tmp_path: Path, monkeypatch: pytest.Monkey
     assert waits.taken[:7] == [1, 2, 4, 8, 16, 30, 30]
     assert set(waits.taken[7:]) == {30}
     assert "No space left" in str(query.trouble())
+
+
+def test_a_failure_of_sparks_is_told_by_its_own_words() -> None:
+    """Py4J puts them behind its own, which say nothing."""
+    told = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Exception thrown when the batch was done\n"
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o137.collectToPython.\n"
+        ": org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)\n"
+        "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)\n"
+        "Caused by: java.io.EOFException\n"
+    )
+    query = SimpleNamespace(exception=lambda: told)
+    assert "Python worker exited" in _cause(query, SimpleNamespace(failure=None)).what  # type: ignore[arg-type]
