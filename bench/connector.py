@@ -62,16 +62,18 @@ TABLES = {
     "single": ("k int PRIMARY KEY, v text, n int", 1),
     "clustering": ("p int, c int, v text, n int, PRIMARY KEY (p, c)", 10),
     "wide": ("p int, c int, v text, n int, PRIMARY KEY (p, c)", 100),
-    "composite": ("p int, q int, v text, n int, PRIMARY KEY ((p, q))", 1),
+    "composite": ("p int, q int, v text, n int, PRIMARY KEY ((p, q))", 10),
+    "unlike": ("p int, q int, v text, n int, PRIMARY KEY ((p, q))", 0),
 }
-"""Columns, and rows in a partition."""
+"""Columns, and rows with the same p; 0: no two keys have a column in common."""
 
 
 def key(table: str, row: int) -> Key:
     """The primary key of the n-th row, as CQL bytes."""
     if table == "single":
         return (struct.pack(">i", row),)
-    first, second = divmod(row, TABLES[table][1] if table != "composite" else 10)
+    alike = TABLES[table][1]
+    first, second = divmod(row, alike) if alike else (row, row)
     return struct.pack(">i", first), struct.pack(">i", second)
 
 
@@ -81,7 +83,7 @@ def create(cassandra: Any, rows: int = ROWS) -> None:
     for table, (columns, _) in TABLES.items():
         cassandra.execute(f"CREATE TABLE IF NOT EXISTS bench.{table} ({columns}) WITH cdc = true")
         width = len(key(table, 0))
-        names = "k" if table == "single" else "p, q" if table == "composite" else "p, c"
+        names = "k" if table == "single" else "p, q" if table in ("composite", "unlike") else "p, c"
         insert = cassandra.prepare(
             f"INSERT INTO bench.{table} ({names}, v, n) VALUES ({'?, ' * width}?, ?) USING TIMESTAMP 1"
         )
@@ -173,6 +175,8 @@ def reads(status: Status, cassandra: Any, directory: Path, options: argparse.Nam
         ("wide", "unique", unique, ROWS),
         ("composite", "unique", unique, ROWS),
         ("composite", "zipf", skewed(ROWS, 200_000), BATCH),
+        ("unlike", "unique", unique, ROWS),
+        ("unlike", "zipf", skewed(ROWS, 200_000), BATCH),
     ):
         bench = Bench(status, table, directory)
         wanted = [key(table, row) for row in chosen]

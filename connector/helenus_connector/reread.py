@@ -1,7 +1,6 @@
 """The resolver `reread`: the current rows of many keys, in few statements.
 
-Keys are grouped where CQL allows it: `IN` over a single-column partition key per replica set, `IN` over the clustering
-columns within one partition. Groups that time out are split, down to single keys.
+Keys are read in groups, as `groups` says. Groups that time out are split, down to single keys.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ import math
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import tenacity
@@ -30,6 +30,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.groups import Span, grouped
 from helenus_connector.ranges import Bounds, Slice, slices
 from helenus_connector.rows import Page, RawRow, collection, tuple_value
 from helenus_schemas import names
@@ -78,6 +79,7 @@ class _Query:
     values: list[bytes]
     keys: list[Key]
     routing_key: bytes | None = None
+    span: Span | None = None
     hung: bool = False
     sent: float = 0.0
 
@@ -107,10 +109,9 @@ class Reader:
         self.tells_all_times = True
         self._timed = self._columns_with_write_time()
         self._row_bytes = float(_ROW)
-        self._shared = self._pk_width if table.clustering else 0  # columns that keys of a group have in common
-        self._by_size: dict[int, Any] = {}
+        self._by_span: dict[tuple[Span | None, int], Any] = {}
 
-    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | None]]:
+    def rows(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | None]]:
         """Each of these keys once with its row, None if it has none, in the order of the answers.
 
         Raises HelenusError CASSANDRA_READ after retries, and SchemaChanged; both may come when some keys are answered.
@@ -169,65 +170,51 @@ class Reader:
     def _partition_of(self, key: Key) -> list[bytes]:
         return [value or b"" for value in key[: self._pk_width]]
 
-    def _queries(self, keys: Iterable[Key]) -> Iterator[_Query]:
-        if not self.table.clustering and self._pk_width == 1:
-            yield from self._by_replicas(keys)
-            return
-        partitions: dict[Key, list[Key]] = {}
-        for key in keys:
-            partitions.setdefault(key[: self._pk_width], []).append(key)
-        for members in partitions.values():
-            start = 0
-            while start < len(members):
-                size = self._at_once(self.group_size)
-                yield self._group(members[start : start + size])
-                start += size
+    def _queries(self, keys: Collection[Key]) -> Iterator[_Query]:
+        size = partial(self._at_once, self.group_size)
+        for span, members in grouped(keys, self._pk_width, self._key_width, size, self._home()):
+            yield self._group(span, members)
 
-    def _by_replicas(self, keys: Iterable[Key]) -> Iterator[_Query]:
-        groups: dict[Any, list[Key]] = {}
+    def _home(self) -> Callable[[Key], Hashable]:
+        """Tells the nodes that hold a partition."""
         metadata = self.session.cluster.metadata
-        alone = len(metadata.all_hosts()) == 1
-        size = self._at_once(self.group_size)
-        for key in keys:
-            replicas = None if alone else tuple(h.host_id for h in metadata.get_replicas(self.table.keyspace, key[0]))
-            group = groups.setdefault(replicas, [])
-            group.append(key)
-            if len(group) >= size:
-                yield self._group(groups.pop(replicas))
-                size = self._at_once(self.group_size)
-        yield from map(self._group, groups.values())
+        if len(metadata.all_hosts()) == 1:
+            return lambda _: None
+        of = partial(metadata.get_replicas, self.table.keyspace)
+        return lambda key: tuple(host.host_id for host in of(routing_key(key)))
 
-    def _group(self, keys: list[Key]) -> _Query:
-        """One statement for keys that may share one: of one partition, or of a single-column partition key.
+    def _group(self, span: Span, keys: list[Key]) -> _Query:
+        """One statement for keys that agree but for a span.
 
-        Values go each for itself, the last one filling up to one of a few lengths. A list of them Cassandra takes apart
-        and makes anew: it would ask for other bytes than it was given, of a mapped inet say, or refuse what it holds.
-        Lists of tuples it leaves as they are.
+        Values go each for itself, those of the span filling up to one of a few numbers. A list of them Cassandra takes
+        apart and makes anew: it would ask for other bytes than it was given, of a mapped inet say, or refuse what it
+        holds. Lists of tuples it leaves as they are.
         """
-        shared = self._shared
+        first = [v or b"" for v in keys[0]]
         if len(keys) == 1:
-            return _Query(self._select_of(1), [v or b"" for v in keys[0]], keys)
-        values = [v or b"" for v in keys[0][:shared]]
-        rest = [tuple(v or b"" for v in k[shared:]) for k in keys]
-        if len(rest[0]) > 1:
-            return _Query(self._select_of(0), [*values, collection([tuple_value(r) for r in rest])], keys)
-        size = min(1 << (len(keys) - 1).bit_length(), self.group_size)
-        values += [r for (r,) in rest]
-        values += values[-1:] * (size - len(keys))
-        return _Query(self._select_of(size), values, keys, routing_key=None if shared else values[0])
+            return _Query(self._select_of(None, 1), first, keys)
+        before, behind = first[: span.start], first[span.end :]
+        asked = [tuple(v or b"" for v in k[span.start : span.end]) for k in keys]
+        if span.end - span.start > 1:
+            values, size = [collection([tuple_value(v) for v in asked])], 0
+        else:
+            size = min(1 << (len(keys) - 1).bit_length(), self.group_size)
+            values = [v for (v,) in asked]
+            values += values[-1:] * (size - len(keys))
+        place = routing_key(tuple(first[: self._pk_width]))
+        return _Query(self._select_of(span, size), [*before, *values, *behind], keys, place, span)
 
-    def _select_of(self, size: int) -> Any:
-        """The statement that reads one key, or one of so many of a group; 0 for any number of tuples."""
-        if size not in self._by_size:
+    def _select_of(self, span: Span | None, size: int) -> Any:
+        """The statement that reads one key, or one of so many that differ in a span; 0 for any number of tuples."""
+        if (span, size) not in self._by_span:
             columns = [quote(c.name) for c in self.table.primary_key]
-            shared = self._key_width if size == 1 else self._shared
-            where = [f"{column} = ?" for column in columns[:shared]]
-            if size == 0:
-                where.append(f"({', '.join(columns[shared:])}) IN ?")
-            elif size > 1:
-                where.append(f"{columns[shared]} IN ({', '.join('?' * size)})")
-            self._by_size[size] = self._select(" AND ".join(where))
-        return self._by_size[size]
+            where = [f"{column} = ?" for column in columns]
+            if span is not None:
+                several = f"IN ({', '.join('?' * size)})" if size else "IN ?"
+                differing = ", ".join(columns[span.start : span.end])
+                where[span.start : span.end] = [f"{differing} {several}" if size else f"({differing}) {several}"]
+            self._by_span[span, size] = self._select(" AND ".join(where))
+        return self._by_span[span, size]
 
     def _at_once(self, most: int) -> int:
         """How many rows to ask for in one statement, by the size of those that came lately."""
@@ -289,7 +276,8 @@ class Reader:
 
     def _halves(self, query: _Query) -> list[_Query]:
         half = len(query.keys) // 2
-        return [self._group(query.keys[:half]), self._group(query.keys[half:])]
+        assert query.span is not None  # of what is more than one key
+        return [self._group(query.span, query.keys[:half]), self._group(query.span, query.keys[half:])]
 
     def _scan(self, query: _Query, consistency: int) -> Iterator[RawRow]:
         """The rows of a statement however many they are: a page is asked for when the one before is done with."""

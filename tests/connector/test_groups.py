@@ -1,0 +1,56 @@
+"""Which keys are read by one statement."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helenus_connector.groups import Span, grouped
+from helenus_schemas.key import Key
+
+
+def made(keys: list[Key], partition: int, columns: int, size: int = 4) -> list[tuple[Span, list[Key]]]:
+    return list(grouped(dict.fromkeys(keys), partition, columns, lambda: size, lambda key: key[0] == b"a"))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[int, int, list[Key]]:
+    partition, clustering = draw(st.integers(1, 3)), draw(st.integers(0, 2))
+    value = st.sampled_from([b"a", b"b", b"c", b""])
+    key = st.tuples(*[value] * (partition + clustering))
+    return partition, partition + clustering, draw(st.lists(key, max_size=30))
+
+
+@given(tables(), st.integers(1, 5))
+def test_each_key_is_in_one_group_and_agrees_but_in_its_span(table: tuple[int, int, list[Key]], size: int) -> None:
+    partition, columns, keys = table
+    groups = made(keys, partition, columns, size)
+    assert sorted(key for _, members in groups for key in members) == sorted(set(keys))
+    for span, members in groups:
+        assert len(members) <= size
+        assert len({key[: span.start] + key[span.end :] for key in members}) == 1
+        assert len({key[0] == b"a" for key in members}) == 1  # of one home
+        # CQL takes IN over one column of a partition key, and over all clustering columns.
+        assert (span.start, span.end) == (partition, columns) or span.end - span.start == 1 <= partition - span.start
+
+
+def test_a_single_partition_key_is_grouped_by_home() -> None:
+    groups = made([(b"a",), (b"b",), (b"c",)], 1, 1)
+    assert groups == [(Span(0, 1), [(b"a",)]), (Span(0, 1), [(b"b",), (b"c",)])]
+
+
+def test_a_composite_key_differs_where_it_differs_most() -> None:
+    tenants = [(b"a", b"%d" % n) for n in range(8)]
+    assert [(span, len(keys)) for span, keys in made(tenants, 2, 2)] == [(Span(1, 2), 4)] * 2
+    days = [(b"a%d" % n, b"monday") for n in range(8)]
+    assert [(span, len(keys)) for span, keys in made(days, 2, 2)] == [(Span(0, 1), 4)] * 2
+
+
+def test_rows_of_shared_partitions_are_read_by_partition() -> None:
+    rows = [(b"%d" % p, b"%d" % c) for p in range(4) for c in range(4)]
+    assert {span for span, _ in made(rows, 1, 2)} == {Span(1, 2)}
+
+
+def test_rows_of_partitions_of_their_own_are_read_together_where_the_rest_agrees() -> None:
+    rows = [(b"%d" % p, b"now") for p in range(8)]
+    assert [(span, len(keys)) for span, keys in made(rows, 1, 2)] == [(Span(0, 1), 4)] * 2

@@ -1,0 +1,59 @@
+"""Keys of all shapes are read in few statements, and each gets its own row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.staged import Staged
+
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+GROUP = 16
+SHAPES = {
+    "one_column": ("a int PRIMARY KEY", [(n,) for n in range(64)], 4),
+    "tenants": ("a int, b text, PRIMARY KEY ((a, b))", [(n % 2, f"user {n}") for n in range(64)], 4),
+    "days": ("a text, b int, PRIMARY KEY ((a, b))", [(f"sensor {n}", n % 2) for n in range(64)], 4),
+    "three_columns": ("a int, b int, c int, PRIMARY KEY ((a, b, c))", [(1, n, n % 4) for n in range(64)], 4),
+    "partitions": ("a int, b int, c text, PRIMARY KEY (a, b, c)", [(n % 2, n, f"{n}") for n in range(64)], 4),
+    "a_row_each": ("a int, b text, PRIMARY KEY (a, b)", [(n, "now") for n in range(64)], 4),
+    "a_row_each_of_two": ("a int, b int, c int, PRIMARY KEY ((a, b), c)", [(n, 7, n % 2) for n in range(64)], 4),
+    "nothing_shared": ("a int, b int, PRIMARY KEY ((a, b))", [(n, n) for n in range(64)], 64),
+}
+"""Columns of the key, keys, and statements that read them."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_each_key_gets_its_row(status: Status, session: Any, tmp_path: Path, shape: str) -> None:
+    columns, keys, statements = SHAPES[shape]
+    session.execute(
+        "CREATE KEYSPACE IF NOT EXISTS groups WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    key, _, rest = columns.partition(", PRIMARY")
+    with_value = f"{key}, v text, PRIMARY{rest}" if rest else f"{key}, v text"
+    session.execute(f"CREATE TABLE groups.{shape} ({with_value}) WITH cdc = true")
+    names = ["a", "b", "c"][: len(keys[0])]
+    stage = Staged(status, tmp_path / "cache", f"groups.{shape}", query_group_size=GROUP)
+    try:
+        insert = session.prepare(
+            f"INSERT INTO groups.{shape} ({', '.join(names)}, v) VALUES ({'?, ' * len(names)}?) USING TIMESTAMP 1"
+        )
+        there = keys[::2] + keys[1::4]  # of a quarter there is no row
+        for values in there:
+            session.execute(insert, (*values, f"of {values}"))
+        encoded = [[v.encode() if isinstance(v, str) else v.to_bytes(4, "big") for v in values] for values in keys]
+        for _ in range(10):  # rows are taken for large ones until some were seen
+            stage.run([stage.event(*encoded[0])])
+        outcome = stage.run([stage.event(*key) for key in encoded])
+        assert outcome.statements == statements
+        found = {
+            tuple(json.loads(r.key())[name] for name in names): r.value() and json.loads(r.value())["v"]
+            for r in stage.records()
+        }
+        assert found == {values: f"of {values}" if values in there else None for values in keys}
+    finally:
+        stage.close()
