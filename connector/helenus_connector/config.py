@@ -187,7 +187,7 @@ class ConnectorSettings(CassandraSettings):
     """The level at which rows are read again."""
     query_concurrency: Annotated[int, Field(ge=1, le=1024), About("Reading")] = 32
     """How many read statements a task has under way at once."""
-    query_group_size: Annotated[int, Field(ge=1, le=100), About("Reading", "LOW")] = 64
+    query_group_size: Annotated[int, Field(ge=1, le=100), About("Reading", "LOW")] = 100
     """How many keys one statement reads at most: of one partition, or alike but for one column of the partition key."""
     query_max_rate: Annotated[int, Field(ge=0), About("Reading")] = 0
     """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""

@@ -30,6 +30,7 @@ from helenus_sinks.pulsar_admin import Admin, Refused
 from helenus_sinks.pulsar_client import (
     AUTHENTICATION,
     AUTHORIZATION,
+    NOT_READY,
     TOPIC_NOT_FOUND,
     Access,
     Answered,
@@ -398,13 +399,25 @@ class _Session:
             self._news.notify_all()
 
     def answer(self, question: Callable[[Client], Coroutine[Any, Any, T]], late: Callable[[], bool]) -> T:
-        """What a coroutine made by `question(client)` gives, unless it gets late. Raises HelenusError."""
+        """What a coroutine made by `question(client)` gives, unless it gets late. Raises HelenusError.
+
+        A topic that is just given to another broker is looked up again: it may take that one a while.
+        """
+        refusal = None
         asked = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
         while not late():
-            with contextlib.suppress(concurrent.futures.TimeoutError):
+            try:
                 return asked.result(_SLICE)  # in slices, as a flush waits
+            except concurrent.futures.TimeoutError:
+                continue
+            except Answered as error:
+                if error.code != NOT_READY:
+                    raise
+                refusal = error
+                time.sleep(_SLICE)
+                asked = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
         asked.cancel()
-        raise HelenusError(Kind.BROKER_UNREACHABLE, "Pulsar does not answer in time", self.where)
+        raise refusal or HelenusError(Kind.BROKER_UNREACHABLE, "Pulsar does not answer in time", self.where)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it in the loop, with nobody waiting."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from helenus_connector.config import WorkerSettings
@@ -61,8 +61,7 @@ def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
         try:
             assert process.stdout
             told = [process.stdout.readline().rstrip("\n") for _ in range(3)]
-            family = _family(process.pid)
-            seen = b"".join(_shown(path / name) for path in family for name in ("cmdline", "environ"))
+            seen = b"".join(processes.told(path, "cmdline", "environ") for path in processes.family(process.pid))
             assert b"java" in seen
             mode = (run / "spark.properties").stat().st_mode & 0o777
         finally:
@@ -72,24 +71,3 @@ def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
     assert told[2] == "3"
     assert b"hunter2" not in seen
     assert mode == 0o600
-
-
-def _shown(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return b""  # the process ended meanwhile
-
-
-def _family(pid: int) -> list[Path]:
-    """The directories in /proc of a process and of all below it."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # ended meanwhile
-    members = {pid}
-    while more := {child for child, parent in parents.items() if parent in members} - members:
-        members |= more
-    return [Path("/proc") / str(member) for member in members if os.access(f"/proc/{member}/environ", os.R_OK)]

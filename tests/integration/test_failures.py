@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +165,25 @@ def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline,
 
 
 def test_nothing_is_left_behind(pipeline: Pipeline) -> None:
+    """Neither of a connector that stopped by itself, nor of one that was stopped."""
     assert pipeline.agent.stop() == 0
+    pipeline.connector.start()
+    used = eventually(lambda: directories(pipeline), "the run has a directory")
+    pipeline.connector.stop()
     assert eventually(lambda: not spark_processes(pipeline), "Spark ends with its driver")
-    pid = pipeline.connector.process.pid if pipeline.connector.process else 0
-    assert not list(Path("/dev/shm").glob(f"helenus-{pid}-*"))
+    assert not [directory for directory in used if directory.exists()]
+
+
+def directories(pipeline: Pipeline) -> list[Path]:
+    """The directories of the connector's run, which it holds locks in."""
+    assert pipeline.connector.process
+    found = []
+    for link in Path(f"/proc/{pipeline.connector.process.pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            file = link.readlink()
+            if file.name == "lock" and file.parent.name.startswith("helenus-run-"):
+                found.append(file.parent)
+    return found
 
 
 ID = "50554d6e-29bb-11e5-b345-feff819cdc9f"

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import trustme
 from compose.test_observability import expressions
@@ -202,22 +203,6 @@ def secrets_of(status: Status) -> list[str]:
     return [*users, REST_PASSWORD, REGISTRY_PASSWORD, STORE_KEY, WRONG]
 
 
-def running(below: int) -> Iterator[Path]:
-    """The directories in /proc of a process and those it started."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # ended meanwhile
-        children.setdefault(parent, []).append(int(path.name))
-    open_ = [below]
-    while open_:
-        pid = open_.pop()
-        yield Path("/proc") / str(pid)
-        open_ += children.get(pid, [])
-
-
 def values(status: Status) -> dict[int, str | None]:
     """The last value of v by key in the data topic, read as an administrator."""
     decoder = Decoder(status.registry_url)
@@ -283,10 +268,10 @@ def test_the_whole_path_and_no_secret_is_seen(
             eventually(lambda: values(status) == wanted, "the topic shows the rows")
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
-        seen = b"".join((p / "cmdline").read_bytes() for process in started for p in running(process.pid))
+        seen = b"".join(processes.told(p, "cmdline") for process in started for p in processes.family(process.pid))
         assert b"java" in seen
         # The connector's own environment held none; so none of its children's may.
-        seen += b"".join((p / "environ").read_bytes() for p in running(started[1].pid))
+        seen += b"".join(processes.told(p, "environ") for p in processes.family(started[1].pid))
         told.append(seen.decode(errors="replace"))
         worker = Worker(listener, f"ops:{REST_PASSWORD}", authority[1])
         told += [worker.get("/connectors?expand=status&expand=info"), worker.get("/connectors/safe-t/config")]

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import trustme
 from integration.pipeline import free_port, script, write_properties
-from integration.test_secure_connector import environment, running
+from integration.test_secure_connector import environment
 from patience import eventually
 
 from helenus_schemas.cassandra import connect
@@ -142,9 +143,7 @@ def test_the_whole_path_and_no_token_is_seen(status: Status, session: Any, files
             eventually(lambda: values() == wanted, "the topic shows the rows")
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
-        seen = b"".join(
-            (p / what).read_bytes() for one in started for p in running(one.pid) for what in ("cmdline", "environ")
-        )
+        seen = b"".join(processes.told(p, "cmdline", "environ") for one in started for p in processes.family(one.pid))
         assert b"java" in seen
     finally:
         reader.close()

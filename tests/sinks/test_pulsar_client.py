@@ -237,6 +237,26 @@ def test_refusals_that_may_pass_do_not_make_a_storm(brokers: list[Broker], log: 
     assert len(broker.stored) == 1
 
 
+def test_a_topic_that_goes_to_another_broker_is_asked_for_again(brokers: list[Broker], log: PulsarLog) -> None:
+    broker = brokers[0]
+
+    def refuse(asked: Any) -> list[bytes]:
+        return [command("error", request_id=asked.request_id, error=6, message="redo the lookup")]
+
+    def answer(asked: Any) -> list[bytes]:
+        if len(broker.said("partitioned_metadata")) < 3:
+            return refuse(asked)
+        told = {"request_id": asked.request_id, "partitions": 4, "response": 0}
+        return [command("partitioned_metadata_response", **told)]
+
+    broker.answers["partitioned_metadata"] = answer
+    assert log.create("t", 2, {}) == 4
+    broker.answers["partitioned_metadata"] = refuse
+    log.hurry(0.5)
+    with pytest.raises(HelenusError, match="redo the lookup"):
+        log.create("t", 2, {})
+
+
 @pytest.mark.parametrize(
     ("code", "kind"), [(4, Kind.BROKER_REFUSED), (15, Kind.BROKER_REFUSED), (18, Kind.REGISTRY_REFUSED)]
 )
