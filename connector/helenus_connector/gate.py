@@ -30,6 +30,7 @@ from helenus_schemas.transcode import long_bytes
 
 _log = structlog.get_logger(__name__)
 _MD5 = re.compile(r"[0-9a-f]{32}")
+_LARGEST_KEY = 0xFFFF  # bytes that Cassandra takes of a partition key; a byte of Avro may stand for 12 of them
 
 
 class Event(NamedTuple):
@@ -393,6 +394,13 @@ def _scoped(change: Change, key: bytes, codec: KeyCodec) -> tuple[Change, bytes]
     return change._replace(scope=Scope.RANGE, start=start, end=end), whole
 
 
+def asks_for(work: Work) -> Scope:
+    """What the event of a work asks for by itself: others of its key may ask for more."""
+    value = work.event.value if work.event and work.event.value else b""
+    match = matched(value)
+    return _scope(gist(match) if match else decode(unframed(None, value)[1]), work.values)
+
+
 def _scope(change: Change, key: Key) -> Scope:
     """Another agent tells no scope: its key without clustering values may be of statics, or of a partition deleted.
 
@@ -404,6 +412,10 @@ def _scope(change: Change, key: Key) -> Scope:
 def _values(codec: KeyCodec, key: bytes) -> Key:
     """The CQL bytes of a key's columns. A null among clustering values that are none stands for no bytes."""
     values = codec.decode(key)
+    if len(key) > _LARGEST_KEY // 12:
+        size = sum(len(value or b"") for value in values[: codec.partition_columns])
+        if size > _LARGEST_KEY:
+            raise Malformed(f"a partition key of {size} bytes, where {_LARGEST_KEY} are allowed")
     if None not in values or not any(value is not None for value in values[codec.partition_columns :]):
         return values
     return tuple([value or b"" for value in values])

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
-from helenus_schemas.avro import made_anew, objection, unnamed
+from helenus_schemas.avro import made_anew, objection, parsed, unnamed
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONFLICT = 409
@@ -125,9 +125,12 @@ class Registry:
         latest = self._found(lambda: self._client.get_latest_version(subject), subject)
         if latest is None:
             return None
-        known, key = json.loads(latest.schema.schema_str), json.loads(schema)
+        try:
+            known, key = parsed(latest.schema.schema_str), parsed(schema)
+        except ValueError:  # of another kind than Avro: what the registry says to ours, counts
+            return None
         is_kept = unnamed(known) == unnamed(key)
-        if what := objection(known, key, json.loads(value)) if is_kept else made_anew(known, key):
+        if what := objection(known, key, parsed(value)) if is_kept else made_anew(known, key):
             raise self._refused(what, f"{self._url}, subject {subject}")
         return int(latest.schema_id) if is_kept else None
 

@@ -24,7 +24,7 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
     """Append the dead letters that are there now, and were not replayed before, to the partitions they came from.
 
     Yields each table of the connector, when it is done, with how many; none where there is no topic of dead letters,
-    unless no table has one. Raises HelenusError: a dead letter of another topic (POISON_EVENT), as `connect` and
+    unless no table has one. Raises HelenusError: what is no dead letter (POISON_EVENT), as `connect` and
     TABLE_MISSING where tables are looked up, and the broker's errors. What was appended before stays, and is noted.
     """
     log, letters = events_log(worker), data_log(worker)
@@ -59,10 +59,12 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
     for chunk in unread(worker, f"helenus-replay-{settings.name}", settings.dead_letters, partition):
         for letter in chunk:
             target = _target(letter, settings.events, partitions)
+            if target is None:
+                continue
             key, value = unframed(letter.key(), letter.value() or b"")
             log.append(settings.events, target, key, _again(value, log.keeps_schemas))
+            done += 1
         log.flush(_FLUSH_TIMEOUT_S)
-        done += len(chunk)
         where = {"connector": settings.name, "topic": settings.dead_letters, "partition": partition}
         structlog.get_logger(__name__).info("replay.done", **where, events=done)
     return done
@@ -84,14 +86,17 @@ def _schemas(settings: ConnectorSettings, table: Table | None) -> Schemas:
     return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
-def _target(letter: Message, events: str, partitions: int) -> int:
+def _target(letter: Message, events: str, partitions: int) -> int | None:
+    """The partition that a dead letter came from; None if another connector has the same topic for its own."""
     where = f"topic {letter.topic()}, partition {letter.partition()}, offset {letter.offset()}"
     try:
         topic, partition = dead_letters.origin(letter.headers())
     except ValueError as error:
         raise HelenusError(Kind.POISON_EVENT, f"not a dead letter: {error}", where) from None
-    if topic != events or not 0 <= partition < partitions:
-        what = f"a dead letter of {topic}, partition {partition}, not of {events}, which has {partitions}"
+    if topic != events:
+        return None
+    if not 0 <= partition < partitions:
+        what = f"a dead letter of {topic}, partition {partition}, which has {partitions}"
         raise HelenusError(Kind.POISON_EVENT, what, where)
     return partition
 

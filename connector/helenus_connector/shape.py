@@ -175,9 +175,12 @@ class RowShape:
         return f'{{"inclusive":{"true" if bound.inclusive else "false"},"values":{values}}}'.encode()
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
-        """Where the newest change of the row was read. An agent that is not ours tells less."""
+        """Where a change of the row was read. An agent that is not ours tells less."""
         _, bare = unframed(None, event)
-        change = decode(bare)
+        try:
+            change = decode(bare)
+        except ValueError:  # its key and digest were enough
+            return []
         found = {
             "node": change.node,
             "segpos": None if change.segment < 0 else f"{change.segment}:{change.position}",

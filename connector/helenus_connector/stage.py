@@ -18,7 +18,7 @@ from typing import Any
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work, written_at
+from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work, asks_for, written_at
 from helenus_connector.registry import Registry
 from helenus_connector.reread import Image, KeyRefused, SchemaChanged
 from helenus_connector.settle import Pending, Place, Told, packed
@@ -380,7 +380,8 @@ class Stage:
     def _bury(self, work: Work, key: bytes, cause: HelenusError) -> None:
         """Append a dead letter: the event that asked for a key, or one that would."""
         own = key == work.key
-        event = work.event if work.event and own else self._event(work, key)
+        as_it_was = own and work.event is not None and asks_for(work) is work.scope
+        event = work.event if as_it_was and work.event else self._event(work, key)
         dead_letters.append(self.log, self.settings.dead_letters, self.settings.name, event, cause)
         work.dead_lettered |= own
 

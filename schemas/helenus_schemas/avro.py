@@ -11,9 +11,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
-from helenus_schemas.cql import CqlType
+from helenus_schemas.cql import CqlType, quote
 from helenus_schemas.key import Compat
 from helenus_schemas.names import avro_name
 from helenus_schemas.table import Column, Table
@@ -49,6 +50,8 @@ _OURS = re.compile(r"cql_(decimal|duration)|(Tuple|Entry)_[0-9a-f]{1,8}")
 
 TABLE_ID = "cql_id"
 """The property of a key's schema that holds the table's id: a table that is made anew has another."""
+_PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+_COMPLEX = ("record", "enum", "fixed", "array", "map", "error")
 _NAMES = {"name", "namespace", "doc", "aliases", "cql_name", TABLE_ID}
 
 
@@ -116,6 +119,34 @@ def text(schema: Schema) -> str:
     return json.dumps(schema, separators=(",", ":"))
 
 
+def parsed(text: str) -> Schema:
+    """A schema to compare, with all names in full. Registries give back shorter ones, as Java prints them.
+
+    Raises ValueError for what is no JSON.
+    """
+    return _in_full(json.loads(text), "")
+
+
+def _in_full(schema: Schema, namespace: str) -> Schema:
+    if isinstance(schema, list):
+        return [_in_full(part, namespace) for part in schema]
+    if isinstance(schema, str):
+        return schema if schema in _PRIMITIVE or "." in schema or not namespace else f"{namespace}.{schema}"
+    if not isinstance(schema, dict):
+        return schema
+    found = dict(schema)
+    if isinstance(name := schema.get("name"), str):
+        within, _, short = name.rpartition(".")
+        namespace = within or found.pop("namespace", namespace)
+        found["name"] = f"{namespace}.{short}" if namespace else short
+    for part in ("type", "items", "values"):
+        if part in found and found[part] not in _COMPLEX:
+            found[part] = _in_full(found[part], namespace)
+    if isinstance(fields := schema.get("fields"), list):
+        found["fields"] = [{**field, "type": _in_full(field["type"], namespace)} for field in fields]
+    return found
+
+
 def unnamed(schema: Schema) -> Schema:
     """What of a schema decides on the bytes, and what they mean: all but names."""
     if isinstance(schema, dict):
@@ -181,7 +212,11 @@ class _Schemas:
         self.name = avro_name(table.name)
         self.defined: set[str] = set()
         self.suffix = ""
-        made = {str(t): _made_name(t) for t in _walk(c.type for c in table.columns) if t.name in ("tuple", "map")}
+        made = {
+            _hashed(t, table.keyspace): _made_name(t, table.keyspace)
+            for t in _walk(c.type for c in table.columns)
+            if t.name in ("tuple", "map")
+        }
         self.alike = {name for name, uses in Counter(made.values()).items() if uses > 1}
 
     def table(self, fields: list[Schema]) -> Schema:
@@ -252,7 +287,7 @@ class _Schemas:
 
     def _name(self, t: CqlType) -> str:
         """The name of a type's record: whatever else the table has, and whatever fields the type gets."""
-        name = t.label if t.name == "udt" else _made_name(t)
+        name = t.label if t.name == "udt" else _made_name(t, self.of_table.keyspace)
         ours = t.name == "udt" and _OURS.fullmatch(name) is not None
         if name in self.alike and t.name != "udt":
             name += f" of {t}"
@@ -262,11 +297,23 @@ class _Schemas:
         return avro_name(f"{name} beside its table") if found == self.name else found
 
 
-def _made_name(t: CqlType) -> str:
+def _made_name(t: CqlType, keyspace: str) -> str:
     """The name of the record of a type that has none of its own."""
     if t.name in _RECORDS:
         return f"cql_{t.name}"
-    return f"{'Tuple' if t.name == 'tuple' else 'Entry'}_{_java_hash(str(t)):x}"
+    return f"{'Tuple' if t.name == 'tuple' else 'Entry'}_{_java_hash(_hashed(t, keyspace)):x}"
+
+
+def _hashed(t: CqlType, keyspace: str) -> str:
+    """The text whose hash is in a record's name: of a tuple the one that DataStax's driver has, `asCql(false, true)`."""
+    return str(_bare(t, keyspace) if t.name == "tuple" else t)
+
+
+def _bare(t: CqlType, keyspace: str) -> CqlType:
+    """A type without `frozen`, and with the keyspace before names of user-defined ones."""
+    if t.name == "udt":
+        return CqlType(f"{quote(keyspace)}.{quote(t.label)}")
+    return replace(t, args=tuple(_bare(a, keyspace) for a in t.args), frozen=False)
 
 
 def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Schema]:

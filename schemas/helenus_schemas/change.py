@@ -151,6 +151,8 @@ def decode(data: bytes) -> Change:
         expires_at, at = _read_optional(data, at)
         start, at = _read_bound(data, at)
         end, at = _read_bound(data, at)
+        if parts < 1:
+            raise ValueError(f"not an event's value: a part of {parts}")
         return Change(digest, node, Scope(scope), part, parts, segment, position, write_time, expires_at, start, end)
     except (IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"not an event's value: {error}") from None

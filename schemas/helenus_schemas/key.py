@@ -79,7 +79,8 @@ class KeyCodec:
         for at, (column, value) in enumerate(zip(self._table.clustering, values, strict=True)):
             if column.type.name == "time" and value is not None and None not in values:
                 start = int.from_bytes(value, "big", signed=True)
-                ends = [(*values[:at], (start + n).to_bytes(8, "big", signed=True)) for n in (0, 999)]
+                numbers = (start, min(start + 999, (1 << 63) - 1))
+                ends = [(*values[:at], n.to_bytes(8, "big", signed=True)) for n in numbers]
                 first, last = reversed(ends) if column.reversed else ends
                 return first, last  # type: ignore[return-value]
         return None

@@ -68,6 +68,8 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         shift += 7
+    if value >> 64:
+        raise Malformed("an Avro long of more than 64 bits")
     return (value >> 1) ^ -(value & 1), at
 
 

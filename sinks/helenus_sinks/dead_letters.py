@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Log
 
 _PREFIX = "__connect.errors."
+_LONG = 2000  # characters of a message: it may quote what is poison
 
 
 class Failed(Protocol):
@@ -27,17 +28,30 @@ class Failed(Protocol):
 
 
 def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusError) -> None:
-    """Append an event as it was, with `__connect.errors.*` headers that say where it was and why it is here."""
+    """Append an event as it was, with `__connect.errors.*` headers that say where it was and why it is here.
+
+    Where that is more than the topic takes, the header `__connect.errors.left.out` names what is not there.
+    """
     headers = {
         "topic": event.topic,
         "partition": str(event.partition),
         "offset": str(event.offset),
         "connector.name": connector,
         "exception.class.name": f"{type(error).__module__}.{type(error).__qualname__}",
-        "exception.message": error.what,
+        "exception.message": f"{error.what} ({error.where})"[:_LONG] if error.where else error.what[:_LONG],
     }
     encoded = [(f"{_PREFIX}{name}", value.encode()) for name, value in headers.items()]
-    log.append(topic, 0, event.key, event.value, encoded)
+    for key, value, left_out in (
+        (event.key, event.value, b""),
+        (event.key, None, b"value"),
+        (None, None, b"key,value"),
+    ):
+        try:
+            log.append(topic, 0, key, value, [*encoded, (f"{_PREFIX}left.out", left_out)] if left_out else encoded)
+            return
+        except HelenusError as refused:
+            if refused.kind is not Kind.RECORD_TOO_LARGE or key is None:
+                raise
 
 
 def origin(headers: Sequence[tuple[str, bytes | None]] | None) -> tuple[str, int]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from helenus_schemas.avro import TABLE_ID, made_anew, objection, text, unnamed
+from helenus_schemas.avro import TABLE_ID, made_anew, objection, parsed, text, unnamed
 from helenus_schemas.config import PulsarSettings
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
@@ -247,7 +247,7 @@ class PulsarLog:
         """As `_registered`, of these or of those that the topic takes in their place."""
         names_table = schemas.key is not None and TABLE_ID in schemas.key  # as events' do not
         known = self._known_key(topic, schemas) if names_table else None
-        if known is not None and (what := made_anew(json.loads(known), json.loads(schemas.key or ""))):
+        if known is not None and (what := made_anew(parsed(known), parsed(schemas.key or ""))):
             raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
         try:
             return self._registered(topic, schemas)
@@ -285,14 +285,14 @@ class PulsarLog:
         A column of a key that gets another name changes no byte of any key, and Pulsar takes it for another column.
         Raises REGISTRY_REFUSED where names would be wrong.
         """
-        old, new, value = map(json.loads, (known, schemas.key or "", schemas.value))
+        old, new, value = map(parsed, (known, schemas.key or "", schemas.value))
         if unnamed(old) != unnamed(new):
             return None
         if what := objection(old, new, value):
             raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
         if unnamed(value) == unnamed(new):  # of a table of key columns only: its value goes by the key's schema
-            old.pop(TABLE_ID, None)
-            return replace(schemas, key=known, value=text(old))
+            without = {name: part for name, part in json.loads(known).items() if name != TABLE_ID}
+            return replace(schemas, key=known, value=text(without))
         return replace(schemas, key=known)
 
     def _writer(self, session: _Session, topic: str, partition: int) -> Writer:

@@ -200,6 +200,32 @@ def test_a_time_of_datastax_stands_for_all_rows_of_its_microsecond(tmp_path: Pat
     assert (work.scope, work.values, work.events) == (Scope.RANGE, (b"\0\0\0\1", None, None, None), 2)
 
 
+def test_a_time_of_datastax_at_the_end_of_all_numbers(tmp_path: Path) -> None:
+    """Cassandra refuses it, and nothing here fails at it."""
+    last = (1 << 63) - 1
+    (work,) = works(tmp_path, table("int", "time"), (of_datastax(("int", 1), ("long", last // 1000)), KAFKA))
+    assert work.bounds is not None
+    assert work.bounds[1] == Bound(True, (last.to_bytes(8, "big"),))
+
+
+@pytest.mark.parametrize(
+    ("change", "size"),
+    [
+        (Change("1" * 32, NODE, write_time=1 << 63), 3),
+        (Change("1" * 32, NODE, expires_at=-(1 << 66)), 3),
+        (Change("1" * 32, NODE, Scope.TABLE, parts=0), 3),
+        (Change("1" * 32, NODE), 70_000),
+    ],
+)
+def test_numbers_and_keys_beyond_what_there_can_be(tmp_path: Path, change: Change, size: int) -> None:
+    gate = Gate(SETTINGS, None, tmp_path)  # type: ignore[arg-type]
+    columns = (Column(name, parse("text"), "partition_key", n) for n, name in enumerate("ab"))
+    codec = KeyCodec(Table("ks", "t", uuid.uuid1(), tuple(columns)))
+    event = Event("t", 1, 2, 3, codec.encode((b"x" * size, b"y")), encode(change))
+    admitted = gate.admit([event], [], codec)
+    assert (len(admitted.poison), admitted.works) == (1, {})
+
+
 def test_a_key_of_datastax_without_clustering_values_is_of_the_partition(tmp_path: Path) -> None:
     of = table("tinyint", "time", "int")
     key = of_datastax(("int", 128), ("long", None), ("int", None))

@@ -119,3 +119,13 @@ def test_an_events_topic_that_is_gone(log: Log) -> None:
     done = run("a,b")
     assert (done.exit_code, "there is no topic events-ks.a" in done.output) == (2, True)
     assert log.records["dlq-ks.a"], "it is there yet"
+
+
+def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
+    """Each replays its own."""
+    for table in ("a", "b", "a"):
+        log.letter(table, 1, table.encode())
+    log.records["dlq-ks.a"] = [log.records["dlq-ks.a"][0], *log.records.pop("dlq-ks.b"), log.records["dlq-ks.a"][1]]
+    done = run("a")
+    assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in done.output
+    assert log.records == {"events-ks.a": [(1, b"k", b"a", ())] * 2}

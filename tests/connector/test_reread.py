@@ -23,7 +23,9 @@ from helenus_schemas.key import Key
 from helenus_schemas.table import Column, Table
 
 TABLE = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0), Column("v", parse("int"))))
-SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+SETTINGS = ConnectorSettings.of(
+    {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.group.size": "64"}, "test"
+)
 KEYS: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
 
 

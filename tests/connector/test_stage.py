@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,34 @@ def test_what_nobody_registered_yet_is_no_reason_to_move(tmp_path: Path, monkeyp
     Client.there |= {f"{OLD}-0badcafe-key": [key], f"{OLD}-0badcafe-value": [value]}
     assert stage._versions.shaped(anew, stage.log)[0] == f"{OLD}-0badcafe"
     assert stage._versions.shaped(TABLE, stage.log)[0] == OLD
+    stage.close()
+
+
+def test_a_registry_that_gives_schemas_back_as_java_prints_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Confluent's does: names within the same namespace are short. They are the same schemas."""
+    monkeypatch.setattr(registry, "SchemaRegistryClient", Client)
+    table = replace(TABLE, columns=(*COLUMNS, replace(CLUSTERING, type=parse("decimal"))))
+    anew = replace(table, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"))
+    stage = staged(tmp_path, Kafka(), value_converter_auto_register_schemas="false")
+    sent, value = schemas(table, stage.settings)
+    printed = json.loads(sent)
+    made = printed["fields"][1]["type"][1]
+    assert made.pop("namespace") == "ks"
+    Client.there = {f"{OLD}-key": [json.dumps(printed)], f"{OLD}-value": [value]}
+    assert stage._versions.shaped(anew, stage.log)[0] == OLD
+    stage.close()
+
+
+def test_a_subject_with_a_schema_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry says whether ours may follow."""
+    monkeypatch.setattr(registry, "SchemaRegistryClient", Client)
+    Client.there = {f"{OLD}-key": ['syntax = "proto3"; message Key { int32 k = 1; }']}
+    stage = staged(tmp_path, Kafka(), value_converter_auto_register_schemas="false")
+    with pytest.raises(HelenusError) as error:
+        stage._versions.shaped(TABLE, stage.log)
+    assert error.value.kind is Kind.SCHEMA_MISSING
     stage.close()
 
 

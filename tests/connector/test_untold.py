@@ -6,6 +6,7 @@ import json
 import struct
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,3 +201,61 @@ def test_headers_of_an_event_in_a_registrys_frame(make: Make) -> None:
     assert outcome.published == 1
     ((_, _, _, headers),) = staged.appended
     assert headers == {"node": NODE.encode(), "digest": b"a" * 32}
+
+
+LIMIT = 1_000_000
+
+
+class Narrow(Staged):
+    """Its topics take a million bytes."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.stage.log.close = lambda: None  # type: ignore[method-assign]
+
+    def _append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any) -> None:
+        size = len(key or b"") + len(value or b"") + sum(len(name) + len(told) for name, told in headers)
+        if size > LIMIT:
+            raise HelenusError(Kind.RECORD_TOO_LARGE, f"a record of {size} bytes", topic)
+        super()._append(topic, partition, key, value, headers)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "left_out"),
+    [(b"k", bytes(LIMIT - 1000), None), (b"k", bytes(LIMIT), b"value"), (bytes(LIMIT), b"v", b"key,value")],
+)
+def test_poison_that_is_too_large_for_a_dead_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes, value: bytes, left_out: bytes | None
+) -> None:
+    """The letter says what is not in it, and the connector goes on."""
+    staged = Narrow(CLUSTERED, tmp_path, monkeypatch, **ALL)
+    outcome = staged.stage.run([Event(EVENTS, 0, 7, 1000, key, value)], [], trust_images=True)
+    assert outcome.dead_lettered == 1
+    ((topic, kept_key, kept_value, headers),) = staged.appended
+    assert (topic, headers.get("__connect.errors.left.out")) == (LETTERS, left_out)
+    assert (kept_key == key, kept_value == value) == (left_out != b"key,value", left_out is None)
+    assert headers["__connect.errors.offset"] == b"7"
+    assert "poison" not in headers["__connect.errors.exception.message"].decode()
+    assert len(headers["__connect.errors.exception.message"]) <= 2000
+
+
+def test_a_dead_letter_asks_for_all_that_its_events_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition's statics and its deletion are one work: its letter, replayed, tells the deletion too."""
+    of = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
+    staged = Narrow(of, tmp_path, monkeypatch, **{"errors.large.record": "dead-letter"})
+    key = staged.codec.encode((int32(1), None))
+    monkeypatch.setattr(Reader, "statics", lambda *_: Image((int32(1),), 5))
+    monkeypatch.setattr(staged.stage.log, "append", partial(_too_large_but_for, LETTERS, staged._append))
+    scopes = (Scope.STATIC, Scope.PARTITION, Scope.STATIC)
+    changes = [Change(str(n) * 32, NODE, scope, write_time=n) for n, scope in enumerate(scopes, 1)]
+    events = [Event(EVENTS, 0, n, 1000, key, encode(change)) for n, change in enumerate(changes)]
+    outcome = staged.stage.run(events, [], trust_images=True)
+    assert outcome.dead_lettered == 3
+    ((_, kept, value, _),) = staged.appended
+    assert (kept, decode(value or b"").scope) == (key, Scope.PARTITION)
+
+
+def _too_large_but_for(topic: str, append: Callable[..., None], *record: Any) -> None:
+    if record[0] != topic:
+        raise HelenusError(Kind.RECORD_TOO_LARGE, "too large", record[0])
+    append(*record)

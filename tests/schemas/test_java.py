@@ -35,6 +35,7 @@ def agree(java: Reader, records: list[tuple[Any, bytes]]) -> None:
     for (schema, data), answer in zip(records, answers, strict=True):
         assert "error" not in answer, (answer, avro.text(schema))
         fastavro.parse_schema(json.loads(answer["schema"]))
+        assert avro.parsed(answer["schema"]) == avro.parsed(avro.text(schema))
         assert answer["value"] == plain(read(schema, data))
 
 
