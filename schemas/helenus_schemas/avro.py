@@ -305,7 +305,7 @@ def _made_name(t: CqlType, keyspace: str) -> str:
 
 
 def _hashed(t: CqlType, keyspace: str) -> str:
-    """The text whose hash is in a record's name: of a tuple the one that DataStax's driver has, `asCql(false, true)`."""
+    """The text whose hash is in a record's name: for a tuple `asCql(false, true)` of the driver that DataStax uses."""
     return str(_bare(t, keyspace) if t.name == "tuple" else t)
 
 

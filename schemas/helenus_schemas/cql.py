@@ -135,7 +135,7 @@ def _parse(
         return CqlType(name), at
     if quoted is None and name == "varchar":
         return CqlType("text"), at
-    if quoted is None and name == "empty":
+    if quoted is None and name == "empty" and name not in udts:
         # Old compact tables without a value column have one of this type.
         return CqlType("custom", label="org.apache.cassandra.db.marshal.EmptyType"), at
     if name not in udts:

@@ -106,7 +106,8 @@ def vector(data: bytes, width: int, dimension: int) -> list[bytes]:
 def has_untold(t: CqlType, data: bytes) -> bool:
     """Whether a value that CQL allows has, however deep, something that records cannot tell.
 
-    That is an element of a collection that is null, or of no bytes and a type that has none, and text that is no UTF-8.
+    That is an element of a collection that is null, or of no bytes and a type that has none, text that is no UTF-8, and
+    keys of a map that are one as text.
     """
     try:
         if t.name in ("ascii", "text"):
@@ -114,7 +115,10 @@ def has_untold(t: CqlType, data: bytes) -> bool:
         if t.name in ("list", "set"):
             return _any_untold((t.args[0], part) for part in elements(data))
         if t.name == "map":
-            return _any_untold((a, part) for entry in entries(data) for a, part in zip(t.args, entry, strict=True))
+            parts = entries(data)
+            return _any_untold(
+                (a, part) for entry in parts for a, part in zip(t.args, entry, strict=True)
+            ) or _have_one_text(t.args[0], [key for key, _ in parts])
         if t.name == "vector":
             return _any_untold((t.args[0], part) for part in vector(data, t.args[0].width, t.dimension))
         if t.name in ("tuple", "udt"):
@@ -127,6 +131,12 @@ def has_untold(t: CqlType, data: bytes) -> bool:
 
 def _any_untold(parts: Iterable[tuple[CqlType, bytes]]) -> bool:
     return any(has_untold(t, part) if part else t.name not in EMPTY_IS_A_VALUE for t, part in parts)
+
+
+def _have_one_text(t: CqlType, keys: list[bytes]) -> bool:
+    from helenus_schemas.jsonform import map_key  # which is made of what is here
+
+    return len(set(map(map_key(t), keys))) < len(keys)
 
 
 def _is_utf8(data: bytes) -> bool:

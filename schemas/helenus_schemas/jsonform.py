@@ -6,7 +6,8 @@ Tuples and UDTs are objects without their null fields, maps are objects too. Wha
 "Infinity", "-Infinity". No bytes are null, as in the Avro of data records, unless they are a value of their type.
 
 In the form of a `key` other keys are other text: a varint of no bytes is "", and of text that is no UTF-8 each byte
-that is none is a lone surrogate, `\\udc80` to `\\udcff`. Elsewhere such text is refused.
+that is none is a lone surrogate, `\\udc80` to `\\udcff`. Elsewhere such text is refused, and so is a map with keys that
+are one as text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import struct
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring, encode_basestring_ascii
+from typing import TypeVar
 
 from helenus_schemas.cql import CqlType
 from helenus_schemas.cqlvalue import (
@@ -30,6 +32,7 @@ from helenus_schemas.cqlvalue import (
 from helenus_schemas.text import as_double, as_long, as_text, float_text, inet, spelled
 
 Encode = Callable[[bytes], str]
+Told = TypeVar("Told", str, bytes)
 
 
 def map_key(t: CqlType, key: bool = False) -> Encode:
@@ -47,6 +50,15 @@ def map_key(t: CqlType, key: bool = False) -> Encode:
             raise Malformed(f"a map's key: {error}") from None
 
     return encode
+
+
+def distinct(data: bytes, key: Callable[[bytes], Told], value: Callable[[bytes], Told]) -> dict[Told, Told]:
+    """A map's entries as they are told. Raises Malformed for keys that are one as text."""
+    parts = entries(data)
+    told = {key(k): value(v) for k, v in parts}
+    if len(told) < len(parts):
+        raise Malformed("keys of a map that are one as text")
+    return told
 
 
 def encoder(t: CqlType, key: bool = False) -> Encode:
@@ -213,7 +225,15 @@ def _array(item: Encode, parts_of: Callable[[bytes], list[bytes]]) -> Encode:
 def _map(t: CqlType, value: Encode, key: bool) -> Encode:
     text = map_key(t, key)
     name = encoder(t, key) if t.name in ("ascii", "text") else lambda data: encode_basestring(text(data))
-    return lambda data: f"{{{','.join([f'{name(k)}:{value(v)}' for k, v in entries(data)])}}}"
+    # In the form of a key both are told: rows have keys of their own.
+    if key or t.name in ("ascii", "text"):
+        return lambda data: f"{{{','.join([f'{name(k)}:{value(v)}' for k, v in entries(data)])}}}"
+
+    def encode(data: bytes) -> str:
+        parts = distinct(data, name, value)
+        return f"{{{','.join([f'{k}:{v}' for k, v in parts.items()])}}}"
+
+    return encode
 
 
 def _record(names: Sequence[str], types: Sequence[CqlType], key: bool) -> Encode:

@@ -12,14 +12,19 @@ import math
 import struct
 import uuid
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, localcontext
+from itertools import zip_longest
 
 from helenus_schemas.cql import CqlType
 
 AsText = Callable[[bytes], str]
 
 _FLOAT = struct.Struct(">f")
+_LEAST_NORMAL = 2.0**-126
 _IPV4_MAPPED = bytes(10) + b"\xff\xff"
+_AT_ONCE = 512  # bytes up to which Decimal's own way is the faster one
+_PIECE = 128
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 
 
 def as_text(t: CqlType) -> AsText | None:
@@ -46,7 +51,7 @@ def _varint(data: bytes) -> str:
     if not data:
         raise ValueError("a varint of no bytes")
     # Python tells no int of more than 4300 digits, but a Decimal of any.
-    return f"{Decimal(int.from_bytes(data, 'big', signed=True)):f}"
+    return f"{_whole(data):f}"
 
 
 def _decimal(data: bytes) -> str:
@@ -69,15 +74,30 @@ def as_long(data: bytes) -> int:
 def _as_decimal(data: bytes) -> Decimal:
     if len(data) < 5:
         raise ValueError(f"a decimal of {len(data)} bytes")
-    sign, digits, _ = Decimal(int.from_bytes(data[4:], "big", signed=True)).as_tuple()
+    sign, digits, _ = _whole(data[4:]).as_tuple()
     return Decimal((sign, digits, -int.from_bytes(data[:4], "big", signed=True)))
+
+
+def _whole(data: bytes) -> Decimal:
+    """A varint's number. Decimal(int) takes the square of its size in time: a long one is put together from pieces."""
+    value = int.from_bytes(data, "big", signed=True)
+    if len(data) <= _AT_ONCE:
+        return Decimal(value)
+    low_first = abs(value).to_bytes(len(data), "little")
+    parts = [Decimal(int.from_bytes(low_first[i : i + _PIECE], "little")) for i in range(0, len(data), _PIECE)]
+    with localcontext(_EXACT):
+        weight = Decimal(1 << 4 * _PIECE)
+        while len(parts) > 1:
+            weight *= weight
+            parts = [low + high * weight for low, high in zip_longest(parts[::2], parts[1::2], fillvalue=Decimal())]
+    return parts[0].copy_negate() if value < 0 else parts[0]
 
 
 def float_text(data: bytes) -> str:
     """The shortest text that reads back as the same 4 bytes, spelled as a double is."""
     (value,) = _FLOAT.unpack(data)
-    # Nine digits always do.
-    shorter = (float(f"{value:.{digits}g}") for digits in range(6, 9))
+    # Nine digits always do, and what fewer than six tell, six tell alike, but for numbers next to 0.
+    shorter = (float(f"{value:.{digits}g}") for digits in range(1 if abs(value) < _LEAST_NORMAL else 6, 9))
     return spelled(next((near for near in shorter if _nearest(near) == value), float(f"{value:.9g}")))
 
 

@@ -28,13 +28,14 @@ from helenus_schemas.cqlvalue import (
     fields,
     vector,
 )
-from helenus_schemas.jsonform import map_key
+from helenus_schemas.jsonform import distinct, map_key
 from helenus_schemas.text import as_double, as_long, as_text, inet
 
 Encode = Callable[[bytes], bytes]
 Optional = Callable[["bytes | None"], bytes]
 
 _LOWEST_SCALE = -(1 << 31)
+_MANY_BYTES = 256
 
 # Avro longs by two bytes: the last one or two, by their zigzag form, and pairs that go on.
 _LAST = tuple(bytes((v,)) if v < 0x80 else bytes((v & 0x7F | 0x80, v >> 7)) for v in range(0x4000))
@@ -177,12 +178,29 @@ def _stripped(data: bytes) -> bytes:
     scale, unscaled = int.from_bytes(data[:4], "big", signed=True), int.from_bytes(data[4:], "big", signed=True)
     if not unscaled:
         return b"\2\0\0"
+    if len(data) > _MANY_BYTES:
+        unscaled, zeros = _without_zeros(unscaled, scale - _LOWEST_SCALE)
+        scale -= zeros
     while scale > _LOWEST_SCALE and not unscaled % 10:
         unscaled //= 10
         scale -= 1
     # The fewest bytes that hold it and its sign.
     size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
     return _sized(unscaled.to_bytes(size, "big", signed=True)) + long_bytes(scale)
+
+
+def _without_zeros(value: int, most: int, power: int = 10, size: int = 1) -> tuple[int, int]:
+    """The number without zeros at its end, and how many those were, `most` at most: it takes them away `size` at once,
+    the `power` of 10 of so many, and twice as many where that goes.
+    """
+    rest, more = divmod(value, power)
+    if more or size > most:
+        return value, 0
+    rest, zeros = _without_zeros(rest, most - size, power * power, 2 * size)
+    zeros += size
+    # What twice as many left has so many once, if at all.
+    last, more = divmod(rest, power)
+    return (rest, zeros) if more or zeros + size > most else (last, zeros + size)
 
 
 def _told(t: CqlType) -> Encode:
@@ -325,7 +343,8 @@ def _encoder(t: CqlType, form: _Form) -> Encode:
         # Avro's map has text for keys; an exact one of another kind is an array of records, bytes for bytes the same.
         key = t.args[0]
         text = form.exact is None and key.name not in ("ascii", "text")
-        return _map(_text(map_key(key, form.key)) if text else _encoder(key, form), _encoder(t.args[1], form))
+        told = _text(map_key(key, form.key)) if text else _encoder(key, form)
+        return (_distinct_map if text and not form.key else _map)(told, _encoder(t.args[1], form))
     if t.name in ("udt", "tuple"):
         if form.exact is None:
             return _record(t.args, form.key)
@@ -353,6 +372,16 @@ def _map(key: Encode, value: Encode) -> Encode:
         if not parts:
             return b"\0"
         return b"".join([long_bytes(len(parts)), *[key(k) + value(v) for k, v in parts], b"\0"])
+
+    return encode
+
+
+def _distinct_map(key: Encode, value: Encode) -> Encode:
+    def encode(data: bytes) -> bytes:
+        parts = distinct(data, key, value)
+        if not parts:
+            return b"\0"
+        return b"".join([long_bytes(len(parts)), *[k + v for k, v in parts.items()], b"\0"])
 
     return encode
 

@@ -386,6 +386,10 @@ NUL = b"a\xc0\x80b"  # text that Cassandra takes, with a NUL as Java writes it: 
         ("map<text, int>", int32(1) + int32(len(NUL)) + NUL + int32(4) + int32(7)),
         ("map<frozen<tuple<text>>, int>", int32(1) + int32(len(NUL) + 4) + int32(len(NUL)) + NUL + int32(4) + int32(7)),
         ("vector<text, 2>", b"\1a" + b"\4" + NUL),
+        (
+            "map<frozen<tuple<int>>, int>",  # keys with null, and with no bytes
+            int32(2) + int32(4) + NULL + int32(4) + int32(1) + int32(4) + int32(0) + int32(4) + int32(2),
+        ),
     ],
 )
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])

@@ -4,14 +4,15 @@ import datetime
 import ipaddress
 import math
 import struct
+from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helenus_schemas import from_avro, jsonform, transcode
 from helenus_schemas.cql import CqlType
-from helenus_schemas.text import as_text
+from helenus_schemas.text import _AT_ONCE, _whole, as_double, as_text
 
 EPOCH = datetime.datetime(1970, 1, 1)
 
@@ -48,10 +49,47 @@ def test_floats_read_back(value: float) -> None:
     assert read != read if value != value else struct.pack(">f", read) == data
 
 
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [(1, "1e-45"), (3, "4e-45"), (21, "3e-44"), (0x80000001, "-1e-45"), (0x7FFFFF, "1.1754942e-38")],
+)
+def test_the_smallest_floats_have_no_digit_more_than_reads_back(bits: int, expected: str) -> None:
+    assert form("float", bits.to_bytes(4, "big")) == expected
+
+
+@given(st.floats(0, 2.0**-120, width=32))
+def test_small_floats_are_in_the_fewest_digits(value: float) -> None:
+    data = struct.pack(">f", value)
+    fewest = next(t for t in (f"{value:.{digits}g}" for digits in range(1, 10)) if struct.pack(">f", float(t)) == data)
+    assert float(form("float", data)) == float(fewest)
+
+
+@given(st.binary(min_size=_AT_ONCE + 1, max_size=4 * _AT_ONCE))
+@example(b"\x80" + bytes(600))
+@example(b"\xff" * 600)
+@example(bytes(600))
+def test_long_numbers_are_put_together_as_python_does_it(data: bytes) -> None:
+    expected = Decimal(int.from_bytes(data, "big", signed=True))
+    assert _whole(data).as_tuple() == expected.as_tuple()
+    assert form("varint", data) == f"{expected:f}"
+    sign, digits, _ = expected.as_tuple()
+    assert form("decimal", struct.pack(">i", 7) + data) == str(Decimal((sign, digits, -7)))
+
+
+@pytest.mark.parametrize("first", [b"\x7f", b"\x80"])
+def test_a_number_of_a_megabyte_is_told(first: bytes) -> None:
+    """It took minutes."""
+    data = first + b"\x7f" * (1 << 20)
+    value = int.from_bytes(data, "big", signed=True)
+    told, negative = form("varint", data), value < 0
+    assert (told[0] == "-", int(told[-9:])) == (negative, abs(value) % 10**9)
+    digits = told.lstrip("-")
+    near = float(f"0.{digits[:20]}")
+    assert as_double(struct.pack(">i", len(digits)) + data) == pytest.approx(-near if negative else near)
+
+
 @given(st.decimals(allow_nan=False, allow_infinity=False))
 def test_decimals(value: object) -> None:
-    from decimal import Decimal
-
     assert isinstance(value, Decimal)
     sign, digits, exponent = value.as_tuple()
     unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from helenus_schemas import avro, jsonform
 from helenus_schemas.cql import CqlType, parse
-from helenus_schemas.cqlvalue import Malformed
+from helenus_schemas.cqlvalue import Malformed, has_untold
 from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Column, Table
-from helenus_schemas.transcode import encoder, long_bytes, optionals, plain, read_long
+from helenus_schemas.transcode import _without_zeros, encoder, long_bytes, optionals, plain, read_long
 
 ADDRESS = CqlType("udt", (CqlType("text"), CqlType("int")), frozen=True, label="address", fields=("street", "no"))
 EPOCH = datetime.datetime(1970, 1, 1)
@@ -238,6 +238,40 @@ def test_text_that_is_no_utf8_is_a_keys_alone(data: bytes) -> None:
         assert through_avro(text, data) == json.loads(jsonform.encoder(text)(data)) == told
 
 
+NULL = b"\xff\xff\xff\xff"
+PAIR = "frozen<tuple<{}, int>>"
+
+
+@pytest.mark.parametrize(
+    ("t", "keys"),
+    [
+        (PAIR.format("int"), (NULL + NULL, sized(b"") + NULL)),
+        (PAIR.format("varint"), (NULL + NULL, sized(b"") + NULL)),
+        (PAIR.format("int"), (NULL + NULL, NULL)),
+        ("frozen<set<float>>", (b"\0\0\0\1" + sized(b"\x7f\xc0\0\0"), b"\0\0\0\1" + sized(b"\xff\xc0\0\0"))),
+    ],
+)
+@pytest.mark.parametrize("kind", ["map<{}, int>", "list<frozen<map<{}, int>>>", "map<frozen<map<{}, int>>, int>"])
+def test_keys_of_a_map_that_are_one_as_text_are_refused(t: str, keys: tuple[bytes, bytes], kind: str) -> None:
+    """A reader would find one entry."""
+    first, second = keys
+    one = b"\0\0\0\7"
+    of, number = parse(kind.format(t)), sized(one)
+    raws = [len(ks).to_bytes(4, "big") + b"".join(sized(k) + number for k in ks) for ks in ((first,), (first, second))]
+    if kind.startswith("list"):
+        raws = [b"\0\0\0\1" + sized(raw) for raw in raws]
+    elif kind.startswith("map<frozen<map"):
+        raws = [b"\0\0\0\1" + sized(raw) + number for raw in raws]
+    single, both = raws
+    assert [has_untold(of, raw) for raw in raws] == [False, True]
+    for encode in (plain, jsonform.encoder):
+        assert encode(of)(single)
+        with pytest.raises(Malformed, match="one as text"):
+            encode(of)(both)
+    # A row has its own key.
+    assert jsonform.encoder(of, key=True)(both) != jsonform.encoder(of, key=True)(single)
+
+
 def test_what_would_not_come_back_is_no_key() -> None:
     pair = parse("tuple<int, int>")
     one = sized(b"\0\0\0\1")
@@ -273,6 +307,27 @@ def test_equal_clustering_keys_are_one(value: Decimal, zeros: int, nested: bool)
         assert raw is not None
         sign, digits, _ = Decimal(int.from_bytes(raw[4:], "big", signed=True)).as_tuple()
         assert Decimal((sign, digits, -int.from_bytes(raw[:4], "big", signed=True))) == value
+
+
+def clustered(unscaled: int, scale: int) -> bytes:
+    data = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+    return encoder(CqlType("decimal"), clustering=True)(struct.pack(">i", scale) + data)
+
+
+@given(st.integers().filter(bool), st.integers(0, 200), st.integers(0, 200))
+def test_zeros_that_are_taken_away_many_at_once(value: int, zeros: int, most: int) -> None:
+    value *= 10**zeros
+    slowly, count = value, 0
+    while count < most and not slowly % 10:
+        slowly, count = slowly // 10, count + 1
+    assert _without_zeros(value, most) == (slowly, count)
+
+
+@pytest.mark.parametrize("last", [1, -7, 25 << 5000])
+def test_a_decimal_of_many_zeros_in_a_clustering_key(last: int) -> None:
+    """One at a time they took seconds."""
+    assert clustered(last * 10**150_000, 0) == clustered(last, -150_000)
+    assert clustered(last * 10**700, 3 - (1 << 31)) == clustered(last * 10**697, -(1 << 31)), "no scale is lower"
 
 
 def test_keys_as_datastax_has_them() -> None:
@@ -331,7 +386,27 @@ def test_a_type_without_avro_form_is_named() -> None:
         avro.value_schema(table(parse("'custom.Type'")))
 
 
-def test_a_tuple_has_the_name_that_datastax_gives_it() -> None:
-    schema = avro.value_schema(table(parse("tuple<int, text>"), parse("tuple<text, text, bigint, double, text>")))
-    names = [field["type"][1]["name"] for field in schema["fields"]]
-    assert names == ["Tuple_f4ae4162", "Tuple_45767353"]
+@pytest.mark.parametrize(
+    ("t", "hashed", "name"),
+    [
+        ("tuple<int, text>", "tuple<int, text>", "Tuple_f4ae4162"),
+        ("tuple<text, text, bigint, double, text>", "tuple<text, text, bigint, double, text>", "Tuple_45767353"),
+        ("frozen<tuple<int, frozen<list<text>>>>", "tuple<int, list<text>>", "Tuple_95f3727c"),
+        ("frozen<tuple<int, frozen<p>>>", "tuple<int, ks.p>", "Tuple_f434b4c5"),
+        ("frozen<tuple<frozen<map<text, int>>, blob>>", "tuple<map<text, int>, blob>", "Tuple_9e3478e9"),
+        ("tuple<int, frozen<tuple<frozen<set<int>>>>>", "tuple<int, tuple<set<int>>>", None),
+        ('tuple<frozen<list<frozen<"P q">>>, int>', 'tuple<list<ks."P q">, int>', None),
+        ("tuple<vector<frozen<p>, 3>>", "tuple<vector<ks.p, 3>>", None),
+    ],
+)
+def test_a_tuple_has_the_name_that_datastax_gives_it(t: str, hashed: str, name: str | None) -> None:
+    """The hash of what the Java driver's `asCql(false, true)` says."""
+    udts = {n: CqlType("udt", (CqlType("int"),), label=n, fields=("a",)) for n in ("p", "P q")}
+    told = avro.value_schema(table(parse(t, udts)))["fields"][0]["type"][1]["name"]
+    assert told == (name or told) == f"Tuple_{avro._java_hash(hashed):x}"
+
+
+def test_tuples_that_differ_in_frozen_alone_are_one_record() -> None:
+    types = map(parse, ("tuple<int, list<text>>", "tuple<int, frozen<list<text>>>"))
+    first, second = (field["type"][1] for field in avro.value_schema(table(*types))["fields"])
+    assert (first["name"], second) == ("Tuple_95f3727c", "ks.Tuple_95f3727c")
