@@ -26,43 +26,60 @@ class Span:
         return key[: self.start] + key[self.end :]
 
 
-def spans(partition_columns: int, columns: int) -> list[Span]:
-    """The ways to group the keys of a table with so many key columns, of which so many are of the partition key."""
-    clustering = [Span(partition_columns, columns)] if columns > partition_columns else []
-    return clustering + [Span(n, n + 1) for n in range(partition_columns)]
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How the keys of a table with so many key columns, of which so many are of the partition key, are grouped.
 
-
-def grouped(
-    keys: Collection[Key],
-    partition_columns: int,
-    columns: int,
-    size: Callable[[], int],
-    home: Callable[[Key], Hashable],
-) -> Iterator[tuple[Span, list[Key]]]:
-    """Each key once, in groups of at most `size()`, and the span in which the keys of each differ.
-
-    All groups differ in the same span: the one by which the keys are read with the least work. `home` tells the nodes
-    that hold a partition key, which keys of one statement share.
+    `home` tells what partition keys of one statement have to share, such as the nodes that hold them; `most` is how
+    many keys a statement reads at most.
     """
-    ways = spans(partition_columns, columns)
-    span = ways[0] if len(ways) == 1 else min(ways, key=lambda way: _cost(way, keys, partition_columns, size()))
-    within_partition = span.start == partition_columns
-    groups: dict[Hashable, list[Key]] = {}
-    most = size()
-    for key in keys:
+
+    partition_columns: int
+    columns: int
+    most: int
+    home: Callable[[Key], Hashable]
+
+    def groups(self, keys: Collection[Key], size: Callable[[], int]) -> Iterator[tuple[Span, list[Key]]]:
+        """Each key once, in groups of at most `size()` as it is when they are taken, and the span in which they differ.
+
+        All groups differ in the same span: the one by which the keys are read with the least work.
+        """
+        span = self._span(keys)
+        held: dict[Hashable, list[Key]] = {}
+        full = size()
+        for key in keys:
+            name = self._name(span, key)
+            group = held.setdefault(name, [])
+            group.append(key)
+            if len(group) >= full:
+                yield from self._cut(span, held.pop(name), size)
+                full = size()
+        for group in held.values():
+            yield from self._cut(span, group, size)
+
+    def _cut(self, span: Span, group: list[Key], size: Callable[[], int]) -> Iterator[tuple[Span, list[Key]]]:
+        """A group that was held may be too large by now: rows that came meanwhile were larger."""
+        start = 0
+        while start < len(group):
+            end = start + size()
+            yield span, group[start:end]
+            start = end
+
+    def _span(self, keys: Collection[Key]) -> Span:
+        ways = [Span(n, n + 1) for n in range(self.partition_columns)]
+        if self.columns > self.partition_columns:
+            ways.insert(0, Span(self.partition_columns, self.columns))
+        return ways[0] if len(ways) == 1 else min(ways, key=lambda way: self._cost(way, keys))
+
+    def _cost(self, span: Span, keys: Collection[Key]) -> float:
+        """What Cassandra does for these keys: statements, and partitions that it looks into."""
+        statements = max(len({self._name(span, key) for key in keys}), len(keys) / self.most)
+        return statements * _STATEMENT + (statements if self._is_within(span) else len(keys))
+
+    def _name(self, span: Span, key: Key) -> Hashable:
         rest = span.rest(key)
-        name = rest if within_partition else (rest, home(key[:partition_columns]))
-        group = groups.setdefault(name, [])
-        group.append(key)
-        if len(group) >= most:
-            yield span, groups.pop(name)
-            most = size()
-    for group in groups.values():
-        yield span, group
+        return rest if self._is_within(span) else (rest, self.home(key[: self.partition_columns]))
 
-
-def _cost(span: Span, keys: Collection[Key], partition_columns: int, size: int) -> float:
-    """What Cassandra does for these keys: statements, and partitions that it looks into."""
-    alike = len({span.rest(key) for key in keys})
-    statements = max(alike, len(keys) / size)
-    return statements * _STATEMENT + (statements if span.start == partition_columns else len(keys))
+    def _is_within(self, span: Span) -> bool:
+        """Whether the keys of a statement are of one partition."""
+        return span.start == self.partition_columns

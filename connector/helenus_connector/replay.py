@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import structlog
@@ -54,19 +55,34 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
 
 
 def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int, log: Log, partitions: int) -> int:
-    """Replay one partition of a table's dead letters, whose events topic has so many; returns how many there were."""
+    """Replay one partition of a table's dead letters, whose events topic has so many; returns how many there were.
+
+    Those of other events topics are left to whose they are, and those without their event can't be replayed.
+    """
     done = 0
+    where = {"connector": settings.name, "topic": settings.dead_letters, "partition": partition}
+    logger = structlog.get_logger(__name__)
     for chunk in unread(worker, f"helenus-replay-{settings.name}", settings.dead_letters, partition):
+        others: Counter[str] = Counter()
+        incomplete = 0
         for letter in chunk:
-            target = _target(letter, settings.events, partitions)
-            if target is None:
+            topic, target = _origin(letter)
+            if topic != settings.events:
+                others[topic] += 1
                 continue
+            if dead_letters.lacks(letter.headers()):
+                incomplete += 1
+                continue
+            if not 0 <= target < partitions:
+                what = f"a dead letter of {topic}, partition {target}, which has {partitions}"
+                raise HelenusError(Kind.POISON_EVENT, what, _place(letter))
             key, value = unframed(letter.key(), letter.value() or b"")
             log.append(settings.events, target, key, _again(value, log.keeps_schemas))
             done += 1
         log.flush(_FLUSH_TIMEOUT_S)
-        where = {"connector": settings.name, "topic": settings.dead_letters, "partition": partition}
-        structlog.get_logger(__name__).info("replay.done", **where, events=done)
+        if others or incomplete:
+            logger.warning("replay.passed_over", **where, of_other_topics=dict(others), incomplete=incomplete)
+        logger.info("replay.done", **where, events=done)
     return done
 
 
@@ -86,19 +102,16 @@ def _schemas(settings: ConnectorSettings, table: Table | None) -> Schemas:
     return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
-def _target(letter: Message, events: str, partitions: int) -> int | None:
-    """The partition that a dead letter came from; None if another connector has the same topic for its own."""
-    where = f"topic {letter.topic()}, partition {letter.partition()}, offset {letter.offset()}"
+def _origin(letter: Message) -> tuple[str, int]:
+    """Topic and partition of its event. Raises POISON_EVENT."""
     try:
-        topic, partition = dead_letters.origin(letter.headers())
+        return dead_letters.origin(letter.headers())
     except ValueError as error:
-        raise HelenusError(Kind.POISON_EVENT, f"not a dead letter: {error}", where) from None
-    if topic != events:
-        return None
-    if not 0 <= partition < partitions:
-        what = f"a dead letter of {topic}, partition {partition}, which has {partitions}"
-        raise HelenusError(Kind.POISON_EVENT, what, where)
-    return partition
+        raise HelenusError(Kind.POISON_EVENT, f"not a dead letter: {error}", _place(letter)) from None
+
+
+def _place(letter: Message) -> str:
+    return f"topic {letter.topic()}, partition {letter.partition()}, offset {letter.offset()}"
 
 
 def _again(value: bytes, is_sorted: bool) -> bytes:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import tenacity
@@ -30,7 +30,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.groups import Span, grouped
+from helenus_connector.groups import Grouping, Span
 from helenus_connector.ranges import Bounds, Slice, slices
 from helenus_connector.rows import Page, RawRow, collection, tuple_value
 from helenus_schemas import names
@@ -171,17 +171,29 @@ class Reader:
         return [value or b"" for value in key[: self._pk_width]]
 
     def _queries(self, keys: Collection[Key]) -> Iterator[_Query]:
-        size = partial(self._at_once, self.group_size)
-        for span, members in grouped(keys, self._pk_width, self._key_width, size, self._home()):
+        grouping = Grouping(self._pk_width, self._key_width, self.group_size, self._home())
+        for span, members in grouping.groups(keys, lambda: self._at_once(self.group_size)):
             yield self._group(span, members)
 
     def _home(self) -> Callable[[Key], Hashable]:
-        """Tells the nodes that hold a partition."""
+        """Tells of a partition key the nodes that hold it, and how many before it compare equal and are another.
+
+        Cassandra reads such keys of one `IN` as one.
+        """
         metadata = self.session.cluster.metadata
-        if len(metadata.all_hosts()) == 1:
-            return lambda _: None
-        of = partial(metadata.get_replicas, self.table.keyspace)
-        return lambda key: tuple(host.host_id for host in of(routing_key(key)))
+        alone = len(metadata.all_hosts()) == 1
+        seen: dict[bytes | None, dict[Key, int]] = {}
+
+        @cache
+        def home(key: Key) -> Hashable:
+            same = seen.setdefault(self._codec.compared(key), {}) if self._codec.several_forms else {}
+            turn = same.setdefault(key, len(same))
+            if alone:
+                return turn
+            hosts = metadata.get_replicas(self.table.keyspace, routing_key(key))
+            return turn, frozenset(host.host_id for host in hosts)
+
+        return home
 
     def _group(self, span: Span, keys: list[Key]) -> _Query:
         """One statement for keys that agree but for a span.
@@ -198,7 +210,7 @@ class Reader:
         if span.end - span.start > 1:
             values, size = [collection([tuple_value(v) for v in asked])], 0
         else:
-            size = min(1 << (len(keys) - 1).bit_length(), self.group_size)
+            size = max(len(keys), min(1 << (len(keys) - 1).bit_length(), self.group_size))
             values = [v for (v,) in asked]
             values += values[-1:] * (size - len(keys))
         place = routing_key(tuple(first[: self._pk_width]))
@@ -267,7 +279,9 @@ class Reader:
                         raise refusal from None
                     yield query, refusal
                 else:
-                    split += self._halves(query)  # so many may be more than the server's guardrails allow
+                    if "Guardrail" in str(error):  # such as partition_keys_in_select
+                        self.group_size = min(self.group_size, (len(query.keys) + 1) // 2)
+                    split += self._halves(query)
                 continue
             except _FAILURES as error:
                 raise self._failed(error) from None

@@ -140,11 +140,16 @@ def _in_full(schema: Schema, namespace: str) -> Schema:
         namespace = within or found.pop("namespace", namespace)
         found["name"] = f"{namespace}.{short}" if namespace else short
     for part in ("type", "items", "values"):
-        if part in found and found[part] not in _COMPLEX:
+        if part in found and not (part == "type" and found[part] in _COMPLEX):
             found[part] = _in_full(found[part], namespace)
     if isinstance(fields := schema.get("fields"), list):
-        found["fields"] = [{**field, "type": _in_full(field["type"], namespace)} for field in fields]
+        found["fields"] = [_field_in_full(field, namespace) for field in fields]
     return found
+
+
+def _field_in_full(field: Schema, namespace: str) -> Schema:
+    typed = isinstance(field, dict) and "type" in field
+    return {**field, "type": _in_full(field["type"], namespace)} if typed else field
 
 
 def unnamed(schema: Schema) -> Schema:

@@ -47,6 +47,8 @@ class KeyCodec:
         ]
         self._decoders = [decode for _, decode in codecs[: self.partition_columns]]
         self._one_form = all(_has_one_form(c.type) for c in table.clustering)
+        self.several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
+        self._comparable = [encoder(c.type, clustering=True) for c in table.partition_key]
         self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
 
     def encode(self, key: Sequence[bytes | None]) -> bytes:
@@ -59,6 +61,12 @@ class KeyCodec:
     def same(self, key: Key) -> Key:
         """The key as `decode` gives it: of a row that was written, or read, in another form of equal values."""
         return key if self._one_form else self.decode(self.encode(key))
+
+    def compared(self, key: Key) -> bytes:
+        """What partition keys that Cassandra's comparison holds for equal have in common: if they have `several_forms`,
+        equal ones may be of several partitions.
+        """
+        return b"".join([encode(value or b"") for encode, value in zip(self._comparable, key, strict=True)])
 
     def current(self, data: bytes, foreign: bool = False) -> bytes:
         """An event's key in the form that this row's key has now.

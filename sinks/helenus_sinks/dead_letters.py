@@ -50,7 +50,7 @@ def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusEr
             log.append(topic, 0, key, value, [*encoded, (f"{_PREFIX}left.out", left_out)] if left_out else encoded)
             return
         except HelenusError as refused:
-            if refused.kind is not Kind.RECORD_TOO_LARGE or key is None:
+            if refused.kind is not Kind.RECORD_TOO_LARGE or left_out == b"key,value":
                 raise
 
 
@@ -61,3 +61,8 @@ def origin(headers: Sequence[tuple[str, bytes | None]] | None) -> tuple[str, int
     if topic is None or partition is None:
         raise ValueError(f"no headers {_PREFIX}topic and {_PREFIX}partition")
     return topic.decode(), int(partition)
+
+
+def lacks(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
+    """Whether a part of the event was left out."""
+    return f"{_PREFIX}left.out" in dict(headers or ())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.groups import Span, grouped
+from helenus_connector.groups import Grouping, Span
 from helenus_schemas.key import Key
 
 
 def made(keys: list[Key], partition: int, columns: int, size: int = 4) -> list[tuple[Span, list[Key]]]:
-    return list(grouped(dict.fromkeys(keys), partition, columns, lambda: size, lambda key: key[0] == b"a"))
+    grouping = Grouping(partition, columns, 4, lambda key: key[0] == b"a")
+    return list(grouping.groups(dict.fromkeys(keys), lambda: size))
 
 
 @st.composite
@@ -54,3 +55,31 @@ def test_rows_of_shared_partitions_are_read_by_partition() -> None:
 def test_rows_of_partitions_of_their_own_are_read_together_where_the_rest_agrees() -> None:
     rows = [(b"%d" % p, b"now") for p in range(8)]
     assert [(span, len(keys)) for span, keys in made(rows, 1, 2)] == [(Span(0, 1), 4)] * 2
+
+
+def test_rows_that_turn_out_large_are_read_by_fewer() -> None:
+    """Also those that were held when it turned out."""
+    sizes = [6]
+    rows = [(b"%d" % p, b"%d" % c) for p in range(3) for c in range(5)] + [(b"hot", b"%d" % c) for c in range(6)]
+    found = []
+    for _, keys in Grouping(1, 2, 8, lambda _: None).groups(rows, lambda: sizes[-1]):
+        found.append(keys)
+        sizes.append(2)
+    assert [len(keys) for keys in found] == [6, *[2, 2, 1] * 3]
+    assert sorted(key for keys in found for key in keys) == sorted(rows)
+
+
+def test_what_is_cheapest_is_judged_by_what_a_statement_can_read() -> None:
+    """Until rows were seen they are read one by one, and one batch has one way."""
+    tenants = [(b"%d" % (n % 2), b"%d" % n) for n in range(100)]
+    sizes = iter([1, 1, 1, *[50] * 200])
+    groups = list(Grouping(2, 2, 50, lambda _: None).groups(tenants, lambda: next(sizes)))
+    assert {span for span, _ in groups} == {Span(1, 2)}
+    assert len(groups) < 10
+
+
+def test_a_way_that_keeps_replicas_together_counts_them() -> None:
+    """Forty sensors, five times each: by sensor they are forty statements, by time many more on many nodes."""
+    rows = [(b"sensor %d" % n, b"%d" % time) for n in range(40) for time in range(5)]
+    groups = list(Grouping(1, 2, 100, lambda key: key).groups(rows, lambda: 100))
+    assert [span for span, _ in groups] == [Span(1, 2)] * 40

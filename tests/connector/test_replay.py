@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
 
 from helenus_connector import replay
 from helenus_connector.cli import main
@@ -122,10 +123,16 @@ def test_an_events_topic_that_is_gone(log: Log) -> None:
 
 
 def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
-    """Each replays its own."""
+    """Each replays its own, and what has no event any more is told."""
     for table in ("a", "b", "a"):
         log.letter(table, 1, table.encode())
     log.records["dlq-ks.a"] = [log.records["dlq-ks.a"][0], *log.records.pop("dlq-ks.b"), log.records["dlq-ks.a"][1]]
-    done = run("a")
+    told = ("__connect.errors.left.out", b"value")
+    partition, key, _, headers = log.records["dlq-ks.a"][0]
+    log.records["dlq-ks.a"].append((partition, key, None, [*headers, told]))
+    with capture_logs() as logged:
+        done = run("a")
     assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in done.output
+    (passed_over,) = (entry for entry in logged if entry["event"] == "replay.passed_over")
+    assert (passed_over["of_other_topics"], passed_over["incomplete"]) == ({"events-ks.b": 1}, 1)
     assert log.records == {"events-ks.a": [(1, b"k", b"a", ())] * 2}

@@ -222,10 +222,15 @@ class Narrow(Staged):
 
 @pytest.mark.parametrize(
     ("key", "value", "left_out"),
-    [(b"k", bytes(LIMIT - 1000), None), (b"k", bytes(LIMIT), b"value"), (bytes(LIMIT), b"v", b"key,value")],
+    [
+        (b"k", bytes(LIMIT - 1000), None),
+        (b"k", bytes(LIMIT), b"value"),
+        (None, bytes(LIMIT), b"value"),
+        (bytes(LIMIT), b"v", b"key,value"),
+    ],
 )
 def test_poison_that_is_too_large_for_a_dead_letter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes, value: bytes, left_out: bytes | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, left_out: bytes | None
 ) -> None:
     """The letter says what is not in it, and the connector goes on."""
     staged = Narrow(CLUSTERED, tmp_path, monkeypatch, **ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -55,5 +56,39 @@ def test_each_key_gets_its_row(status: Status, session: Any, tmp_path: Path, sha
             for r in stage.records()
         }
         assert found == {values: f"of {values}" if values in there else None for values in keys}
+    finally:
+        stage.close()
+
+
+@pytest.mark.parametrize("within", [(), (7,)])
+def test_partitions_whose_keys_compare_equal(
+    status: Status, session: Any, tmp_path: Path, within: tuple[int, ...]
+) -> None:
+    """1.0 and 1.00 are two partitions, and one of them is what Cassandra reads where both are in one IN."""
+    session.execute(
+        "CREATE KEYSPACE IF NOT EXISTS groups WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    table = f"groups.equal_{len(within)}"
+    before = "b, " * len(within)
+    session.execute(f"CREATE TABLE {table} (b int, a decimal, v text, PRIMARY KEY (({before}a))) WITH cdc = true")
+    stage = Staged(status, tmp_path / "cache", table, query_group_size=GROUP)
+    try:
+        insert = session.prepare(f"INSERT INTO {table} ({before}a, v) VALUES ({'?, ' * len(within)}?, ?)")
+        numbers = [(n * 10**zeros, zeros) for n in range(1, 9) for zeros in range(3)]
+        for unscaled, scale in numbers:
+            session.execute(insert, (*within, Decimal(unscaled).scaleb(-scale), f"{unscaled} by {scale}"))
+        keys = [
+            [
+                *(b.to_bytes(4, "big") for b in within),
+                scale.to_bytes(4, "big") + unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big"),
+            ]
+            for unscaled, scale in numbers
+        ]
+        for _ in range(10):
+            stage.run([stage.event(*keys[0])])
+        outcome = stage.run([stage.event(*key) for key in keys])
+        told = {r.key(): r.value() and json.loads(r.value())["v"] for r in stage.records()}
+        assert sorted(map(str, told.values())) == sorted(f"{unscaled} by {scale}" for unscaled, scale in numbers)
+        assert outcome.statements == 3
     finally:
         stage.close()

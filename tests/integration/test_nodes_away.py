@@ -36,7 +36,7 @@ REQUEST_S = 60
 """Seconds that a request is waited for: long, to see that none is."""
 TABLES = {
     "grouped": ("k int, v text, PRIMARY KEY (k)", "k", 1000),  # read in groups of one replica set
-    "pairs": ("k int, l int, v text, PRIMARY KEY ((k, l))", "k, l", 1000),  # a read for each key
+    "pairs": ("k int, l int, v text, PRIMARY KEY ((k, l))", "k, l", 1000),  # with nothing in common: a read for each
     "wide": ("k int, c int, v text, PRIMARY KEY (k, c)", "k, c", 40),  # markers: the partition, then its rows
     "heavy": ("k int, v text, PRIMARY KEY (k)", "k", 60),  # of 50 kB
 }
@@ -54,7 +54,7 @@ class Away(Staged):
         """An event of each key, told by a node that nobody knows: a read at ALL alone can prove it."""
         if self.settings.table == "wide":
             return [self.event(key, None, scope=Scope.PARTITION) for key in self.keys]
-        return [self.event(*([key, bytes(4)] if self.settings.table == "pairs" else [key])) for key in self.keys]
+        return [self.event(*([key, key] if self.settings.table == "pairs" else [key])) for key in self.keys]
 
     def done(self, events: Sequence[Event], due: Sequence[Pending] = ()) -> Outcome:
         """Do a batch, again if Cassandra does not answer in time, and see that no request to it was waited for."""
@@ -91,10 +91,12 @@ def filled(three: Stack) -> None:
     for table, (columns, key, rows) in TABLES.items():
         session.execute(f"CREATE TABLE away.{table} ({columns})")
         value = "v" * (50_000 if table == "heavy" else 1)
-        others = ", 0" * key.count(",")
-        insert = session.prepare(f"INSERT INTO away.{table} ({key}, v) VALUES (?{others}, ?) USING TIMESTAMP 1")
+        columns_of_key = key.count(",") + 1
+        insert = session.prepare(
+            f"INSERT INTO away.{table} ({key}, v) VALUES (?{', ?' * columns_of_key}) USING TIMESTAMP 1"
+        )
         insert.consistency_level = ConsistencyLevel.ALL
-        left = [(i, value) for i in range(rows)]
+        left = [(*[i] * columns_of_key, value) for i in range(rows)]
         while left:  # a machine that is busy makes some of them time out
             done = execute_concurrent_with_args(session, insert, left, concurrency=10, raise_on_first_error=False)
             left = [row for row, (success, _) in zip(left, done, strict=True) if not success]
