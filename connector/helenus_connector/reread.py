@@ -182,7 +182,7 @@ class Reader:
         """
         metadata = self.session.cluster.metadata
         alone = len(metadata.all_hosts()) == 1
-        seen: dict[bytes | None, dict[Key, int]] = {}
+        seen: dict[bytes, dict[Key, int]] = {}
 
         @cache
         def home(key: Key) -> Hashable:

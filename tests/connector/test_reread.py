@@ -104,6 +104,28 @@ def test_a_group_that_the_server_refuses_is_split() -> None:
     assert read(session) == set(KEYS)
 
 
+def test_what_a_guardrail_allows_is_learned() -> None:
+    told = "Guardrail partition_keys_in_select violated: Aborting query for table ks.t, too many"
+    session = Session(lambda keys: InvalidRequest(told) if len(keys) > 20 else None)
+    reader = Reader(session, TABLE, SETTINGS)
+    reader._row_bytes = 1.0
+    for _ in range(2):
+        session.asked.clear()
+        assert {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if image} == set(KEYS)
+    assert session.asked == [16] * 6 + [4]
+
+
+def test_partition_keys_that_compare_equal_are_never_in_one_statement() -> None:
+    """1, 1.0 and 1.00 are three partitions, and one to Cassandra where they are in one IN."""
+    table = replace(TABLE, columns=(Column("k", parse("decimal"), "partition_key", 0), TABLE.columns[1]))
+    keys: list[Key] = [(struct.pack(">ih", scale, n * 10**scale),) for n in range(1, 9) for scale in range(3)]
+    session = Session(lambda _: None)
+    reader = Reader(session, table, SETTINGS)
+    reader._row_bytes = 1.0
+    assert {key for key, image in reader.rows(keys, ConsistencyLevel.ALL) if image} == set(keys)
+    assert session.asked == [8, 8, 8]
+
+
 def test_a_key_that_the_server_refuses_may_be_of_another_schema() -> None:
     session = Session(lambda keys: InvalidRequest("unknown column") if KEYS[50][0] in keys else None)
     with pytest.raises(SchemaChanged):
