@@ -136,13 +136,17 @@ class Replicas:
         return self._everywhere or all(h.datacenter == self._dc for h in self._metadata.all_hosts())
 
     def factor(self) -> int:
-        """The replication factor."""
+        """The replication factor, with replicas that are transient. Where it is not known, or the strategy is another
+        than Cassandra's two, all nodes: then what is proven is so by any.
+        """
         keyspace = self._metadata.keyspaces.get(self._keyspace)
         strategy = keyspace.replication_strategy if keyspace else None
-        factors = getattr(strategy, "dc_replication_factors", None)
-        if factors:
-            return int(sum(factors.values()) if self._everywhere else factors.get(self._dc) or max(factors.values()))
-        return int(getattr(strategy, "replication_factor", None) or 1)
+        if by_dc := getattr(strategy, "dc_replication_factors_info", None):
+            factors = {dc: int(factor.all_replicas) for dc, factor in by_dc.items()}
+            return sum(factors.values()) if self._everywhere else factors.get(self._dc) or max(factors.values())
+        if factor := getattr(strategy, "replication_factor_info", None):
+            return int(factor.all_replicas)
+        return max(1, len(self.nodes(None)))
 
 
 class Gate:

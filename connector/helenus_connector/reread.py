@@ -22,10 +22,12 @@ from cassandra import (
     ReadTimeout,
     RequestExecutionException,
     Unauthorized,
+    Unavailable,
 )
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.metadata import Murmur3Token
+from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BoundStatement
 
 from helenus_connector.budget import Budget
@@ -89,7 +91,7 @@ class Reader:
     `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and single
-    keys are left out. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
+    keys, or those whose replicas are away, are left out. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
     """
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings) -> None:
@@ -108,6 +110,7 @@ class Reader:
         self._prepared: dict[str, Any] = {}
         self.tells_all_times = True
         self._timed = self._columns_with_write_time()
+        self._page = _PAGE
         self._row_bytes = float(_ROW)
         self._by_span: dict[tuple[Span | None, int], Any] = {}
 
@@ -123,8 +126,11 @@ class Reader:
                 continue
             # A row answers with its key in the form it was first written in, which need not be the one asked for.
             found = {same(row[:width]): row for row in page}
-            for key in query.keys:
-                row = found.get(same(key))
+            rows = [found.get(same(key)) for key in query.keys]
+            if len(found) > len(rows) - rows.count(None):
+                what = "Cassandra answers with other keys than were asked for: are key columns masked? Grant UNMASK"
+                raise HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name)
+            for key, row in zip(query.keys, rows, strict=True):
                 yield key, None if row is None else self._image(row)
 
     def statics(self, key: Key, consistency: int) -> Image | None:
@@ -258,10 +264,14 @@ class Reader:
             try:
                 page = future.result().current_rows
                 self.seconds += time.monotonic() - query.sent
-            except _TOO_MUCH as error:
-                self._slow_down()
+            except (*_FAILURES, OperationTimedOut) as error:
                 if time.monotonic() > self.until:
                     raise self._failed(error) from None
+                if not _is_load(error):
+                    if self.until < math.inf and isinstance(error, (Unavailable, NoHostAvailable)):
+                        continue  # of these keys' replicas: those of others may be there
+                    raise self._failed(error) from None
+                self._slow_down()
                 if len(query.keys) == 1 and self.until < math.inf:
                     continue
                 if len(query.keys) == 1 or query.hung:
@@ -283,8 +293,6 @@ class Reader:
                         self.group_size = min(self.group_size, (len(query.keys) + 1) // 2)
                     split += self._halves(query)
                 continue
-            except _FAILURES as error:
-                raise self._failed(error) from None
             self._saw(page)
             yield query, page
 
@@ -297,19 +305,22 @@ class Reader:
         """The rows of a statement however many they are: a page is asked for when the one before is done with."""
         state: bytes | None = None
         while True:
-            rows = self._at_once(_PAGE)
+            rows = self._at_once(self._page)
             future = self._send(query, consistency, rows, state)
             try:
                 answer = future.result()
                 self.seconds += time.monotonic() - query.sent
-            except _TOO_MUCH as error:
+            except (*_FAILURES, OperationTimedOut) as error:
+                if not _is_load(error):
+                    raise self._failed(error) from None
                 self._slow_down()
                 answer = self._insist(query, consistency, error, max(1, rows // 8), state)
             except InvalidRequest as error:
+                if "Guardrail" in str(error) and rows > 1:  # such as page_size
+                    self._page = rows // 2
+                    continue
                 of_all = query.keys == [()]
                 raise SchemaChanged(str(error)) if of_all else self._refusal(future, consistency, error, rows) from None
-            except _FAILURES as error:
-                raise self._failed(error) from None
             page = answer.current_rows
             self._saw(page)
             if self.budget:
@@ -330,7 +341,7 @@ class Reader:
                 stop=tenacity.stop_after_attempt(1 if query.hung else _SINGLE_ATTEMPTS)
                 | tenacity.stop_after_delay(self.until - time.monotonic()),
                 wait=tenacity.wait_random_exponential(0.1, max=2),
-                retry=tenacity.retry_if_exception_type(_TOO_MUCH),
+                retry=tenacity.retry_if_exception(_is_load),
                 reraise=True,
             ):
                 with attempt:
@@ -425,6 +436,14 @@ class Reader:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
         return Image(values, *_times(row[end:]))
+
+
+def _is_load(error: BaseException) -> bool:
+    """Whether a read failed as reads of less may not. Each node that is overloaded sends the driver to the next one."""
+    overloaded = isinstance(error, NoHostAvailable) and any(
+        isinstance(told, OverloadedErrorMessage) for told in error.errors.values()
+    )
+    return overloaded or isinstance(error, _TOO_MUCH)
 
 
 def routing_key(key: Key) -> bytes:

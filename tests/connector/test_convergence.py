@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cassandra.metadata import SimpleStrategy
 
 from helenus_connector import gate, stage, version
 from helenus_connector.config import ConnectorSettings
@@ -208,7 +209,7 @@ class Connector:
         run = self.directory / str(len(list(self.directory.iterdir())))
         run.mkdir()
         hosts = [SimpleNamespace(host_id=n, datacenter="dc", is_up=True) for n in NODES]
-        strategy = SimpleNamespace(replication_factor=3)
+        strategy = SimpleStrategy({"replication_factor": "3"})
         metadata = SimpleNamespace(
             all_hosts=lambda: hosts, keyspaces={"ks": SimpleNamespace(replication_strategy=strategy)}
         )

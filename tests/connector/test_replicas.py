@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from cassandra import ConsistencyLevel
+from cassandra.metadata import NetworkTopologyStrategy, ReplicationStrategy, SimpleStrategy
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event, Gate, Replicas
@@ -35,7 +36,10 @@ def hosts(*dcs: str) -> list[Any]:
 
 
 def replicas(nodes: Sequence[Any], held: dict[bytes, Sequence[Any]], factors: dict[str, int], **more: str) -> Replicas:
-    strategy = SimpleNamespace(dc_replication_factors=factors)
+    return with_strategy(nodes, held, NetworkTopologyStrategy({dc: str(n) for dc, n in factors.items()}), **more)
+
+
+def with_strategy(nodes: Sequence[Any], held: dict[bytes, Sequence[Any]], strategy: object, **more: str) -> Replicas:
     metadata = SimpleNamespace(
         all_hosts=lambda: nodes,
         get_replicas=lambda keyspace, key: held[key],
@@ -107,3 +111,18 @@ def test_two_data_centres_want_a_name() -> None:
     with pytest.raises(HelenusError, match=r"cassandra\.local\.dc: say which to read of here, there") as error:
         replicas(hosts("here", "there"), {}, {"here": 1, "there": 1})
     assert error.value.kind is Kind.CONFIG
+
+
+@pytest.mark.parametrize(
+    ("strategy", "factor"),
+    [
+        (SimpleStrategy({"replication_factor": "2"}), 2),
+        (SimpleStrategy({"replication_factor": "3/1"}), 3),
+        (NetworkTopologyStrategy({"east": "3/1"}), 3),
+        (ReplicationStrategy.create("org.apache.cassandra.locator.EverywhereStrategy", {}), 4),
+        (None, 4),
+    ],
+)
+def test_what_is_not_known_of_a_strategy_proves_nothing(strategy: object, factor: int) -> None:
+    """Transient replicas answer reads too, and of all nodes a read may ask any."""
+    assert with_strategy(hosts(*["east"] * 4), {}, strategy).factor() == factor

@@ -12,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut, ReadTimeout
+from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut, ReadTimeout, Unavailable
+from cassandra.cluster import NoHostAvailable
+from cassandra.protocol import OverloadedErrorMessage
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.reread import KeyRefused, Reader, SchemaChanged
@@ -113,6 +115,61 @@ def test_what_a_guardrail_allows_is_learned() -> None:
         session.asked.clear()
         assert {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if image} == set(KEYS)
     assert session.asked == [16] * 6 + [4]
+
+
+def test_replicas_that_are_away_hold_up_no_other_proof() -> None:
+    """What is read for a proof alone goes on without them; else the batch is done again."""
+    away = Unavailable("all of these", consistency=5, required_replicas=3, alive_replicas=2)
+    session = Session(lambda keys: away if KEYS[0][0] in keys else None)
+    assert read(session, until=time.monotonic() + 60) == set(KEYS[64:])
+    with pytest.raises(HelenusError) as error:
+        read(session)
+    assert error.value.kind is Kind.CASSANDRA_READ
+
+
+def test_nodes_that_are_overloaded_are_asked_for_less() -> None:
+    told = {"10.0.0.1": OverloadedErrorMessage(code=0x1001, message="timed out before it could start", info=None)}
+    session = Session(lambda keys: NoHostAvailable("none could", told) if len(keys) > 20 else None)
+    assert read(session) == set(KEYS)
+
+
+def test_a_key_that_was_not_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A masked key would be a row that is not there, for each that is."""
+    session = Session(lambda _: None)
+    ask = session.execute_async
+
+    def masked(*asked: Any, **more: Any) -> Any:
+        answer = ask(*asked, **more).result()
+        rows = Page((b"\0\0\0\0" * 2, value, time) for _, value, time in answer.current_rows)
+        return SimpleNamespace(result=lambda: SimpleNamespace(current_rows=rows, paging_state=None))
+
+    monkeypatch.setattr(session, "execute_async", masked)
+    with pytest.raises(HelenusError, match="UNMASK") as error:
+        read(session)
+    assert error.value.kind is Kind.CASSANDRA_AUTH
+
+
+def test_pages_are_as_small_as_a_guardrail_wants_them() -> None:
+    session = Session(lambda _: None)
+    asked: list[int] = []
+
+    def execute(bound: Any, paging_state: bytes | None, host: object = None) -> Any:
+        asked.append(bound.fetch_size)
+        rows = SimpleNamespace(current_rows=Page([(KEYS[0][0], None, None)]), paging_state=None)
+
+        def result() -> Any:
+            if bound.fetch_size > 100:
+                raise InvalidRequest("Guardrail page_size violated: Query for table ks.t with page size 500")
+            return rows
+
+        return SimpleNamespace(result=result, coordinator_host=None)
+
+    session.execute_async = execute  # type: ignore[method-assign]
+    reader = Reader(session, TABLE, SETTINGS)
+    reader._row_bytes = 1.0
+    for _ in range(2):
+        assert [key for key, _ in reader.range(KEYS[0], (None, None), ConsistencyLevel.ONE)] == [KEYS[0]]
+    assert asked == [500, 250, 125, 62, 62]
 
 
 def test_partition_keys_that_compare_equal_are_never_in_one_statement() -> None:

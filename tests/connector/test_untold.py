@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cassandra.metadata import SimpleStrategy
 
 from helenus_connector import version
 from helenus_connector.config import ConnectorSettings
@@ -54,7 +55,7 @@ class Staged:
         self.appended: list[tuple[str, bytes | None, bytes | None, dict[str, bytes]]] = []
         self.codec = KeyCodec(of)
         host = SimpleNamespace(host_id=NODE, datacenter="dc", is_up=True)
-        keyspace = SimpleNamespace(replication_strategy=SimpleNamespace(replication_factor=1))
+        keyspace = SimpleNamespace(replication_strategy=SimpleStrategy({"replication_factor": "1"}))
         metadata = SimpleNamespace(all_hosts=lambda: [host], keyspaces={"ks": keyspace})
         session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
         log: Any = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
