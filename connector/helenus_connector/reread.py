@@ -91,7 +91,8 @@ class Reader:
     `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and single
-    keys, or those whose replicas are away, are left out. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
+    keys, or those whose replicas are away, are left out. `is_current` says that the table is known to be as it is here:
+    what is refused, is for its key.
     """
 
     def __init__(self, session: Any, table: Table, settings: ConnectorSettings) -> None:

@@ -41,6 +41,7 @@ from helenus_sinks.pulsar_wire import FRAME_MAX, key_schema_of, schema_of
 from helenus_sinks.pulsar_writer import FRAME_BYTES, RECORD_BYTES, Record, Writer
 
 _ANSWER_TIMEOUT = 30.0
+_PASSING_S = 5.0
 _ROOM_TIMEOUT = 60.0
 _ROOM_BYTES = 32 * 1024 * 1024
 _ROOM_RECORDS = 50_000
@@ -401,9 +402,11 @@ class _Session:
     def answer(self, question: Callable[[Client], Coroutine[Any, Any, T]], late: Callable[[], bool]) -> T:
         """What a coroutine made by `question(client)` gives, unless it gets late. Raises HelenusError.
 
-        A topic that is just given to another broker is looked up again: it may take that one a while.
+        A topic that is just given to another broker is looked up again: it may take that one a while. Other answers
+        that may pass, such as one of a broker that loses what it was about to use, are soon told.
         """
         refusal = None
+        soon = time.monotonic() + _PASSING_S
         asked = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
         while not late():
             try:
@@ -411,7 +414,8 @@ class _Session:
             except concurrent.futures.TimeoutError:
                 continue
             except Answered as error:
-                if error.code != NOT_READY:
+                may_pass = error.kind is Kind.BROKER_UNREACHABLE
+                if not may_pass or (error.code != NOT_READY and time.monotonic() > soon):
                     raise
                 refusal = error
                 time.sleep(_SLICE)

@@ -237,11 +237,14 @@ def test_refusals_that_may_pass_do_not_make_a_storm(brokers: list[Broker], log: 
     assert len(broker.stored) == 1
 
 
-def test_a_topic_that_goes_to_another_broker_is_asked_for_again(brokers: list[Broker], log: PulsarLog) -> None:
+@pytest.mark.parametrize("code", [0, 6])
+def test_a_topic_that_goes_to_another_broker_is_asked_for_again(
+    brokers: list[Broker], log: PulsarLog, code: int
+) -> None:
     broker = brokers[0]
 
     def refuse(asked: Any) -> list[bytes]:
-        return [command("error", request_id=asked.request_id, error=6, message="redo the lookup")]
+        return [command("error", request_id=asked.request_id, error=code, message="redo the lookup")]
 
     def answer(asked: Any) -> list[bytes]:
         if len(broker.said("partitioned_metadata")) < 3:
