@@ -290,7 +290,7 @@ class Reader:
                         raise refusal from None
                     yield query, refusal
                 else:
-                    if "Guardrail" in str(error):  # such as partition_keys_in_select
+                    if "Guardrail" in str(error) and "in_select" in str(error):  # by partition keys, or by all of them
                         self.group_size = min(self.group_size, (len(query.keys) + 1) // 2)
                     split += self._halves(query)
                 continue
@@ -317,7 +317,7 @@ class Reader:
                 self._slow_down()
                 answer = self._insist(query, consistency, error, max(1, rows // 8), state)
             except InvalidRequest as error:
-                if "Guardrail" in str(error) and rows > 1:  # such as page_size
+                if "Guardrail page_size" in str(error) and rows > 1:
                     self._page = rows // 2
                     continue
                 of_all = query.keys == [()]

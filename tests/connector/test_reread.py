@@ -117,6 +117,19 @@ def test_what_a_guardrail_allows_is_learned() -> None:
     assert session.asked == [16] * 6 + [4]
 
 
+def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
+    """Where ALL is not allowed, keys wait for their proof; others are read as ever."""
+    told = "Guardrail read_consistency_levels violated: Provided values [ALL] are not allowed"
+    session = Session(lambda keys: InvalidRequest(told))
+    reader = Reader(session, TABLE, SETTINGS)
+    reader._row_bytes = 1.0
+    with pytest.raises(SchemaChanged):
+        list(reader.rows(KEYS, ConsistencyLevel.ALL))
+    with pytest.raises(SchemaChanged):
+        list(reader.range(KEYS[0], (None, None), ConsistencyLevel.ALL))
+    assert (reader.group_size, reader._page) == (64, 500)
+
+
 def test_replicas_that_are_away_hold_up_no_other_proof() -> None:
     """What is read for a proof alone goes on without them; else the batch is done again."""
     away = Unavailable("all of these", consistency=5, required_replicas=3, alive_replicas=2)
