@@ -182,19 +182,13 @@ def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> N
         tmp_path / "u.properties",
         {**given, "name": "u", "output.format": "key-value-json", "events.topic": "events-another"},
     )
-    assert "a dead letter of events-" in failed(worker, dead_letter_of_another)
+    assert replayed(worker, dead_letter_of_another) == 0, "they are of other events"
 
 
 def replayed(*files: Path) -> int:
     told = run("replay", *files)
     assert told.returncode == 0, told.stderr
     return int(re.search(r": (\d+) events replayed from dlq-", told.stdout)[1])  # type: ignore[index]
-
-
-def failed(*files: Path) -> str:
-    told = run("replay", *files)
-    assert told.returncode == 1
-    return told.stderr
 
 
 def run(*arguments: object) -> Any:
