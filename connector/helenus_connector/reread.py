@@ -118,7 +118,8 @@ class Reader:
     def rows(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | None]]:
         """Each of these keys once with its row, None if it has none, in the order of the answers.
 
-        Raises HelenusError CASSANDRA_READ after retries, and SchemaChanged; both may come when some keys are answered.
+        Raises HelenusError CASSANDRA_READ after retries, CASSANDRA_AUTH where keys are masked, and SchemaChanged: all
+        may come when some keys are answered.
         """
         same, width = self._codec.same, self._key_width
         for query, page in self._run(self._queries(keys), consistency):

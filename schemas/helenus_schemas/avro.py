@@ -137,7 +137,8 @@ def _in_full(schema: Schema, namespace: str) -> Schema:
     found = dict(schema)
     if isinstance(name := schema.get("name"), str):
         within, _, short = name.rpartition(".")
-        namespace = within or found.pop("namespace", namespace)
+        own = found.pop("namespace", namespace)  # which counts for nothing where the name has one
+        namespace = within or own
         found["name"] = f"{namespace}.{short}" if namespace else short
     for part in ("type", "items", "values"):
         if part in found and not (part == "type" and found[part] in _COMPLEX):
