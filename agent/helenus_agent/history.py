@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from helenus_agent import durable
 from helenus_agent.tables import Stamp
+from helenus_schemas import durable
 from helenus_schemas.cql import CqlType
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Column, Table

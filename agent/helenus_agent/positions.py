@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helenus_agent import durable
+from helenus_schemas import durable
 from helenus_schemas.errors import HelenusError, Kind
 
 _FILE = "positions.json"

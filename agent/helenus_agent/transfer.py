@@ -16,8 +16,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from helenus_agent.durable import sync
 from helenus_agent.segment import index_path
+from helenus_schemas.durable import sync
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.failpoints import reach
 

@@ -19,9 +19,10 @@ from cassandra import ConsistencyLevel
 
 from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.proof import Awaited, level, packed, proven, unpacked
 from helenus_connector.ranges import Bounds
 from helenus_connector.reread import Image, routing_key
-from helenus_connector.settle import Awaited, Name, Pending, level, packed, proven, unpacked
+from helenus_connector.settle import Name, Pending
 from helenus_schemas.change import Bound, Change, Scope, decode, gist, matched, unframed
 from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.errors import HelenusError, Kind

@@ -1,80 +1,23 @@
-"""When a read is proven, and the keys that wait until one is.
-
-The commit log is written before the memtable, and a read may miss the one replica that has the write. So an image is
-*proven* for a Change only if enough current replicas had reported it before the read began that every read of that
-level must meet one of them, and the row shows the Change or the read began long enough after the report. Until then the
-key is pending: it is read again after a while, and published again if its image changed.
-"""
+"""The keys that wait for a proven read: each is read again after a while, and published again if its image changed."""
 
 from __future__ import annotations
 
 import math
 import pickle
-import struct
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from cassandra import ConsistencyLevel
-
+from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, unknown, unpacked
 from helenus_connector.ranges import Bounds
 from helenus_schemas.change import Scope
 
 MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
-_AWAITED = struct.Struct(">16sqd")
-_NO_TIME = -(2**63)
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
-
-
-def block_for(consistency: int, rf: int) -> int:
-    """How many replicas a read of this level waits for, of the `rf` in its data centre."""
-    if consistency in (ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_QUORUM):
-        return rf // 2 + 1
-    return rf if consistency == ConsistencyLevel.ALL else 1
-
-
-def level(consistency: int, nodes: int, rf: int) -> int:
-    """The lowest level, not below `consistency`, at which a read is proven once `nodes` replicas reported."""
-    return consistency if nodes + block_for(consistency, rf) > rf else ConsistencyLevel.ALL
-
-
-def proven(nodes: int, seen: float, consistency: int, rf: int, read_at: float, shows: bool, min_age_s: float) -> bool:
-    """Whether a read that began at `read_at` proves the image for a Change that so many `nodes` reported, the last of
-    them `seen` at that time, s. `shows` says that the row has a cell with the very write time of the Change: a node
-    shows all of a mutation's part in a row at once. A newer cell shows nothing, it is another write's.
-    """
-    meets = consistency == ConsistencyLevel.ALL or nodes + block_for(consistency, rf) > rf
-    return meets and (shows or read_at - seen >= min_age_s)
-
-
-class Awaited(NamedTuple):
-    """A Change whose read is not proven: write time in µs, when its last report was seen, s."""
-
-    write_time: int | None
-    seen: float
-
-
-def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
-    """Changes by their ids in the cache, as a pending key holds them."""
-    return b"".join(
-        _AWAITED.pack(change, _NO_TIME if time is None else time, seen) for change, (time, seen) in awaited.items()
-    )
-
-
-def unpacked(data: bytes) -> dict[bytes, Awaited]:
-    """What `packed` made bytes of."""
-    found = _AWAITED.iter_unpack(data)
-    return {change: Awaited(None if time == _NO_TIME else time, seen) for change, time, seen in found}
-
-
-def _unknown(now: float) -> bytes:
-    """Stands for Changes that are not known one by one: to be read at level ALL, and not too early."""
-    return packed({bytes(16): Awaited(None, now)})
 
 
 Name = tuple[str, int, bytes, "Bounds | None"]
@@ -259,8 +202,8 @@ class PendingKeys:
                 held.since = min(held.since, pending.since)
                 held.scope = max(held.scope, pending.scope)
                 continue
-            if len(pending.awaited) > _MOST_AWAITED * _AWAITED.size:
-                pending.awaited = _unknown(now)
+            if len(pending.awaited) > _MOST_AWAITED * AWAITED_BYTES:
+                pending.awaited = unknown(now)
             keys[pending.within] = pending
             wait = self._timeout.get(pending.topic, 0.0) * 2 ** min(pending.attempts, _MOST_DOUBLED)
             due = now + min(wait, MAX_BACKOFF_S)
@@ -313,8 +256,8 @@ class PendingKeys:
         """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published."""
         self._ended, kept = _saved(self._file)
         kept += _names(_keys_file(self._file))
-        unknown = _unknown(now)
-        found = [Pending(topic, p, key, scope, unknown, bounds=bounds) for (topic, p, key, bounds), scope in kept]
+        waits = unknown(now)
+        found = [Pending(topic, p, key, scope, waits, bounds=bounds) for (topic, p, key, bounds), scope in kept]
         self.apply([], found, now)
 
 
@@ -325,7 +268,7 @@ def ended(file: Path) -> Callable[[str], float | None]:
 
 
 def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
-    return packed(awaited) if len(awaited) <= _MOST_AWAITED else _unknown(now)
+    return packed(awaited) if len(awaited) <= _MOST_AWAITED else unknown(now)
 
 
 def _keys_file(file: Path) -> Path:

@@ -15,8 +15,9 @@ from connector.test_untold import Reader as Untold
 
 from helenus_connector import version
 from helenus_connector.gate import Event
+from helenus_connector.proof import Awaited, packed
 from helenus_connector.reread import Image, KeyRefused, SchemaChanged
-from helenus_connector.settle import Awaited, Pending, packed
+from helenus_connector.settle import Pending
 from helenus_schemas.change import Change, Scope, encode
 from helenus_schemas.cql import CqlType, parse
 from helenus_schemas.errors import Action, HelenusError, Kind

@@ -15,8 +15,9 @@ from cassandra.metadata import NetworkTopologyStrategy, ReplicationStrategy, Sim
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event, Gate, Replicas
+from helenus_connector.proof import Awaited, packed
 from helenus_connector.reread import Image
-from helenus_connector.settle import Awaited, Pending, packed
+from helenus_connector.settle import Pending
 from helenus_schemas.change import Change, encode
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind

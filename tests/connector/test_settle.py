@@ -9,18 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector import settle
+from helenus_connector.proof import Awaited, block_for, level, packed, proven, unpacked
 from helenus_connector.reread import Image
-from helenus_connector.settle import (
-    Awaited,
-    Pending,
-    PendingKeys,
-    Told,
-    block_for,
-    level,
-    packed,
-    proven,
-    unpacked,
-)
+from helenus_connector.settle import Pending, PendingKeys, Told
 from helenus_schemas.change import Scope
 
 
