@@ -28,6 +28,8 @@ changes = st.builds(
     bounds,
     bounds,
     st.just(False),
+    longs,
+    st.none() | longs,
 )
 
 
