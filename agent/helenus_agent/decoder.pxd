@@ -9,7 +9,7 @@ cdef unsigned long long _TIMESTAMP_EPOCH, _DELETION_EPOCH
 cdef long long _NONE, _NEVER
 cdef int _ROW, _STATIC, _PARTITION, _RANGE
 cdef int _SCHEMA, _HIDDEN
-cdef long long _LIVE, _DELETES, _WRITES_ROW, _COUNTER
+cdef long long _LIVE, _DELETES, _WRITES_ROW, _GONE, _COUNTER
 cdef bytes _OF_RANGE
 cdef tuple _SCOPES
 cdef bytes _SIZES
@@ -60,8 +60,8 @@ cdef Py_ssize_t update(bytes d, Py_ssize_t p, Plan plan, list found, list notes)
 cdef tuple columns(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t start)
 
 @cython.locals(
-    newest=cython.longlong, live=cython.longlong, expires=cython.longlong, expired=cython.longlong,
-    effect=cython.longlong, written=cython.longlong, gone=cython.longlong, until=cython.longlong, time=cython.longlong,
+    newest=cython.longlong, first=cython.longlong, several=bint, expires=cython.longlong, expired=cython.longlong,
+    effect=cython.longlong, gone=cython.longlong, until=cython.longlong, time=cython.longlong,
     delta=cython.ulonglong, _=cython.ulonglong, code=Py_ssize_t, bit=cython.longlong, cells=cython.ulonglong, cell=int,
     size=Py_ssize_t, column=tuple,
 )

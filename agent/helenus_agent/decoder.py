@@ -97,6 +97,7 @@ _SCOPES = (b"\0", b"\2", b"\4", b"\6")
 _LIVE = int(Effect.LIVE)
 _DELETES = int(Effect.DELETES)
 _WRITES_ROW = int(Effect.ROW)
+_GONE = int(Effect.GONE)
 _COUNTER = int(Effect.COUNTER)
 _OF_RANGE = bytes((_DELETES << 1, 0))
 
@@ -411,7 +412,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
                     partition,
                     prefix + bytes(len(plan.clustering)),
                     _PARTITION,
-                    tail(newest, _NEVER, _DELETES | _WRITES_ROW, _NEVER),
+                    tail(newest, _NEVER, _GONE, _NEVER),
                 )
             )
     if flags & 8:
@@ -499,22 +500,23 @@ def row(
     """Walk a row behind its clustering; returns its newest timestamp, earliest expiry, effect, latest expiry
     and the offset behind it.
 
-    A cell is only called live if none of the row is newer: a read that shows the newest timestamp shows the row.
+    Deletions of whole columns aside, which INSERT writes a µs earlier, a row whose cells have several timestamps has no
+    effect to tell: the event has one.
     """
     newest = _NONE
-    live = _NONE
+    first = _NONE
+    several = False
     expires = _NEVER
     expired = 0
     effect = 0
-    written = _NONE  # the row's own time, which its cells share
     gone = _NEVER
     if flags & 4:
         delta = d[p]
         p += 1
         if delta > 127:
             delta, p = vint(d, p - 1)
-        newest = written = live = wrapped(low + delta)
-        effect = _WRITES_ROW
+        newest = first = wrapped(low + delta)
+        effect = _WRITES_ROW | _LIVE
         if flags & 8:
             p += _SIZES[d[p]]
             delta, p = vint(d, p)
@@ -522,7 +524,10 @@ def row(
         expired = gone
     if flags & 16:
         time, p = deletion(d, p, low)
-        effect |= _WRITES_ROW | _DELETES
+        effect |= _GONE
+        if first == _NONE:
+            first = time
+        several = time != first
         if time > newest:
             newest = time
     if not flags & 32:
@@ -546,10 +551,13 @@ def row(
             cells -= 1
             cell = d[p]
             p += 1
-            time = written
             if not cell & 8:
                 delta, p = vint(d, p)
                 time = wrapped(low + delta)
+                if first == _NONE:
+                    first = time
+                elif time != first:
+                    several = True
                 if time > newest:
                     newest = time
             until = gone if cell & 16 else _NEVER
@@ -563,8 +571,7 @@ def row(
             if cell & 1:
                 effect |= _DELETES
             else:
-                if time > live:
-                    live = time
+                effect |= _LIVE
                 if until > expired:
                     expired = until
             if code == _COMPLEX:
@@ -583,8 +590,8 @@ def row(
                 if size > 127:
                     size, p = length(d, p - 1)
                 p += size
-    if live != _NONE and live == newest:
-        effect |= _LIVE
+    if several:
+        effect = 0
     return newest, expires, effect, expired if expired else _NEVER, p
 
 

@@ -36,7 +36,8 @@ class Bound:
 
 
 class Effect(enum.IntFlag):
-    """What a Change does to its row, so that a read can be held against it. 0: the agent does not say.
+    """What a Change does to its row, so that a read can be held against it. 0: the agent does not say, as where the
+    cells of a row have several write times.
 
     Its other bits, from `FIRST_COLUMN` on, are those of the columns it writes or deletes: `column_bit`. Several columns
     may share a bit.
@@ -45,20 +46,22 @@ class Effect(enum.IntFlag):
     LIVE = 1
     """It leaves a live cell, or the row itself, with the Change's write time."""
     DELETES = 2
-    """It deletes: a cell, all that a column of many cells holds, the row, or the partition."""
+    """It deletes cells, or all that a column of many cells holds; of a RANGE, its rows."""
     ROW = 4
-    """The row itself is written, by INSERT, or deleted."""
-    COUNTER = 8
+    """It writes the row itself, as INSERT does."""
+    GONE = 8
+    """It deletes the row, or the partition."""
+    COUNTER = 16
     """It adds to counters, whose write times CQL does not tell."""
 
 
-FIRST_COLUMN = 4
-_COLUMN_BITS = 27
+FIRST_COLUMN = 5
+COLUMN_BITS = 26
 
 
 def column_bit(name: str) -> int:
-    """The bit of a column in an effect: one of 27, so that an effect takes five bytes at most."""
-    return 1 << FIRST_COLUMN + crc32(name.encode()) % _COLUMN_BITS
+    """The bit of a column in an effect: one of 26, so that an effect takes five bytes at most."""
+    return 1 << FIRST_COLUMN + crc32(name.encode()) % COLUMN_BITS
 
 
 class Change(NamedTuple):

@@ -42,28 +42,29 @@ def row_times(row: Row) -> tuple[int | None, int | None]:
 def effect(table: Table, row: Row) -> tuple[int, int | None]:
     """What a row does, and when the last of its cells expires."""
     types = {c.name: c.type.name for c in (*table.values, *table.dropped.values())}
-    newest, _ = row_times(row)
     found = 0
-    live: list[tuple[int | None, int | None]] = []  # time, expiry
+    times: set[int | None] = set()
+    live: list[int | None] = []  # expiries
     if row.time is not None:
-        found |= Effect.ROW
-        live.append((row.time, row.expires and row.expires[1]))
+        found |= Effect.ROW | Effect.LIVE
+        times.add(row.time)
+        live.append(row.expires and row.expires[1])
     if row.deletion is not None:
-        found |= Effect.ROW | Effect.DELETES
+        found |= Effect.GONE
+        times.add(row.deletion[0])
     for name, column in row.columns.items():
         found |= column_bit(name) | (Effect.COUNTER if types[name] == "counter" else 0)
         if isinstance(column, Complex) and column.deletion is not None and column.deletion[0] != LIVE[0]:
             found |= Effect.DELETES
         for cell in column.cells if isinstance(column, Complex) else [column]:
+            times.add(row.time if cell.time is None else cell.time)
             if cell.deleted_at is not None:
                 found |= Effect.DELETES
                 continue
+            found |= Effect.LIVE
             expires = row.expires if cell.row_ttl else cell.expires
-            live.append((row.time if cell.time is None else cell.time, expires and expires[1]))
-    if newest is not None and any(time == newest for time, _ in live):
-        found |= Effect.LIVE
-    expiries = [expires for _, expires in live]
-    return int(found), max((e for e in expiries if e is not None), default=None) if None not in expiries else None
+            live.append(expires and expires[1])
+    return int(found) if len(times) < 2 else 0, None if None in live else max((e or 0 for e in live), default=None)
 
 
 def known(time: int) -> int | None:
@@ -102,7 +103,7 @@ def events(updates: Sequence[Update], node: str, segment: int, position: int) ->
         if update.deletion is not None:
             time = update.deletion[0]
             key = codec.encode([*partition, *nothing])
-            gone = int(Effect.ROW | Effect.DELETES)
+            gone = int(Effect.GONE)
             found.append((table.full_name, update.key, key, Scope.PARTITION, known(time), None, None, None, gone, None))
         if update.static is not None:
             key = codec.encode([*partition, *nothing])
