@@ -57,7 +57,7 @@ def effect(table: Table, row: Row) -> tuple[int, int | None]:
         if isinstance(column, Complex) and column.deletion is not None and column.deletion[0] != LIVE[0]:
             found |= Effect.DELETES
         for cell in column.cells if isinstance(column, Complex) else [column]:
-            times.add(row.time if cell.time is None else cell.time)
+            times |= {row.time if cell.time is None else cell.time} - {None}
             if cell.deleted_at is not None:
                 found |= Effect.DELETES
                 continue
