@@ -18,9 +18,10 @@ from typing import Any
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work, asks_for, written_at
+from helenus_connector.gate import Admitted, Event, Gate, Work, asks_for, written_at
 from helenus_connector.proof import packed
 from helenus_connector.registry import Registry
+from helenus_connector.replicas import Replicas
 from helenus_connector.reread import Image, KeyRefused, SchemaChanged
 from helenus_connector.settle import Pending, Place, Told
 from helenus_connector.shape import Record

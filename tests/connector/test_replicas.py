@@ -14,8 +14,9 @@ from cassandra import ConsistencyLevel
 from cassandra.metadata import NetworkTopologyStrategy, ReplicationStrategy, SimpleStrategy
 
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Event, Gate, Replicas
+from helenus_connector.gate import Event, Gate
 from helenus_connector.proof import Awaited, packed
+from helenus_connector.replicas import Replicas
 from helenus_connector.reread import Image
 from helenus_connector.settle import Pending
 from helenus_schemas.change import Change, encode
