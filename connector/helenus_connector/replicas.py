@@ -11,18 +11,28 @@ from helenus_schemas.errors import HelenusError, Kind
 class Replicas:
     """Who holds the rows of a keyspace where they are read, as the driver knows it now.
 
-    That is in one data centre, but for level QUORUM in all of them. Raises HelenusError CONFIG if it is not said which.
+    That is in one data centre, but for level QUORUM in all of them. Raises HelenusError CONFIG as `check`.
     """
 
     def __init__(self, session: Any, settings: ConnectorSettings) -> None:
         self._metadata = session.cluster.metadata
         self._keyspace = settings.keyspace
+        self._name = settings.name
         self._everywhere = settings.query_consistency == "QUORUM"
-        known = {h.datacenter for h in self._metadata.all_hosts()}
-        self._dc = settings.cassandra_local_dc or next(iter(known), None)
-        if not settings.cassandra_local_dc and len(known) > 1:
+        self._said = settings.cassandra_local_dc
+        self._dc = self._said or next((h.datacenter for h in self._metadata.all_hosts()), None)
+        self.check()
+
+    def check(self) -> None:
+        """Raise HelenusError CONFIG if there are several data centres and it is not said which to read. One may join at
+        any time, and has no rows until it is rebuilt.
+        """
+        if self._said:
+            return
+        known = {self._dc, *(h.datacenter for h in self._metadata.all_hosts())} - {None}
+        if len(known) > 1:
             what = f"cassandra.local.dc: say which to read of {', '.join(sorted(map(str, known)))}"
-            raise HelenusError(Kind.CONFIG, what, settings.name)
+            raise HelenusError(Kind.CONFIG, what, self._name)
 
     def nodes(self, partition_key: bytes | None) -> set[str]:
         """Host ids of the nodes that hold a partition, by its key as it is hashed; of all nodes if it is None.
