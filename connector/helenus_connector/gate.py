@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 from cassandra import ConsistencyLevel
@@ -21,6 +21,7 @@ from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, chan
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.proof import Awaited, level, packed, proven, unpacked
 from helenus_connector.ranges import Bounds
+from helenus_connector.replicas import Replicas
 from helenus_connector.reread import Image, routing_key
 from helenus_connector.settle import Name, Pending
 from helenus_schemas.change import Bound, Change, Scope, decode, gist, matched, unframed
@@ -100,54 +101,6 @@ class Admitted:
     waiting: dict[Name, Pending] = field(default_factory=dict)
     awaited: dict[Name, dict[bytes, Awaited]] = field(default_factory=dict)
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
-
-
-class Replicas:
-    """Who holds the rows of a keyspace where they are read, as the driver knows it now.
-
-    That is in one data centre, but for level QUORUM in all of them. Raises HelenusError CONFIG if it is not said which.
-    """
-
-    def __init__(self, session: Any, settings: ConnectorSettings) -> None:
-        self._metadata = session.cluster.metadata
-        self._keyspace = settings.keyspace
-        self._everywhere = settings.query_consistency == "QUORUM"
-        known = {h.datacenter for h in self._metadata.all_hosts()}
-        self._dc = settings.cassandra_local_dc or next(iter(known), None)
-        if not settings.cassandra_local_dc and len(known) > 1:
-            what = f"cassandra.local.dc: say which to read of {', '.join(sorted(map(str, known)))}"
-            raise HelenusError(Kind.CONFIG, what, settings.name)
-
-    def nodes(self, partition_key: bytes | None) -> set[str]:
-        """Host ids of the nodes that hold a partition, by its key as it is hashed; of all nodes if it is None.
-
-        While nodes come and go, one that is none of them may have logged a write too: a read does not meet it.
-        """
-        hosts = self._metadata.all_hosts()
-        if partition_key is not None:
-            hosts = self._metadata.get_replicas(self._keyspace, partition_key)
-        return {str(h.host_id) for h in hosts if self._everywhere or h.datacenter == self._dc}
-
-    def some(self) -> bool:
-        """Whether a partition is held by some of the nodes, not by all."""
-        return len(self.nodes(None)) > self.factor()
-
-    def alone(self) -> bool:
-        """Whether no node holds rows but those that are read: one that reported and is gone was one of them."""
-        return self._everywhere or all(h.datacenter == self._dc for h in self._metadata.all_hosts())
-
-    def factor(self) -> int:
-        """The replication factor, with replicas that are transient. Where it is not known, or the strategy is another
-        than Cassandra's two, all nodes: then what is proven is so by any.
-        """
-        keyspace = self._metadata.keyspaces.get(self._keyspace)
-        strategy = keyspace.replication_strategy if keyspace else None
-        if by_dc := getattr(strategy, "dc_replication_factors_info", None):
-            factors = {dc: int(factor.all_replicas) for dc, factor in by_dc.items()}
-            return sum(factors.values()) if self._everywhere else factors.get(self._dc) or max(factors.values())
-        if factor := getattr(strategy, "replication_factor_info", None):
-            return int(factor.all_replicas)
-        return max(1, len(self.nodes(None)))
 
 
 class Gate:

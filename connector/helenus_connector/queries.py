@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,22 @@ from helenus_connector import metrics
 from helenus_connector.batches import Batches
 from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors
+from helenus_connector.fences import fence
 from helenus_connector.plan import Plan
 from helenus_connector.states import Task
 from helenus_schemas.errors import HelenusError, Kind, told_in
 
 _log = structlog.get_logger(__name__)
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_ENDING_S = 5.0
+"""Spark gives a Python worker that it kills 2 s. On other hosts there may be no fence to see it end by."""
 
 
 class Query:
-    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own."""
+    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
+
+    Raises HelenusError(STATE) if what is kept beside its checkpoint can't be read.
+    """
 
     def __init__(self, worker: WorkerSettings, connectors: Connectors, group: str, directory: Path) -> None:
         self._worker = worker
@@ -32,10 +39,12 @@ class Query:
         self._group = group
         self._directory = directory
         self._held = connectors.held(group)
+        self._pending = connectors.pending(group)
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._plan: Plan | None = None
         self._slots = 1
+        self._start = 0
         self._batches: Batches | None = None
         self._trouble: str | None = None
         self.failure: Exception | None = None
@@ -72,6 +81,7 @@ class Query:
                 held,
                 epochs,
                 self._slots,
+                self._start,
             )
             if plan != self._plan:
                 plan.save()
@@ -94,7 +104,12 @@ class Query:
         failures = 0
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         while not self._stopping.is_set():
-            self._batches = batches = Batches(self.refresh, self._held)
+            start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
+            if start is None:
+                return
+            self._start = start
+            self._connectors.writes(self._group, ())
+            self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._pending)
             query = self._begin(spark, batches)
             _log.info("query.started", group=self._group)
             while query.isActive and not self._stopping.wait(0.1):
@@ -107,6 +122,8 @@ class Query:
             metrics.ERRORS.labels(error.kind.value).inc()
             failures = 1 if batches.done else failures + 1
             wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+            if not self._worker.spark.get("master", "local").startswith("local"):
+                wait = max(wait, _ENDING_S)
             self._trouble = str(error)
             _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
             self._stopping.wait(wait)
@@ -118,9 +135,21 @@ class Query:
             frame.writeStream.queryName(f"helenus-{self._group}")
             .option("checkpointLocation", str(plan.checkpoint))
             .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
-            .foreachBatch(batches.process)
+            .foreachBatch(partial(self._process, batches))
             .start()
         )
+
+    def _begin_batch(self) -> tuple[Plan, Mapping[str, Task]]:
+        """`refresh`, for a batch: from now on its tasks may write."""
+        with self._lock, self._connectors.lock:
+            plan, tasks = self.refresh()
+            self._connectors.writes(self._group, [task.settings.data for task in tasks.values()])
+            return plan, tasks
+
+    def _process(self, batches: Batches, frame: Any, batch_id: int) -> None:
+        batches.process(frame, batch_id)
+        # Of a batch that failed, tasks may still run: the fence before the next start tells when none does.
+        self._connectors.writes(self._group, ())
 
 
 def _cause(query: Any, batches: Batches) -> HelenusError:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
-import pickle
+import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
 
 from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, unknown, unpacked
 from helenus_connector.ranges import Bounds
-from helenus_schemas.change import Scope
+from helenus_schemas import durable
+from helenus_schemas.change import Bound, Scope
 
+_log = structlog.get_logger(__name__)
+_VERSION = 1
 MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
@@ -100,8 +107,16 @@ class Told:
         return key[: max(len(key) - self.clustering, len(key.rstrip(b"\0")))]
 
 
+class Ended(NamedTuple):
+    """When a run last read a topic, s since the epoch, and how many s from there the next one steps back."""
+
+    at: float
+    replay_s: float
+
+
 class PendingKeys:
-    """The keys of all connectors that wait for a proven read. Lives in the driver.
+    """The keys of a query's connectors that wait for a proven read. Lives in the driver, as long as the worker does.
+    Its methods may be called from any thread.
 
     A restart steps back `replay_s` from the last `save`; what waits longer is kept beside `file`. Both in s, by topic.
     """
@@ -110,28 +125,33 @@ class PendingKeys:
         self._timeout = timeout_s
         self._replay = replay_s
         self._file = file
+        self._lock = threading.RLock()
         self._keys: dict[Place, dict[Within, Pending]] = {}
         self._queues: dict[str, dict[float, list[Pending]]] = {}
-        self._ended: dict[str, float] = {}
+        self._ended: dict[str, Ended] = {}
+        self._saved: dict[str, Ended] = {}
         self._kept: int | None = None
         self._kept_at = 0.0
         self._is_old = True
 
     def use(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float]) -> None:
         """Go by other times. The keys of a topic that has none wait until it has again."""
-        self._timeout, self._replay = timeout_s, replay_s
+        with self._lock:
+            self._timeout, self._replay = timeout_s, replay_s
 
     def __len__(self) -> int:
         return sum(map(len, self._keys.values()))
 
     def counts(self, topic: str) -> tuple[int, int]:
         """Of one events topic: keys that wait, and events whose outcome is open."""
-        held = [keys for (of, _), keys in self._keys.items() if of == topic]
-        return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
+        with self._lock:
+            held = [keys for (of, _), keys in self._keys.items() if of == topic]
+            return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
 
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
-        return min((due for topic in self._timeout if (due := self._next_of(topic)) is not None), default=None)
+        with self._lock:
+            return min((due for topic in self._timeout if (due := self._next_of(topic)) is not None), default=None)
 
     def _next_of(self, topic: str) -> float | None:
         queue = self._queues.get(topic, {})
@@ -156,6 +176,10 @@ class PendingKeys:
         """At most so many keys to read again by now: what is due longest comes first. They stay until `apply` hears of
         them, and what it does not hear of is due again after its time.
         """
+        with self._lock:
+            return self._due(now, limit)
+
+    def _due(self, now: float, limit: int) -> list[Pending]:
         found: list[Pending] = []
         while len(found) < limit:
             queues = ((due, topic) for topic in self._timeout if (due := self._next_of(topic)) is not None)
@@ -183,7 +207,13 @@ class PendingKeys:
         """Take over what a batch says: due keys that are resolved, keys that wait, anew or again, and what was `told`:
         a key's image is what was published last, and not known any more if others' reads published it.
         """
-        for place, published in (told or {}).items():
+        with self._lock:
+            self._apply(resolved, found, now, told or {})
+
+    def _apply(
+        self, resolved: Iterable[Pending], found: Iterable[Pending], now: float, told: Mapping[Place, Told]
+    ) -> None:
+        for place, published in told.items():
             self._overtake(self._keys.get(place, {}), published)
         for pending in resolved:
             self._keys.get(pending.place, {}).pop(pending.within, None)
@@ -219,52 +249,121 @@ class PendingKeys:
             ):
                 p.image = None
 
-    def forget_images(self, topic: str) -> None:
-        """What was published last of a topic's keys is not known any more: a batch of it failed on the way."""
-        for (of, _), keys in self._keys.items():
-            for pending in keys.values() if of == topic else ():
-                pending.image = None
+    def forget_images(self, topic: str | None = None) -> None:
+        """What was published last of a topic's keys, or of all, is not known any more: a batch failed on the way."""
+        with self._lock:
+            for (of, _), keys in self._keys.items():
+                for pending in keys.values() if topic in (of, None) else ():
+                    pending.image = None
 
     def save(self, now: float, topics: Iterable[str]) -> None:
         """Keep what a restart would not step back to, and that these topics were read until now.
 
         There are no such keys as a rule: a read is proven within seconds. When there are, they may be very many: they
         are written when the set changed, once in a while, as each has half of `replay_s` until it must be there. Of
-        events that were old when they came, it must be at once.
+        events that were old when they came, it must be at once. When a topic was read is written once in a while too:
+        from an earlier time more is read again. Raises HelenusError(STATE).
         """
-        self._ended.update(dict.fromkeys(topics, now))
-        if self._is_old or not 0 <= now - self._kept_at < min(self._replay.values(), default=0.0) / 4:
-            kept = pickle.dumps(self._long(now))
-            if hash(kept) != self._kept:
-                _write(_keys_file(self._file), kept)
-            self._kept, self._kept_at, self._is_old = hash(kept), now, False
-        _write(self._file, pickle.dumps((self._ended, [])))
+        with self._lock:
+            self._ended.update({topic: Ended(now, self._replay.get(topic, 0.0)) for topic in topics})
+            often = min(self._replay.values(), default=0.0) / 4
+            # Where the next start steps back less than it would have by now, more keys are to be kept, and before that.
+            less = (
+                ended.replay_s < saved.replay_s for t, ended in self._ended.items() if (saved := self._saved.get(t))
+            )
+            self._is_old |= any(less)
+            if self._is_old or not 0 <= now - self._kept_at < often:
+                self._save_keys(now)
+            if any(self._is_late(topic, ended, often) for topic, ended in self._ended.items()):
+                self._save_ended()
 
-    def _long(self, now: float) -> dict[tuple[str, int, int], list[Within]]:
+    def _is_late(self, topic: str, ended: Ended, often: float) -> bool:
+        saved = self._saved.get(topic)
+        return saved is None or saved.replay_s != ended.replay_s or not 0 <= ended.at - saved.at < often
+
+    def _save_keys(self, now: float) -> None:
+        kept = json.dumps(self._long(now))
+        if hash(kept) != self._kept:
+            durable.make(self._file.parent)
+            text = durable.sealed(kept, _VERSION)
+            durable.write(_keys_file(self._file), text, "the pending keys", "pending.keys-after-write")
+        self._kept, self._kept_at, self._is_old = hash(kept), now, False
+
+    def _save_ended(self) -> None:
+        durable.make(self._file.parent)
+        durable.save(self._file, self._ended, _VERSION, "when topics were read", "pending.after-write")
+        self._saved = dict(self._ended)
+
+    def _long(self, now: float) -> list[list[Any]]:
         """The keys that wait for half of what a restart steps back, by place and scope."""
-        kept: dict[tuple[str, int, int], list[Within]] = {}
+        kept: list[list[Any]] = []
         for (topic, partition), keys in self._keys.items():
             long_ago = now - self._replay.get(topic, 0.0) / 2
-            by_scope: dict[int, list[Within]] = defaultdict(list)
-            for name, pending in keys.items():
+            by_scope: dict[int, list[Any]] = defaultdict(list)
+            for pending in keys.values():
                 if pending.since < long_ago:
-                    by_scope[pending.scope].append(name)
-            kept.update({(topic, partition, int(scope)): names for scope, names in by_scope.items()})
+                    by_scope[int(pending.scope)].append(_told_as(pending))
+            kept += [[topic, partition, scope, names] for scope, names in by_scope.items()]
         return kept
 
     def load(self, now: float) -> None:
-        """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published."""
-        self._ended, kept = _saved(self._file)
-        kept += _names(_keys_file(self._file))
+        """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published.
+
+        Of a file that is damaged, nothing is taken over: all topics are read again from their first event. Raises
+        HelenusError(STATE) for one that can't be read.
+        """
+        with self._lock:
+            try:
+                self._ended, kept = _ended(self._file), _names(_keys_file(self._file))
+            except durable.Damaged as error:
+                advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
+                _log.warning("pending.damaged", file=str(self._file), reason=str(error), advice=advice)
+                self._ended, kept = {"": Ended(0.0, 0.0)}, []
+                self._save_ended()  # before anything makes the other file whole again
+            self._saved = dict(self._ended)
+            waits = unknown(now)
+            found = [Pending(topic, p, key, scope, waits, bounds=bounds) for (topic, p, key, bounds), scope in kept]
+            self._apply([], found, now, {})
+
+    def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Pending]]:
+        """When these topics were last read, and their keys: for another query, which goes on with them."""
+        with self._lock:
+            ended = {topic: found for topic in topics if (found := self._ended.get(topic, self._ended.get("")))}
+            return ended, [p for (topic, _), keys in self._keys.items() if topic in topics for p in keys.values()]
+
+    def take(self, ended: Mapping[str, Ended], keys: Iterable[Pending], now: float) -> None:
+        """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
+        disk when this returns. Raises HelenusError(STATE).
+        """
         waits = unknown(now)
-        found = [Pending(topic, p, key, scope, waits, bounds=bounds) for (topic, p, key, bounds), scope in kept]
-        self.apply([], found, now)
+        with self._lock:
+            self._apply([], [replace(p, awaited=waits, image=None, attempts=0) for p in keys], now, {})
+            self._save_keys(now)
+            self._ended.update(ended)
+            self._save_ended()
+
+    def drop(self, topics: Collection[str], now: float) -> None:
+        """Another query goes on with these topics. Raises HelenusError(STATE)."""
+        with self._lock:
+            self._keys = {place: keys for place, keys in self._keys.items() if place[0] not in topics}
+            for topic in topics:
+                self._queues.pop(topic, None)
+                self._ended.pop(topic, None)
+            self._save_keys(now)
+            self._save_ended()
 
 
-def ended(file: Path) -> Callable[[str], float | None]:
-    """When earlier runs ended with a topic, as far as they could say: s since the epoch, by its name."""
-    found, _ = _saved(file)
-    return lambda topic: found.get(topic, found.get(""))
+def begins(file: Path, topic: str, replay_s: float, now: float) -> float:
+    """From when on a topic is to be read again when a run begins with it, s since the epoch: `replay_s` before the last
+    one ended, or more if that one went by more. Raises HelenusError(STATE).
+    """
+    try:
+        found = _ended(file)
+        _names(_keys_file(file))
+    except durable.Damaged:  # the driver has said so
+        return 0.0
+    ended = found.get(topic, found.get("", Ended(now, replay_s)))
+    return max(0.0, ended.at - max(ended.replay_s, replay_s))
 
 
 def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
@@ -275,24 +374,33 @@ def _keys_file(file: Path) -> Path:
     return file.with_suffix(".keys")
 
 
-def _write(file: Path, data: bytes) -> None:
-    new = file.with_name(file.name + ".new")
-    new.write_bytes(data)
-    new.replace(file)
-
-
-def _saved(file: Path) -> tuple[dict[str, float], list[tuple[Name, int]]]:
+def _ended(file: Path) -> dict[str, Ended]:
+    """When topics were read, by what a run kept: under "" those that it does not name. Raises Damaged."""
     try:
-        when, kept = pickle.loads(file.read_bytes())
+        return {topic: Ended(*ended) for topic, ended in durable.load(file, _VERSION).items()}
     except FileNotFoundError:
-        return {}, []
-    # An older version kept one time, for all topics; and the keys in the same file.
-    return ({"": when} if isinstance(when, float) else when), kept
+        return {}
 
 
-def _names(file: Path) -> Iterator[tuple[Name, int]]:
-    if file.exists():
-        for (topic, partition, scope), keys in pickle.loads(file.read_bytes()).items():
-            for key in keys:
-                name = (key, None) if isinstance(key, bytes) else key
-                yield (topic, partition, *name), scope
+def _names(file: Path) -> list[tuple[Name, int]]:
+    """The keys in a file, with their scopes. Raises Damaged."""
+    try:
+        kept = durable.load(file, _VERSION)
+    except FileNotFoundError:
+        return []
+    return [((topic, p, *_told_by(name)), scope) for topic, p, scope, names in kept for name in names]
+
+
+def _told_as(pending: Pending) -> Any:
+    """A key, and the bounds of a range, as JSON has them."""
+    if pending.bounds is None:
+        return pending.key.hex()
+    ends = [end and [end.inclusive, [value.hex() for value in end.values]] for end in pending.bounds]
+    return [pending.key.hex(), *ends]
+
+
+def _told_by(name: Any) -> tuple[bytes, Bounds | None]:
+    if isinstance(name, str):
+        return bytes.fromhex(name), None
+    start, end = (end and Bound(end[0], tuple(map(bytes.fromhex, end[1]))) for end in name[1:])
+    return bytes.fromhex(name[0]), (start, end)

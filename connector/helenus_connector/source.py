@@ -27,7 +27,7 @@ from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
-from helenus_connector.settle import ended
+from helenus_connector.settle import begins
 from helenus_connector.shares import Part, Parts, limited, shared_out
 from helenus_schemas import logs
 from helenus_schemas.errors import HelenusError, Kind
@@ -96,12 +96,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._away: str | None = None
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
-        # Topics may join long after the start, and what was pending in them is of the run before all the same.
-        self._ended = ended(self.plan.pending_file)
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the process that made them.
-        return {**self.__dict__, "_planner": None, "_ended": None}
+        return {**self.__dict__, "_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Of no topic: each joins with a batch, whose end says where it began. Spark keeps no batch's start."""
@@ -349,7 +347,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         broker, known = self._broker(), self._known()
 
         def since(topic: str) -> dict[str, int]:
-            then = int((self._ended(topic) or time.time()) * 1000) - self.plan.connectors[topic].settle_replay_ms
+            # Topics may join long after the start, and what was pending in them is of the run before all the same, or
+            # of another query.
+            replay_s = self.plan.connectors[topic].settle_replay_ms / 1000
+            then = int(begins(self.plan.pending_file, topic, replay_s, time.time()) * 1000)
             return broker.since({topic: known.get(topic, 0)}, then).get(topic, {})
 
         with ThreadPoolExecutor(_ASKED) as pool:

@@ -18,9 +18,10 @@ from typing import Any
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work, asks_for, written_at
+from helenus_connector.gate import Admitted, Event, Gate, Work, asks_for, written_at
 from helenus_connector.proof import packed
 from helenus_connector.registry import Registry
+from helenus_connector.replicas import Replicas
 from helenus_connector.reread import Image, KeyRefused, SchemaChanged
 from helenus_connector.settle import Pending, Place, Told
 from helenus_connector.shape import Record
@@ -82,7 +83,8 @@ class Stage:
         self.log = log
         self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json")
-        self._gate = Gate(settings, Replicas(session, settings), directory)
+        self._replicas = Replicas(session, settings)
+        self._gate = Gate(settings, self._replicas, directory)
         self._budget = Budget(directory / f"{settings.events}.budget", settings.query_max_rate)
         self._versions = Versions(settings, session, self._registry, self._budget)
         self._patience = 0.0
@@ -93,6 +95,7 @@ class Stage:
 
         Raises HelenusError; then nothing is marked, and the batch is to be done again or the connector stopped.
         """
+        self._replicas.check()
         self._versions.follow(self.log)
         self._now.reader.is_current = False
         admitted = self._gate.admit(events, due, self._now.codec, self._now.made_at)

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from helenus_connector.brokers import data_log
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.directory import use
+from helenus_connector.fences import enter
 from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
@@ -83,13 +84,14 @@ def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.Rec
                     about.epoch = note.epoch
                     about.error = about.error or note.error
                     lost[note.topic] = lost.get(note.topic, 0) + note.lost
-        for topic, about in done.items():
-            settings = plan.connectors.get(topic)
-            if settings is not None and about.error is None:
-                again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
-                _run(plan, settings, events[topic], again, first, about)
-                if about.outcome is not None:
-                    about.outcome.lost = lost[topic]
+        with enter(plan.checkpoint, plan.start):
+            for topic, about in done.items():
+                settings = plan.connectors.get(topic)
+                if settings is not None and about.error is None:
+                    again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
+                    _run(plan, settings, events[topic], again, first, about)
+                    if about.outcome is not None:
+                        about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
         yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
         spare(("stages", len(_stages)))
@@ -157,6 +159,7 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
             session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
             _sessions[settings.server] = session
         if stage is not None:
+            del _stages[name]  # if no other can be made, it is not to be closed again
             stage.close()
         stage = Stage(settings, session, log, directory)
         _stages[name] = epoch, stage

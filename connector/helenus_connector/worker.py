@@ -18,6 +18,8 @@ from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.directory import make, remove
 from helenus_connector.events import Range
+from helenus_connector.fences import fence_all, owned
+from helenus_connector.positions import Offsets
 from helenus_connector.queries import Query
 from helenus_connector.rest import serve
 from helenus_connector.states import Connector
@@ -80,6 +82,10 @@ class Worker:
         """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: nobody can mend it
         but who starts the worker again. Raises ConfigError for a configuration that cannot work.
         """
+        with owned(self.worker.checkpoint_dir.absolute(), lambda: self._may_wait() and not self._stopping.is_set()):
+            self._run()
+
+    def _run(self) -> None:
         self.connectors.load(self._files)
         directory = make()
         server = None
@@ -87,15 +93,13 @@ class Worker:
         session: Future[Any] | None = None
         try:
             server = serve(self.worker, self.connectors, self.ready, self.health)
-            from helenus_connector.spark import session as spark_session
-
             while not self._stopping.is_set():
                 if looking is None or looking.done():
                     if looking is not None:
                         looking.result()
                         self._end_if_all_failed()
                         # Spark takes seconds to load: it begins when there is something to run.
-                        session = session or _beside(lambda: spark_session(self.worker, directory))
+                        session = session or _beside(lambda: self._session(directory))
                     looking = _beside(lambda: self._look(directory))
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
@@ -118,6 +122,12 @@ class Worker:
                 server.shutdown()
             remove(directory)
 
+    def _session(self, directory: Path) -> Any:
+        from helenus_connector.spark import session
+
+        fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
+        return session(self.worker, directory)
+
     @staticmethod
     def _prepared(spark: Any) -> Any:
         from helenus_connector.source import EventsSource
@@ -132,7 +142,12 @@ class Worker:
             self._made_at = now
             self._make_topics()
         for group in self._groups() - self._queries.keys():
-            self._queries[group] = query = Query(self.worker, self.connectors, group, directory)
+            try:
+                query = Query(self.worker, self.connectors, group, directory)
+            except HelenusError as error:
+                self.connectors.failed(group, error)
+                continue
+            self._queries[group] = query
             query.start(self._spark)
         for group, query in self._queries.items():
             if query.failure is not None and not self._stopping.is_set():
@@ -213,7 +228,7 @@ class Worker:
         return any(c.wanted == "RUNNING" for c in self.connectors.all().values())
 
     def _groups(self) -> set[str]:
-        return {c.settings.query_group for c in self.connectors.all().values() if c.looked}
+        return {c.settings.query_group for c in self.connectors.all().values() if c.looked and not c.error}
 
     def _make_topics(self) -> None:
         connectors = [c for c in self.connectors.all().values() if c.wanted == "RUNNING" and c.looked and not c.error]
@@ -237,13 +252,16 @@ class Worker:
 
     def _tell_lag(self) -> None:
         connectors = self.connectors.all().values()
-        where = {g: self.connectors.held(g).where() for g in {c.settings.query_group for c in connectors}}
+        where: dict[str, Offsets] = {}
+        for group in {c.settings.query_group for c in connectors}:
+            with contextlib.suppress(HelenusError):  # of files that can't be read: its connectors say so
+                where[group] = self.connectors.held(group).where()
         # Of one that failed before its tables were looked at: what was read in an earlier run falls behind too.
         tasks = [
             task
             for connector in connectors
             for task in list(connector.tasks.values())
-            if task.ready or (connector.error and task.settings.events in where[task.settings.query_group])
+            if task.ready or (connector.error and task.settings.events in where.get(task.settings.query_group, {}))
         ]
         try:
             latest = self._topics.latest([task.settings.events for task in tasks])

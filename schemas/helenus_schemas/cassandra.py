@@ -15,7 +15,6 @@ from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     LoadBalancingPolicy,
-    RoundRobinPolicy,
     TokenAwarePolicy,
 )
 from cassandra.query import named_tuple_factory
@@ -46,8 +45,9 @@ def connect(
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     where = f"{','.join(settings.cassandra_contact_points)} port {settings.cassandra_port}"
     if policy is None:
-        dc = settings.cassandra_local_dc
-        policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(dc) if dc else RoundRobinPolicy())
+        # Without a name, the data centre of the contact point that answers, from then on: one that joins later may have
+        # no rows yet.
+        policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.cassandra_local_dc or ""))
     profile = ExecutionProfile(
         load_balancing_policy=policy,
         consistency_level=ConsistencyLevel.LOCAL_ONE,

@@ -307,7 +307,7 @@ class CassandraSettings(Settings):
     cassandra_port: Annotated[int, Field(gt=0, lt=65536), About("Cassandra", "HIGH")] = 9042
     """Their port for CQL."""
     cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
-    """The data centre to speak with; by default all nodes are spoken with in turn."""
+    """The data centre to speak with; by default that of the first contact point that answers."""
     cassandra_username: Annotated[str | None, About("Cassandra", "HIGH")] = None
     """The role to log in as, where Cassandra asks for one."""
     cassandra_password: Annotated[SecretStr | None, About("Cassandra", "HIGH")] = None

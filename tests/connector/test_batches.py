@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
-from helenus_connector.settle import Pending, ended
+from helenus_connector.settle import Pending, PendingKeys, begins
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Task
 from helenus_connector.tasks import Done
@@ -52,7 +53,9 @@ class Query:
     def start(self) -> None:
         self.held = Held(self.directory / "default")
         (self.directory / "default").mkdir(exist_ok=True)
-        self.batches = Batches(self._planned, self.held)
+        self.pending = PendingKeys({}, {}, self._planned()[0].pending_file)
+        self.pending.load(0.0)
+        self.batches = Batches(self._planned, self._planned, self.held, self.pending)
 
     def _settings(self, table: str) -> ConnectorSettings:
         return ConnectorSettings.of({"name": table, "keyspace": "ks", "table": table, "output.format": "json"}, table)
@@ -223,5 +226,5 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     query.start()
     query.plan(2, a=30, b=30)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
-    told = ended(query._planned()[0].pending_file)
-    assert [told(topic) is None for topic in (A, B)] == [batch == 1] * 2
+    begin = [begins(query._planned()[0].pending_file, topic, 0.0, math.inf) for topic in (A, B)]
+    assert [at == math.inf for at in begin] == [batch == 1] * 2

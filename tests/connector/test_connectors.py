@@ -287,8 +287,8 @@ def test_what_is_held_is_kept_and_released(tmp_path: Path) -> None:
     held.release("unknown", ["0"])
     assert Held(tmp_path / "g").offsets() == {}
     assert held.epoch("t") == 0
-    held.move("t", {"1": 0})
-    assert (held.epoch("t"), held.offsets()) == (1, {"t": {"1": 0}})
+    held.move("t", {"0": 4, "1": 0})
+    assert (held.epoch("t"), held.offsets()) == (1, {"t": {"0": 4, "1": 0}})
     assert committed(tmp_path / "g") == {}
 
 

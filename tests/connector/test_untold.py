@@ -54,9 +54,9 @@ class Staged:
         self.live: dict[Key, Image] = {}
         self.appended: list[tuple[str, bytes | None, bytes | None, dict[str, bytes]]] = []
         self.codec = KeyCodec(of)
-        host = SimpleNamespace(host_id=NODE, datacenter="dc", is_up=True)
+        self.hosts: list[Any] = [SimpleNamespace(host_id=NODE, datacenter="dc", is_up=True)]
         keyspace = SimpleNamespace(replication_strategy=SimpleStrategy({"replication_factor": "1"}))
-        metadata = SimpleNamespace(all_hosts=lambda: [host], keyspaces={"ks": keyspace})
+        metadata = SimpleNamespace(all_hosts=lambda: self.hosts, keyspaces={"ks": keyspace})
         session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
         log: Any = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
         monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, of))
