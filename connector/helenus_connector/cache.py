@@ -22,6 +22,7 @@ import errno
 import hashlib
 import mmap
 import os
+import re
 import struct
 import time
 import uuid
@@ -30,6 +31,7 @@ from pathlib import Path
 
 from helenus_connector.directory import has_room, on_disk
 from helenus_connector.proof import Deletion
+from helenus_schemas.change import place
 
 PUBLISHED = 1
 """A record that shows the Change, or a later one of its key, is acknowledged."""
@@ -43,16 +45,13 @@ _NODES = 1024
 _BITS = 64
 _NODE = struct.Struct(">16sqq")
 _KINDS = 16
+_NO_KINDS = bytes(_KINDS)
 _SET = 8
 _SLOT = struct.Struct(">16sQII")
 _DELETION = struct.Struct(">16sqII")
 _TIMES = struct.Struct(">" + "24xI4x" * _SET)
 _SET_BYTES = _SET * _SLOT.size
 _HEAD = _KINDS + _NODES * _NODE.size
-
-
-Place = tuple[int, int]
-"""Where a node's log has a Change: segment and position."""
 
 
 @dataclass(slots=True)
@@ -73,6 +72,7 @@ class ChangeCache:
     """The cache of one events partition, in `path`; at most `capacity` entries, none older than `expire_s` seconds.
 
     A batch `begin`s, and what it says is in the file when it has called `save`: one search and one write a Change.
+    `last` is what each node, by its host id, reported last in it.
     """
 
     def __init__(self, path: Path, capacity: int, expire_s: float) -> None:
@@ -81,7 +81,7 @@ class ChangeCache:
         self._places: dict[bytes, int] = {}
         self._held: dict[bytes, Entry] = {}
         self._deletions: dict[bytes, Deletion] = {}
-        self.reported: dict[bytes, Place] = {}
+        self.last: dict[bytes, re.Match[bytes]] = {}
         size = _HEAD + self._sets * _SET * _SLOT.size
         file = _opened(path, size)
         try:
@@ -93,7 +93,7 @@ class ChangeCache:
         """Forget what was not saved: another process may have had the partition since."""
         self._held.clear()
         self._deletions.clear()
-        self.reported.clear()
+        self.last.clear()
 
     def look(self, change: bytes) -> Entry:
         """What is known of a Change; an empty Entry if nothing is."""
@@ -119,10 +119,19 @@ class ChangeCache:
         self._map[:_KINDS] = bytes(_KINDS)
         self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
 
-    def is_new(self, node: bytes, place: Place) -> bool:
-        """Whether a place in a node's log is behind all that it reported before this batch."""
+    def is_new(self, node: bytes, reported: tuple[int, int]) -> bool:
+        """Whether a segment and position in a node's log are behind all that it reported before this batch."""
         at = self._place(node)
-        return at >= 0 and place > _NODE.unpack_from(self._map, at)[1:]
+        return at >= 0 and reported > _NODE.unpack_from(self._map, at)[1:]
+
+    @property
+    def has_deletions(self) -> bool:
+        """Whether any was noted."""
+        return self._map[:_KINDS] != _NO_KINDS
+
+    def deletes(self, kind: int) -> bool:
+        """Whether any of this kind was noted."""
+        return bool(self._map[kind])
 
     def delete(self, kind: int, key: bytes, deletion: Deletion) -> None:
         """Note a deletion of a `kind`, 0 to 15, if it is newer than what is known of the key."""
@@ -155,13 +164,17 @@ class ChangeCache:
         self._held.clear()
         for name, deletion in self._deletions.items():
             at = self._slot(name)
-            _DELETION.pack_into(self._map, self._oldest(name) if at < 0 else at, name, deletion.time, now, deletion.columns)
+            _DELETION.pack_into(
+                self._map, self._oldest(name) if at < 0 else at, name, deletion.time, now, deletion.columns
+            )
         self._deletions.clear()
         # Last: what is not in the slots yet must not lie before it.
-        for node, place in self.reported.items():
-            if self.is_new(node, place):
-                _NODE.pack_into(self._map, at := self._place(node), self._map[at : at + 16], *place)
-        self.reported.clear()
+        for node, match in self.last.items():
+            last = place(match)
+            if self.is_new(node, last):
+                at = self._place(node)
+                _NODE.pack_into(self._map, at, self._map[at : at + 16], *last)
+        self.last.clear()
 
     def _oldest(self, name: bytes) -> int:
         start = self._start(name)

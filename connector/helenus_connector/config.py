@@ -193,8 +193,10 @@ class ConnectorSettings(CassandraSettings):
     """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
     """When a key whose image is not proven yet is read again."""
-    settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 1_000
-    """How old a change must be when it is read, to be proven where the row does not show its time."""
+    settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
+    """How long after its last report a change must be read to count as confirmed where the row neither shows it nor
+    explains why not: counters, range deletes, expired rows. Ten times that where the row contradicts it. Keep it far
+    above every write timeout."""
     settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
     """How far a start steps back in the events topic, so that nothing unproven is forgotten."""
     key_converter: Annotated[str, About("Records", "LOW")] = ""

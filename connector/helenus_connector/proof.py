@@ -2,8 +2,8 @@
 
 The commit log is written before the memtable, by as long as a memtable has no room, and a read may miss the one replica
 that has the write. So two things are asked of a read. It must meet a replica that reported the Change: of RF 3, two
-reported and LOCAL_QUORUM reads two. And the row must bear witness: it shows a cell of the Change, or shows why it can't.
-Time proves nothing but where a row can't bear witness, and then it is long: far longer than any write takes.
+reported and LOCAL_QUORUM reads two. And the row must bear witness: it shows a cell of the Change, or why it can't show
+any. Only where a row can't bear witness it is believed after a time, which is far longer than any write takes.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def meets(consistency: int, nodes: int, rf: int) -> bool:
 class Witness(enum.Enum):
     """What a row says of a Change.
 
-    SHOWN: the Change is in it, or newer cells are in all its columns: it can't be undone. ABSENT: it shows nothing that
-    the Change, a deletion, or a later deletion, would have left. SILENT: it can't say. AGAINST: it lacks what the Change
-    wrote, or shows what it deleted.
+    SHOWN: the Change is in it, or newer cells are in all its columns: it can't be undone. ABSENT: it shows nothing of
+    what the Change, or a deletion after it, deletes. SILENT: it can't say. AGAINST: it lacks what the Change wrote, or
+    shows what it deleted.
     """
 
     SHOWN = 0
@@ -165,7 +165,8 @@ def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, n
     if deletion is not None and deletion.time >= time:
         if not row.exists and deletion.columns == ALL_COLUMNS:
             return Witness.ABSENT
-        if columns and (newer | null & deletion.columns) == columns:
+        is_row_there = row.exists or not effect & Effect.ROW
+        if columns and is_row_there and (newer | null & deletion.columns) == columns:
             return Witness.ABSENT
     if not columns and row.exists:
         # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.

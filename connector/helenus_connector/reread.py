@@ -33,6 +33,7 @@ from cassandra.query import BoundStatement
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.groups import Grouping, Span
+from helenus_connector.proof import Timed
 from helenus_connector.ranges import Bounds, Slice, slices
 from helenus_connector.rows import Page, RawRow, collection, tuple_value
 from helenus_schemas import names
@@ -68,6 +69,10 @@ class Image(NamedTuple):
     write_time: int | None
     times: Sequence[bytes | None] = ()
 
+    def oldest(self) -> int | None:
+        """The oldest of its cells' write times."""
+        return min((int.from_bytes(time, "big", signed=True) for time in self.times if time), default=self.write_time)
+
     def shows(self, write_time: int | None) -> bool:
         """Whether one of its own cells was written at that very time."""
         if write_time is None or write_time == self.write_time:
@@ -89,6 +94,7 @@ class _Query:
 class Reader:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
     `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
+    `timed` are the columns whose times are in a row's image, `timed_statics` those in the image of statics.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and single
     keys, or those whose replicas are away, are left out. `is_current` says that the table is known to be as it is here:
@@ -111,6 +117,9 @@ class Reader:
         self._prepared: dict[str, Any] = {}
         self.tells_all_times = True
         self._timed = self._columns_with_write_time()
+        self._timed_statics = [c for c in table.statics if not c.type.multicell and c.type.name != "counter"]
+        self.timed = _timed([c for c, _ in self._timed], table.regulars)
+        self.timed_statics = _timed(self._timed_statics, table.statics)
         self._page = _PAGE
         self._row_bytes = float(_ROW)
         self._by_span: dict[tuple[Span | None, int], Any] = {}
@@ -402,8 +411,7 @@ class Reader:
     def _statics_statement(self) -> Any:
         columns = [quote(c.name) for c in self.table.partition_key + self.table.statics]
         where = " AND ".join(f"{quote(c.name)} = ?" for c in self.table.partition_key)
-        timed = (c for c in self.table.statics if not c.type.multicell and c.type.name != "counter")
-        times = [f"WRITETIME({quote(c.name)})" for c in timed]
+        times = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics]
         return self._prepare(f"SELECT DISTINCT {', '.join(columns + times)} FROM {self._name()} WHERE {where}")
 
     def _columns_with_write_time(self) -> list[tuple[Column, str]]:
@@ -438,6 +446,10 @@ class Reader:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
         return Image(values, *_times(row[end:]))
+
+
+def _timed(told: Sequence[Column], columns: Sequence[Column]) -> Timed:
+    return Timed.of(told, [column for column in columns if column not in told])
 
 
 def _is_load(error: BaseException) -> bool:

@@ -7,14 +7,14 @@ import math
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
 
-from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, unknown, unpacked
+from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
 from helenus_connector.ranges import Bounds
 from helenus_schemas import durable
 from helenus_schemas.change import Bound, Scope
@@ -24,6 +24,7 @@ _VERSION = 1
 MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
+_SOME = (bytes(16), bytes(15) + b"\1")
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
@@ -41,7 +42,8 @@ class Pending:
 
     `awaited` is `packed`. `image` is the MD5 of the last published value, None if that is not known. `copies` counts
     events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
-    waits for, s since the epoch. There may be very many: all that is in it counts.
+    waits for, s since the epoch. `rest` says that no read of the next so many seconds can prove more, and `handed` when
+    the driver handed it to a batch, s by its clock. There may be very many: all that is in it counts.
     """
 
     topic: str
@@ -55,6 +57,8 @@ class Pending:
     due: float = 0.0
     bounds: Bounds | None = None
     since: float = 0.0
+    rest: float = 0.0
+    handed: float = 0.0
 
     @property
     def name(self) -> Name:
@@ -119,9 +123,18 @@ class PendingKeys:
     Its methods may be called from any thread.
 
     A restart steps back `replay_s` from the last `save`; what waits longer is kept beside `file`. Both in s, by topic.
+    How long a Change has waited goes by `clock`, which nobody sets; without one, by the `now` of the calls.
     """
 
-    def __init__(self, timeout_s: Mapping[str, float], replay_s: Mapping[str, float], file: Path) -> None:
+    def __init__(
+        self,
+        timeout_s: Mapping[str, float],
+        replay_s: Mapping[str, float],
+        file: Path,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._longest = MAX_BACKOFF_S
         self._timeout = timeout_s
         self._replay = replay_s
         self._file = file
@@ -185,7 +198,7 @@ class PendingKeys:
             queues = ((due, topic) for topic in self._timeout if (due := self._next_of(topic)) is not None)
             due, topic = min(queues, default=(math.inf, ""))
             # What is further away than anything can be is so since the clock was put back.
-            if not topic or now < due <= now + max(MAX_BACKOFF_S, self._timeout[topic]):
+            if not topic or now < due <= now + max(self._longest, self._timeout[topic]):
                 break
             members = self._queues[topic][due]
             while members and len(found) < limit:
@@ -193,9 +206,14 @@ class PendingKeys:
                 if self._waits(pending, due):
                     found.append(pending)
         again = {topic: now + timeout for topic, timeout in self._timeout.items()}
+        handed = self._age(now)
         for pending in found:
+            pending.handed = handed
             self._wait(pending, again[pending.topic])
         return found
+
+    def _age(self, now: float) -> float:
+        return now if self._clock is None else self._clock()
 
     def apply(
         self,
@@ -218,7 +236,9 @@ class PendingKeys:
         for pending in resolved:
             self._keys.get(pending.place, {}).pop(pending.within, None)
         same: dict[float, float] = {}  # keys share numbers
+        age = self._age(now)
         for pending in found:
+            pending.awaited = stamped(pending.awaited, age)
             keys = self._keys.setdefault(pending.place, {})
             held = keys.get(pending.within)
             pending.since = same.setdefault(pending.since // 1, pending.since // 1)
@@ -226,17 +246,18 @@ class PendingKeys:
                 self._is_old |= pending.since < now - self._replay.get(pending.topic, 0.0) / 2
             if held is not None and held is not pending and pending.attempts == 0:
                 # A later Change or copy of a key that waits already: one re-read serves both, at its time.
-                held.awaited = _few({**unpacked(held.awaited), **unpacked(pending.awaited)}, now)
+                held.awaited = _few({**unpacked(held.awaited), **unpacked(pending.awaited)}, age)
                 held.copies += pending.copies
                 held.image = pending.image or held.image
                 held.since = min(held.since, pending.since)
                 held.scope = max(held.scope, pending.scope)
                 continue
             if len(pending.awaited) > _MOST_AWAITED * AWAITED_BYTES:
-                pending.awaited = unknown(now)
+                pending.awaited = _few(unpacked(pending.awaited), age)
             keys[pending.within] = pending
             wait = self._timeout.get(pending.topic, 0.0) * 2 ** min(pending.attempts, _MOST_DOUBLED)
-            due = now + min(wait, MAX_BACKOFF_S)
+            self._longest = max(self._longest, pending.rest)
+            due = now + max(min(wait, MAX_BACKOFF_S), pending.rest)
             self._wait(pending, same.setdefault(due, due))
 
     def _overtake(self, held: Mapping[Within, Pending], told: Told) -> None:
@@ -321,7 +342,7 @@ class PendingKeys:
                 self._ended, kept = {"": Ended(0.0, 0.0)}, []
                 self._save_ended()  # before anything makes the other file whole again
             self._saved = dict(self._ended)
-            waits = unknown(now)
+            waits = unknown(self._age(now))
             found = [Pending(topic, p, key, scope, waits, bounds=bounds) for (topic, p, key, bounds), scope in kept]
             self._apply([], found, now, {})
 
@@ -335,7 +356,7 @@ class PendingKeys:
         """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
         disk when this returns. Raises HelenusError(STATE).
         """
-        waits = unknown(now)
+        waits = unknown(self._age(now))
         with self._lock:
             self._apply([], [replace(p, awaited=waits, image=None, attempts=0) for p in keys], now, {})
             self._save_keys(now)
@@ -367,7 +388,14 @@ def begins(file: Path, topic: str, replay_s: float, now: float) -> float:
 
 
 def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
-    return packed(awaited) if len(awaited) <= _MOST_AWAITED else unknown(now)
+    """The Changes that a key waits for; of more than it may have, that there are some. Two stand for them: one grows
+    old while the other stands for what still comes, so that a key which is written all the time is proven too.
+    """
+    if len(awaited) <= _MOST_AWAITED:
+        return packed(awaited)
+    some = {change: one for change, one in awaited.items() if change in _SOME}
+    young = _SOME[1] if _SOME[0] in some else _SOME[0]
+    return packed({**some, young: Awaited(None, now)})
 
 
 def _keys_file(file: Path) -> Path:

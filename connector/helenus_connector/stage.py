@@ -251,9 +251,10 @@ class Stage:
         known = None
         if work.pending and trust_images and not work.events and not told.covers(work.key):
             known = work.pending.image
-        work.unproven = self._gate.unproven(work)
+        reader = self._now.reader
         try:
             if self._is_row(work):
+                self._gate.prove(work, reader.timed_statics if work.scope is Scope.STATIC else reader.timed)
                 make = self._row_of(work)
                 record, cause = _tried(make, work.image)
                 if known or cause or work.unproven:
@@ -266,9 +267,11 @@ class Stage:
                 if known:
                     work.digest = _digest(self._records(work))
                     if work.digest == known:
+                        self._gate.prove(work, reader.timed_statics)
                         return
                 told.add(work.key, True)
                 work.digest = _digest(self._records(work, outcome))
+                self._gate.prove(work, reader.timed_statics)
         except (HelenusError, SchemaChanged) as error:
             if not isinstance(error, HelenusError) or error.kind is Kind.CASSANDRA_READ:
                 work.read_at = None  # not all of it was read
@@ -294,7 +297,10 @@ class Stage:
 
         A row that cannot be told holds up no other.
         """
-        for told in self._marked(work):
+        work.oldest, work.timeless = None, False
+        for place, told in enumerate(self._marked(work)):
+            if place and told is not None and told[2] is not None:
+                work.saw(told[2])
             if told is None:
                 if outcome is not None:
                     outcome.untold += 1
@@ -450,6 +456,7 @@ class Stage:
                         attempts,
                         bounds=work.bounds,
                         since=since,
+                        rest=work.rest,
                     )
                 )
             if is_read:

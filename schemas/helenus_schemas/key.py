@@ -37,6 +37,7 @@ class KeyCodec:
 
     def __init__(self, table: Table, compat: Compat = "exact") -> None:
         self.partition_columns = len(table.partition_key)
+        self.columns = len(table.primary_key)
         self._table = table
         self._grows = any(map(_may_grow, (c.type for c in table.primary_key)))
         codecs = [_codec(column, compat) for column in table.primary_key]

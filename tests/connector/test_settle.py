@@ -1,46 +1,15 @@
-"""When a read is proven, and how pending keys wait."""
+"""How pending keys wait."""
 
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cassandra import ConsistencyLevel as CL  # noqa: N817
-from hypothesis import given
-from hypothesis import strategies as st
 
-from helenus_connector.proof import Awaited, block_for, level, packed, proven, unpacked
-from helenus_connector.reread import Image
+from helenus_connector.proof import Awaited, packed, unpacked
 from helenus_connector.settle import Pending, PendingKeys, Told
 from helenus_schemas import durable
 from helenus_schemas.change import Scope
-
-
-@given(
-    rf=st.integers(1, 9),
-    nodes=st.integers(0, 9),
-    cl=st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM, CL.QUORUM, CL.ALL]),
-    shows=st.booleans(),
-    age=st.floats(0, 9),
-)
-def test_a_proven_read_met_a_reporting_replica_after_its_write(
-    rf: int, nodes: int, cl: int, shows: bool, age: float
-) -> None:
-    is_proven = proven(nodes, 100.0, cl, rf, 100.0 + age, shows, 1.0)
-    overlaps = nodes + block_for(cl, rf) > rf or cl == CL.ALL
-    assert is_proven == (overlaps and (shows or (100.0 + age) - 100.0 >= 1.0))
-
-
-def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
-    image = Image((b"", b"", None), 9, [n.to_bytes(8, "big", signed=True) for n in (-5, 9)] + [None])
-    assert [n for n in (None, -5, 0, 8, 9, 10) if image.shows(n)] == [-5, 9]
-    assert not Image((), None).shows(0)
-
-
-@given(st.integers(1, 9), st.integers(0, 9), st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM]))
-def test_the_level_of_a_second_read_is_enough(rf: int, nodes: int, cl: int) -> None:
-    chosen = level(cl, min(nodes, rf), rf)
-    assert chosen == (cl if min(nodes, rf) + block_for(cl, rf) > rf else CL.ALL)
 
 
 def pending(
