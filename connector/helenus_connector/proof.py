@@ -237,6 +237,11 @@ def stamped(data: bytes, now: float) -> bytes:
     return packed({change: one._replace(seen=now) if math.isnan(one.seen) else one for change, one in found.items()})
 
 
+def unstamped(data: bytes) -> bytes:
+    """The same for another driver, whose clock is another."""
+    return packed({change: one._replace(seen=math.nan) for change, one in unpacked(data).items()})
+
+
 def unknown(now: float) -> bytes:
     """Stands for Changes that are not known one by one: to be read at level ALL, and not too early."""
     return packed({bytes(16): Awaited(None, now)})

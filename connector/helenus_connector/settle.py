@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
+from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked, unstamped
 from helenus_connector.ranges import Bounds
 from helenus_schemas import durable
 from helenus_schemas.change import Bound, Scope
@@ -316,19 +316,19 @@ class PendingKeys:
         self._saved = dict(self._ended)
 
     def _long(self, now: float) -> list[list[Any]]:
-        """The keys that wait for half of what a restart steps back, by place and scope."""
+        """The keys that wait for half of what a restart steps back, and what they wait for, by place and scope."""
         kept: list[list[Any]] = []
         for (topic, partition), keys in self._keys.items():
             long_ago = now - self._replay.get(topic, 0.0) / 2
             by_scope: dict[int, list[Any]] = defaultdict(list)
             for pending in keys.values():
                 if pending.since < long_ago:
-                    by_scope[int(pending.scope)].append(_told_as(pending))
+                    by_scope[int(pending.scope)].append([_told_as(pending), pending.awaited.hex()])
             kept += [[topic, partition, scope, names] for scope, names in by_scope.items()]
         return kept
 
     def load(self, now: float) -> None:
-        """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published.
+        """Take over what an earlier run kept: to be read at level ALL, whoever reported its Changes, and published.
 
         Of a file that is damaged, nothing is taken over: all topics are read again from their first event. Raises
         HelenusError(STATE) for one that can't be read.
@@ -343,7 +343,10 @@ class PendingKeys:
                 self._save_ended()  # before anything makes the other file whole again
             self._saved = dict(self._ended)
             waits = unknown(self._age(now))
-            found = [Pending(topic, p, key, scope, waits, bounds=bounds) for (topic, p, key, bounds), scope in kept]
+            found = [
+                Pending(topic, p, key, scope, awaited or waits, bounds=bounds)
+                for (topic, p, key, bounds), scope, awaited in kept
+            ]
             self._apply([], found, now, {})
 
     def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Pending]]:
@@ -410,13 +413,17 @@ def _ended(file: Path) -> dict[str, Ended]:
         return {}
 
 
-def _names(file: Path) -> list[tuple[Name, int]]:
-    """The keys in a file, with their scopes. Raises Damaged."""
+def _names(file: Path) -> list[tuple[Name, int, bytes]]:
+    """The keys in a file, with their scopes, and what they wait for. Raises Damaged."""
     try:
         kept = durable.load(file, _VERSION)
     except FileNotFoundError:
         return []
-    return [((topic, p, *_told_by(name)), scope) for topic, p, scope, names in kept for name in names]
+    return [
+        ((topic, p, *_told_by(name)), scope, unstamped(bytes.fromhex(awaited)))
+        for topic, p, scope, names in kept
+        for name, awaited in names
+    ]
 
 
 def _told_as(pending: Pending) -> Any:
