@@ -232,21 +232,21 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     assert [at == math.inf for at in begin] == [batch == 1] * 2
 
 
+@pytest.mark.parametrize("moved", ["apply", "save"])
 @pytest.mark.parametrize("done", [fine, failed])
 def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
-    query: Query, done: Callable[[str, int], Done], monkeypatch: pytest.MonkeyPatch
+    query: Query, done: Callable[[str, int], Done], moved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the driver keeps what waits, say: it looked at the epoch already."""
     query.plan(0, a=10, b=10)
     query.held.hold(B, {"0": 3})
-    for moved in ("save", "apply"):
-        kept = getattr(query.pending, moved)
+    kept = getattr(query.pending, moved)
 
-        def move(*args: Any, kept: Any = kept) -> None:
-            query.held.move(B, {"0": 1})
-            kept(*args)
+    def move(*args: Any) -> None:
+        query.held.move(B, {"0": 1})
+        kept(*args)
 
-        monkeypatch.setattr(query.pending, moved, move)
+    monkeypatch.setattr(query.pending, moved, move)
     query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
     assert query.held.offsets() == {B: {"0": 1}}
     assert Held(query.directory / "default").offsets() == {B: {"0": 1}}

@@ -377,7 +377,7 @@ print("moved")
 
 
 @pytest.mark.parametrize(
-    "dies_at", ["pending.keys-after-write", "pending.after-write", "held.after-write", "connectors.after-write", ""]
+    "dies_at", ["pending.keys-after-write", "pending.after-write", "held.after-write", "connectors.after-write:2", ""]
 )
 def test_killed_while_it_changes_its_group_it_has_all_that_waits(tmp_path: Path, dies_at: str) -> None:
     before = connectors(tmp_path)
