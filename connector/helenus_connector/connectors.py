@@ -128,8 +128,10 @@ class Connectors:
             for table in tables:
                 self._refuse_twice(settings.of_table(table))
             before = there.settings.query_group if there else group or settings.query_group
-            topics = [settings.of_table(table).events for table in [*tables, *connector.tasks]]
+            topics: set[str] = set()
             if before != settings.query_group:
+                topics = {settings.of_table(table).events for table in [*tables, *connector.tasks]}
+                topics |= _matching(settings, self.held(before).where())
                 self._take_along(topics, before, settings.query_group)
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
@@ -141,7 +143,7 @@ class Connectors:
             self._connectors[name] = connector
             self._aside.pop(name, None)
             self._changed()
-            if before != settings.query_group:
+            if topics:
                 self.pending(before).drop(topics, time.time())
             return there is None
 
@@ -165,12 +167,12 @@ class Connectors:
         if why is not None:
             raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
 
-    def _take_along(self, topics: Iterable[str], before: str, group: str) -> None:
+    def _take_along(self, topics: set[str], before: str, group: str) -> None:
         """Have another group go on with topics: from where they stand, with the keys that wait, and stepping back from
         when they were read last. Until what is wanted is kept, the group of before has all of it too.
         """
         stood = self.held(before).where()
-        self.pending(group).take(*self.pending(before).give(set(topics)), time.time())
+        self.pending(group).take(*self.pending(before).give(topics), time.time())
         for topic in topics:
             if stood.get(topic):
                 self.held(group).move(topic, stood[topic])
@@ -280,7 +282,7 @@ class Connectors:
         """The keys that wait in a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
             if group not in self._pending:
-                keys = PendingKeys({}, {}, self._directory / group / "pending")
+                keys = PendingKeys({}, {}, self._directory / group / "pending", time.monotonic)
                 keys.load(time.time())
                 self._pending[group] = keys
             return self._pending[group]
@@ -403,6 +405,16 @@ class Connectors:
         except (OSError, ValueError) as error:
             what = f"cannot read the connectors: {error}. Restore the file; or delete it, and make them over REST again"
             raise HelenusError(Kind.STATE, what, str(self._store)) from None
+
+
+def _matching(settings: ConnectorSettings, topics: Iterable[str]) -> set[str]:
+    """The events topics that are of tables which match a connector's patterns: those tables may not be known yet."""
+    mark = "table"
+    before, found, after = settings.of_table(mark).events.rpartition(mark)
+    if not found or settings.of_table(mark * 2).events != before + mark * 2 + after:
+        return set()
+    ours = [topic for topic in topics if topic.startswith(before) and topic.endswith(after)]
+    return {topic for topic in ours if settings.matches(topic[len(before) : len(topic) - len(after)])}
 
 
 def _allowed(connector: Connector) -> list[str]:

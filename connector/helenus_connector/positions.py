@@ -20,7 +20,7 @@ Offsets = dict[str, dict[str, int]]
 """Next offset by topic and partition; partitions are text, because this is kept as JSON."""
 
 
-GONE = -1
+GONE = -2
 """Held for a partition that a topic has no more."""
 
 

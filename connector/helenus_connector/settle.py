@@ -330,24 +330,33 @@ class PendingKeys:
     def load(self, now: float) -> None:
         """Take over what an earlier run kept: to be read at level ALL, whoever reported its Changes, and published.
 
-        Of a file that is damaged, nothing is taken over: all topics are read again from their first event. Raises
+        If a file is damaged, unconfirmed keys may be anywhere: all topics are read again from their first event. Raises
         HelenusError(STATE) for one that can't be read.
         """
         with self._lock:
+            damage: list[str] = []
+            kept: list[tuple[Name, int, bytes]] = []
             try:
-                self._ended, kept = _ended(self._file), _names(_keys_file(self._file))
+                self._ended = _ended(self._file)
             except durable.Damaged as error:
-                advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
-                _log.warning("pending.damaged", file=str(self._file), reason=str(error), advice=advice)
-                self._ended, kept = {"": Ended(0.0, 0.0)}, []
-                self._save_ended()  # before anything makes the other file whole again
-            self._saved = dict(self._ended)
+                damage.append(f"{self._file}: {error}")
+            try:
+                kept = _names(_keys_file(self._file))
+            except durable.Damaged as error:
+                damage.append(f"{_keys_file(self._file)}: {error}")
             waits = unknown(self._age(now))
             found = [
                 Pending(topic, p, key, scope, awaited or waits, bounds=bounds)
                 for (topic, p, key, bounds), scope, awaited in kept
             ]
             self._apply([], found, now, {})
+            self._saved = dict(self._ended)
+            if damage:
+                advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
+                _log.warning("pending.damaged", reason="; ".join(damage), advice=advice)
+                self._ended = {"": Ended(0.0, 0.0)}
+                self._save_ended()  # this first: when the other one is whole again, nothing else tells
+                self._save_keys(now)
 
     def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Pending]]:
         """When these topics were last read, and their keys: for another query, which goes on with them."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -228,3 +230,63 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
     begin = [begins(query._planned()[0].pending_file, topic, 0.0, math.inf) for topic in (A, B)]
     assert [at == math.inf for at in begin] == [batch == 1] * 2
+
+
+@pytest.mark.parametrize("moved", ["apply", "save"])
+@pytest.mark.parametrize("done", [fine, failed])
+def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
+    query: Query, done: Callable[[str, int], Done], moved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the driver keeps what waits, say: it looked at the epoch already."""
+    query.plan(0, a=10, b=10)
+    query.held.hold(B, {"0": 3})
+    kept = getattr(query.pending, moved)
+
+    def move(*args: Any) -> None:
+        query.held.move(B, {"0": 1})
+        kept(*args)
+
+    monkeypatch.setattr(query.pending, moved, move)
+    query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
+    assert query.held.offsets() == {B: {"0": 1}}
+    assert Held(query.directory / "default").offsets() == {B: {"0": 1}}
+
+
+def test_a_query_that_is_started_again_knows_what_waits(query: Query) -> None:
+    """With the events that wait, or they would have no outcome; what was published last is not known any more."""
+    query.plan(0, a=10)
+    done = fine(A, 0)
+    assert done.outcome is not None
+    done.outcome.found.append(Pending(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
+    query.batches.process(Frame(done), 0)
+    query.commit(0)
+    query.plan(1, a=20)
+    again = Batches(query._planned, query._planned, query.held, query.pending)
+    again.process(Frame(fine(A, 10)), 1)
+    assert again.pending.counts(A) == (1, 26)
+    assert [p.image for p in again.pending.due(math.inf, 9)] == [None]
+
+
+def test_what_is_held_is_on_the_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is held no more, not before Spark's own word of where the batch ends is."""
+    steps: list[str] = []
+    fsync = os.fsync
+
+    def seen(handle: int) -> None:
+        steps.append("/".join(Path(f"/proc/self/fd/{handle}").readlink().parts[-2:]))
+        fsync(handle)
+
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(fine(A, 0), fine(B, 0)), 0)
+    monkeypatch.setattr(os, "fsync", seen)
+    query.plan(1, a=20, b=20)
+    slow = HelenusError(Kind.CASSANDRA_READ, "slow", "b")
+    query.batches.process(Frame(fine(A, 10), failed(B, 10, error=slow)), 1)
+    directory = f"{query.directory.name}/default"
+    assert steps == ["default/held.new", directory]
+    steps.clear()
+    query.batches.process(Frame(fine(A, 20), failed(B, 10, error=slow)), 2)
+    assert steps == [], "nothing changed"
+    query.plan(3, a=20, b=30)
+    query.batches.process(Frame(fine(B, 10)), 3)
+    assert steps == ["offsets/3", "default/offsets", "default/held.new", directory]

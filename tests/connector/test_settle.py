@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from helenus_connector.positions import Held
 from helenus_connector.proof import Awaited, packed, unpacked
-from helenus_connector.settle import Pending, PendingKeys, Told
+from helenus_connector.settle import Pending, PendingKeys, Told, begins
 from helenus_schemas import durable
-from helenus_schemas.change import Scope
+from helenus_schemas.change import Bound, Scope
+from helenus_schemas.errors import HelenusError
 
 
 def pending(
@@ -174,3 +177,72 @@ def test_of_very_many_changes_of_a_key_no_list_is_kept(tmp_path: Path) -> None:
     (held,) = keys.due(200.0, 9)
     assert (len(unpacked(held.awaited)) <= 1001, held.copies) == (True, 2000)
     assert bytes(16) in unpacked(held.awaited), "no node told of it: level ALL"
+
+
+@pytest.mark.parametrize("damaged", ["pending", "pending.keys"])
+@pytest.mark.parametrize("how", [b"", b"\x80\x04K\x01.", None])
+def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
+    tmp_path: Path, damaged: str, how: bytes | None
+) -> None:
+    """Where unconfirmed keys are, nobody knows then. It holds for topics that join later, and after another kill."""
+    file = tmp_path / "pending"
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+    keys.apply([], [Pending("t", 1, b"old", 0, since=100.0)], now=1000.0)
+    keys.save(1000.0, ["t", "paused"])
+    assert begins(file, "t", 30.0, 2000.0) == 970.0
+    (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:-9] if how is None else how)
+    assert [begins(file, topic, 30.0, 2000.0) for topic in ("t", "paused")] == [0.0, 0.0]
+    told: list[str] = []
+    for _ in range(2):
+        later = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+        with capture_logs() as logs:
+            later.load(2000.0)
+        told += [entry["event"] for entry in logs]
+    assert (told, len(later)) == (["pending.damaged"], int(damaged == "pending"))
+    later.save(2000.0, ["t"])
+    assert [begins(file, topic, 30.0, 3000.0) for topic in ("t", "paused")] == [1970.0, 0.0]
+
+
+def test_nothing_that_lies_there_is_run(tmp_path: Path) -> None:
+    """Whoever may write to `checkpoint.dir` is no reason to run code."""
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "was run",)
+
+    for name in ("pending", "pending.keys", "held"):
+        (tmp_path / name).write_bytes(pickle.dumps(Evil()))
+    PendingKeys({}, {}, tmp_path / "pending").load(0.0)
+    with pytest.raises(HelenusError, match="held positions are damaged"):
+        Held(tmp_path)
+    assert not (tmp_path / "was run").exists()
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_shorter_step_back_forgets_no_key(tmp_path: Path, restarts: bool) -> None:
+    """What waits for 40 s was not kept, as a start would have stepped back 100 s: then the setting becomes 10 s."""
+    file = tmp_path / "pending"
+    keys = PendingKeys({"t": 2.0}, {"t": 100.0}, file)
+    keys.apply([], [Pending("t", 1, b"k", 0, since=960.0)], now=960.0)
+    keys.save(1000.0, ["t"])
+    if restarts:
+        assert begins(file, "t", 10.0, 1001.0) <= 960.0
+        keys = PendingKeys({"t": 2.0}, {"t": 10.0}, file)
+        keys.load(1001.0)
+        keys.apply([], [Pending("t", 1, b"k", 0, since=960.0)], now=1001.0)  # as it is read again
+    keys.use({"t": 2.0}, {"t": 10.0})
+    keys.save(1001.0, ["t"])
+    later = PendingKeys({"t": 2.0}, {"t": 10.0}, file)
+    later.load(1002.0)
+    assert begins(file, "t", 10.0, 1002.0) <= 960.0 or len(later) == 1
+
+
+def test_ranges_and_keys_are_kept_as_they_are(tmp_path: Path) -> None:
+    bounds = (Bound(True, (b"\0\xff", b"")), None)
+    kept = [Pending("t", 7, b"\0k", Scope.RANGE, bounds=bounds), Pending("t", 7, b"", Scope.TABLE)]
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    keys.apply([], kept, 100.0)
+    keys.save(100.0, [])
+    later = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    later.load(100.0)
+    assert {(p.name, p.scope) for p in later.due(200.0, 9)} == {(p.name, p.scope) for p in kept}
