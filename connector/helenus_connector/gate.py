@@ -24,7 +24,6 @@ from helenus_connector.proof import (
     Awaited,
     Deletion,
     Row,
-    Timed,
     Witness,
     is_proven,
     level,
@@ -140,7 +139,6 @@ class Gate:
         self._caches: dict[tuple[str, int], ChangeCache] = {}
         self._counts: dict[tuple[str, int, int, Key], int] = {}
         self._codec: KeyCodec
-        self._has_rows = False
         self._partition_columns: int | None = None
         self._factor: int | None = None
         self._min_age = settings.settle_min_age_ms / 1000
@@ -161,7 +159,6 @@ class Gate:
         admitted = Admitted()
         self._counts.clear()
         self._codec, self._partition_columns, self._factor = codec, None, None
-        self._has_rows = codec.partition_columns < codec.columns
         self._met.clear()
         for cache in self._caches.values():
             cache.begin()
@@ -300,16 +297,14 @@ class Gate:
         work.pending = pending
         work.awaited = {**awaited, **work.awaited}
 
-    def prove(self, work: Work, timed: Timed) -> None:
-        """Say for which of a key's Changes its read proves no image: `unproven`, `by_age` and `rest` of the work. The
-        read tells the write times of the columns `timed`.
-        """
-        work.unproven, work.by_age, work.rest = {}, set(), 0.0
+    def unproven(self, work: Work) -> dict[bytes, Awaited]:
+        """The Changes of a key for which its read proves no image. Notes `by_age` and `rest` of the work."""
+        work.by_age, work.rest = set(), 0.0
         if work.read_at is None:
-            work.unproven = work.awaited
-            return
+            return work.awaited
         if work.scope is Scope.TABLE:
-            return  # each node tells its own truncation: after the last one's, no replica holds the rows
+            return {}  # each node tells its own truncation: after the last one's, no replica holds the rows
+        found: dict[bytes, Awaited] = {}
         factor, image = self._replication(), work.image
         cache = self._cache(work.topic, work.partition)
         deleted = cache.has_deletions
@@ -325,7 +320,7 @@ class Gate:
                 said = Witness.SHOWN  # the ordinary case, by its bytes
             else:
                 if row is None:
-                    row = _row(image, timed)
+                    row = _row(image)
                     deletion = self._deletion(cache, work) if deleted else None
                 said = self._witness(work, awaited, row, deletion, cache)
             waited = awaited.waited(handed)
@@ -333,10 +328,11 @@ class Gate:
                 if said in (Witness.SILENT, Witness.AGAINST):
                     work.by_age.add(change)
                 continue
-            work.unproven[change] = awaited
+            found[change] = awaited
             rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)
         if work.pending and rest < math.inf:
             work.rest = max(0.0, rest)
+        return found
 
     def _witness(
         self, work: Work, awaited: Awaited, row: Row, deletion: Deletion | None, cache: ChangeCache
@@ -370,6 +366,11 @@ class Gate:
         n = self._codec.partition_columns
         return cache.deletion(scope, self._codec.encode([*work.values[:n], *[None] * (len(work.values) - n)]))
 
+    @property
+    def _has_rows(self) -> bool:
+        """Whether a partition has rows, more than one of them."""
+        return self._codec.partition_columns < self._codec.columns
+
     def mark(self, work: Work) -> None:
         """Note in the cache that a key's Changes are published, or settled: only after the flush is acknowledged."""
         cache = self._cache(work.topic, work.partition)
@@ -399,9 +400,12 @@ class Gate:
         count = self._counts.get(name)
         if count is None:
             replicas = self._replicas.nodes(routing_key(key) if key else None)
-            # Of nodes that share a bit, one of another data centre may be the one that reported.
-            everywhere = self._replicas.holders(routing_key(key) if key else None)
-            reported = sum(bool(nodes & replicas and nodes & everywhere <= replicas) for nodes in cache.nodes(entry))
+            groups = cache.nodes(entry)
+            if any(len(nodes) > 1 for nodes in groups):
+                # Of nodes that share a bit, one of another data centre may be the one that reported.
+                everywhere = self._replicas.holders(routing_key(key) if key else None)
+                groups = [nodes for nodes in groups if nodes & everywhere <= replicas]
+            reported = sum(not nodes.isdisjoint(replicas) for nodes in groups)
             count = self._counts[name] = max(int(self._replicas.alone()), reported)
         return count
 
@@ -421,12 +425,12 @@ def _awaited(change: Change) -> Awaited:
     return Awaited(change.write_time, math.nan, effect, expired if expired and 0 < expired < 1 << 32 else None)
 
 
-def _row(image: Image | None, timed: Timed) -> Row:
+def _row(image: Image | None) -> Row:
     """A row as its proof has it."""
     if image is None:
         return Row(False)
     times = [None if time is None else int.from_bytes(time, "big", signed=True) for time in image.times]
-    return Row(True, times, timed) if len(times) == len(timed.bits) else Row(True)
+    return Row(True, times, image.timed) if len(times) == len(image.timed.bits) else Row(True)
 
 
 def _of_scope(work: Work, awaited: Awaited, row: Row, now: float) -> Witness:

@@ -62,12 +62,13 @@ class Image(NamedTuple):
     """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
 
     `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none. `times`: all of them as
-    CQL bytes, if there are several.
+    CQL bytes, if there are several; `timed` are their columns.
     """
 
     values: tuple[bytes | None, ...]
     write_time: int | None
     times: Sequence[bytes | None] = ()
+    timed: Timed = Timed()
 
     def oldest(self) -> int | None:
         """The oldest of its cells' write times."""
@@ -94,7 +95,6 @@ class _Query:
 class Reader:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
     `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
-    `timed` are the columns whose times are in a row's image, `timed_statics` those in the image of statics.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and single
     keys, or those whose replicas are away, are left out. `is_current` says that the table is known to be as it is here:
@@ -118,8 +118,8 @@ class Reader:
         self.tells_all_times = True
         self._timed = self._columns_with_write_time()
         self._timed_statics = [c for c in table.statics if not c.type.multicell and c.type.name != "counter"]
-        self.timed = _timed([c for c, _ in self._timed], table.regulars)
-        self.timed_statics = _timed(self._timed_statics, table.statics)
+        self._told = _timed([c for c, _ in self._timed], table.regulars)
+        self._told_statics = _timed(self._timed_statics, table.statics)
         self._page = _PAGE
         self._row_bytes = float(_ROW)
         self._by_span: dict[tuple[Span | None, int], Any] = {}
@@ -152,7 +152,7 @@ class Reader:
         for row in self._scan(_Query(self._statics_statement(), self._partition_of(key), [key]), consistency):
             end = self._pk_width + len(self.table.statics)
             values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
-            image = Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]))
+            image = Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]), self._told_statics)
         return image
 
     def range(self, key: Key, bounds: Bounds, consistency: int) -> Iterator[tuple[Key, Image]]:
@@ -445,7 +445,7 @@ class Reader:
     def _image(self, row: RawRow) -> Image:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
-        return Image(values, *_times(row[end:]))
+        return Image(values, *_times(row[end:]), self._told)
 
 
 def _timed(told: Sequence[Column], columns: Sequence[Column]) -> Timed:

@@ -251,10 +251,9 @@ class Stage:
         known = None
         if work.pending and trust_images and not work.events and not told.covers(work.key):
             known = work.pending.image
-        reader = self._now.reader
         try:
             if self._is_row(work):
-                self._gate.prove(work, reader.timed_statics if work.scope is Scope.STATIC else reader.timed)
+                work.unproven = self._gate.unproven(work)
                 make = self._row_of(work)
                 record, cause = _tried(make, work.image)
                 if known or cause or work.unproven:
@@ -267,11 +266,11 @@ class Stage:
                 if known:
                     work.digest = _digest(self._records(work))
                     if work.digest == known:
-                        self._gate.prove(work, reader.timed_statics)
+                        work.unproven = self._gate.unproven(work)
                         return
                 told.add(work.key, True)
                 work.digest = _digest(self._records(work, outcome))
-                self._gate.prove(work, reader.timed_statics)
+                work.unproven = self._gate.unproven(work)
         except (HelenusError, SchemaChanged) as error:
             if not isinstance(error, HelenusError) or error.kind is Kind.CASSANDRA_READ:
                 work.read_at = None  # not all of it was read

@@ -31,7 +31,7 @@ def test_nodes_are_counted_not_copies(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     for node in (NODES[0], NODES[1], NODES[0]):
         cache.report(change, entry := cache.look(change), node)
-    assert cache.nodes(entry) == {NODES[0].decode(), NODES[1].decode()}
+    assert cache.nodes(entry) == [{NODES[0].decode()}, {NODES[1].decode()}]
 
 
 def test_flags_are_seen_by_another_process_of_the_host(tmp_path: Path, cache: ChangeCache) -> None:

@@ -42,6 +42,7 @@ TABLE = Table(
     (Column("k", parse("int"), "partition_key", 0), Column("v", parse("bigint")), Column("w", parse("bigint"))),
     cdc=True,
 )
+TIMED = Timed.of(TABLE.regulars, [])
 NODES = [str(uuid.UUID(int=n)) for n in (1, 2, 3)]
 TOPIC = "events-ks.t"
 Row = dict[str, tuple[int, "int | None"]]
@@ -205,7 +206,7 @@ def image(row: Row) -> Image | None:
         return None
     values = tuple(struct.pack(">q", live[c][1]) if c in live else None for c in ("v", "w"))
     times = [live[c][0].to_bytes(8, "big", signed=True) if c in live else None for c in ("v", "w")]
-    return Image(values, max(t for t, _ in live.values()), times)
+    return Image(values, max(t for t, _ in live.values()), times, TIMED)
 
 
 class Connector:
@@ -287,7 +288,6 @@ class Reader:
     """Stands for `reread.Reader`."""
 
     tells_all_times = True
-    timed = Timed.of(TABLE.regulars, [])
 
     def __init__(self, cluster: Cluster, table: Table, settings: ConnectorSettings) -> None:
         self.cluster = cluster
