@@ -250,7 +250,8 @@ class Gate:
         work = admitted.works.get(name)
         if work is None:
             nodes = min((self._nodes(pending, values, change) for change in awaited), default=1)
-            consistency = level(self.consistency, nodes, self._replication())
+            # What was never read has to be published first: a higher level may not be had for long.
+            consistency = self.consistency if pending.unread else level(self.consistency, nodes, self._replication())
             work = Work(pending.topic, pending.partition, key, values, scope, consistency, bounds=pending.bounds)
             admitted.works[name] = work
         work.scope = max(work.scope, scope)

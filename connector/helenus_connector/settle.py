@@ -17,6 +17,8 @@ from helenus_schemas.change import Scope
 MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
+AWAY, STUCK = 1, 2
+"""Why a key that has to be published was not read: its replicas are away; or they fail to."""
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
@@ -34,7 +36,9 @@ class Pending:
 
     `awaited` is `packed`. `image` is the MD5 of the last published value, None if that is not known. `copies` counts
     events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
-    waits for, s since the epoch. There may be very many: all that is in it counts.
+    waits for, s since the epoch. `unread` is AWAY or STUCK if it has to be published and could not be read. The
+    rows behind a truncation are left to be told from a `stripe` of the ring on. There may be very many: all that is in
+    it counts.
     """
 
     topic: str
@@ -48,6 +52,8 @@ class Pending:
     due: float = 0.0
     bounds: Bounds | None = None
     since: float = 0.0
+    unread: int = 0
+    stripe: int = 0
 
     @property
     def name(self) -> Name:
@@ -129,6 +135,10 @@ class PendingKeys:
         held = [keys for (of, _), keys in self._keys.items() if of == topic]
         return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
 
+    def unread(self, topic: str) -> int:
+        """How many keys of an events topic wait because they can't be read."""
+        return sum(p.unread > 0 for (of, _), keys in self._keys.items() if of == topic for p in keys.values())
+
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
         return min((due for topic in self._timeout if (due := self._next_of(topic)) is not None), default=None)
@@ -201,6 +211,8 @@ class PendingKeys:
                 held.image = pending.image or held.image
                 held.since = min(held.since, pending.since)
                 held.scope = max(held.scope, pending.scope)
+                held.unread = max(held.unread, pending.unread)
+                held.stripe = min(held.stripe, pending.stripe)
                 continue
             if len(pending.awaited) > _MOST_AWAITED * AWAITED_BYTES:
                 pending.awaited = unknown(now)
@@ -253,11 +265,15 @@ class PendingKeys:
         return kept
 
     def load(self, now: float) -> None:
-        """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published."""
+        """Take over what an earlier run kept: to be read and published, and then proven at level ALL, whatever its
+        Changes were.
+        """
         self._ended, kept = _saved(self._file)
         kept += _names(_keys_file(self._file))
         waits = unknown(now)
-        found = [Pending(topic, p, key, scope, waits, bounds=bounds) for (topic, p, key, bounds), scope in kept]
+        found = [
+            Pending(topic, p, key, scope, waits, bounds=bounds, unread=AWAY) for (topic, p, key, bounds), scope in kept
+        ]
         self.apply([], found, now)
 
 
