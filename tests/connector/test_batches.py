@@ -183,7 +183,7 @@ def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.Monk
     """No more than a batch may have events; and what a batch published is no longer what a pending key's image is."""
     handed_out: list[list[Pending]] = []
 
-    def task(plan: Plan, due: dict[str, list[Pending]]) -> None:
+    def task(plan: Plan, due: dict[str, list[Pending]], may_wait: int) -> None:
         handed_out.append(due.get(A, []))
 
     monkeypatch.setattr(batches, "task", task)
