@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,9 @@ from cassandra import ReadFailure, ReadTimeout, Unavailable
 from connector.test_untold import CLUSTERED, DATA, EVENTS, LETTERS, NODE, Reader, Staged, int32, rows, table
 from structlog.testing import capture_logs
 
+from helenus_connector import stage
 from helenus_connector.gate import Event
-from helenus_connector.reread import Image, Unread
+from helenus_connector.reread import Image, Unread, stripe_of
 from helenus_connector.settle import PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.unread import MOST_READS, key_text
@@ -296,6 +299,116 @@ def test_a_marker_whose_rows_fail_on_the_way_waits_after_the_next_attempt(make: 
     assert driven.batch().published == 1
     assert len(driven.pending) == 0
     driven.check_sum()
+
+
+class Truncated:
+    """A table of one topic partition with some rows, of which `part` reads `read` many until it fails."""
+
+    def __init__(self, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.driven = driven
+        self.seconds = 0.0
+        self.fails_behind = 10**6
+        self.starts: list[int] = []
+        values = ((int32(n),) for n in range(50))
+        self.keys = sorted(values, key=lambda key: stripe_of(key))
+        driven.live.update(rows(*((key, key[0]) for key in self.keys)))
+        driven.stage.run([], [], True)
+        monkeypatch.setattr(driven.stage.log, "topics", lambda: {DATA: 1}, raising=False)
+        monkeypatch.setattr(stage, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
+        told = self
+
+        def part(self: Reader, partition: int, parts: int, level: int, first: int = 0) -> Iterator[tuple[Key, Image]]:
+            assert (partition, parts) == (0, 1)
+            told.starts.append(first)
+            for read, key in enumerate(key for key in told.keys if stripe_of(key) >= first):
+                if read == told.fails_behind:
+                    raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+                told.seconds += 1.0
+                yield key, self.live[key]
+
+        monkeypatch.setattr(Reader, "part", part)
+
+    def event(self) -> Event:
+        change = Change(uuid.uuid4().hex, NODE, Scope.TABLE, write_time=5)
+        return Event(EVENTS, 0, 7, 1000, None, encode(change))
+
+    def run(self, *events: Event) -> Outcome:
+        driven = self.driven
+        driven.now += 61
+        outcome = driven.stage.run(events, driven.pending.due(driven.now, 10), True)
+        driven.pending.apply(outcome.resolved, outcome.found, driven.now, outcome.told)
+        return outcome
+
+    def told(self) -> list[Any]:
+        """The marker as None, and the rows' keys, in their order."""
+        return [key.get("k") for key, _ in self.driven.of(DATA)]
+
+
+@pytest.fixture
+def truncated(make: Make, monkeypatch: pytest.MonkeyPatch) -> Truncated:
+    return Truncated(make(), monkeypatch)
+
+
+def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated: Truncated) -> None:
+    """A batch gives it some seconds, so others of the group go on; then it goes on where it stood."""
+    outcome = truncated.run(truncated.event())
+    assert (outcome.published, len(truncated.told())) == (1, 11), "the marker and ten seconds"
+    assert len(truncated.driven.pending) == 1
+    batches = 1
+    while len(truncated.driven.pending):
+        truncated.run()
+        batches += 1
+    assert batches <= 6
+    assert truncated.told() == [None, *(int.from_bytes(key[0] or b"", "big") for key in truncated.keys)]
+    assert truncated.starts == sorted(truncated.starts)
+
+
+def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncated) -> None:
+    truncated.fails_behind = 5
+    assert truncated.run(truncated.event()).published == 1
+    assert len(truncated.told()) == 6
+    truncated.fails_behind = 0
+    assert truncated.run().unread == 1
+    truncated.fails_behind = 10**6
+    while len(truncated.driven.pending):
+        truncated.run()
+    told = truncated.told()
+    assert told.count(None) == 1
+    assert set(told) == {None, *range(50)}
+
+
+def test_a_truncation_that_cannot_be_scanned_at_all_is_not_told(truncated: Truncated) -> None:
+    truncated.fails_behind = 0
+    with pytest.raises(HelenusError, match="a node is away"):
+        truncated.run(truncated.event())
+    assert len(truncated.driven.pending) == 0
+
+
+def test_a_truncation_while_an_earlier_one_is_told_is_told_whole(truncated: Truncated) -> None:
+    """Another node's: what the first marker was followed by is gone again."""
+    truncated.run(truncated.event())
+    truncated.run(truncated.event())
+    while len(truncated.driven.pending):
+        truncated.run()
+    told = truncated.told()
+    assert told.count(None) == 2
+    last = len(told) - told[::-1].index(None)
+    assert set(told[last:]) == set(range(50))
+
+
+def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Truncated, tmp_path: Path) -> None:
+    driven = truncated.driven
+    truncated.run(truncated.event())
+    driven.now = 5000.0
+    driven.pending.save(5000.0, [EVENTS])
+    driven.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, tmp_path / "pending")
+    driven.pending.load(5000.0)
+    driven.appended.clear()
+    truncated.run()
+    while len(driven.pending):
+        truncated.run()
+    assert truncated.told()[0] is None
+    assert set(truncated.told()) == {None, *range(50)}
 
 
 def test_a_restart_reads_what_waited_at_the_level_of_reads(tmp_path: Path, make: Make) -> None:
