@@ -17,6 +17,7 @@ from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Task
 from helenus_connector.tasks import DONE, Done, task
+from helenus_connector.unread import MOST_WAITING
 from helenus_schemas.errors import HelenusError, told_in
 from helenus_schemas.failpoints import reach
 
@@ -81,7 +82,8 @@ class Batches:
         for pending in self.pending.due(time.time(), plan.max_batch_size):
             due.setdefault(pending.topic, []).append(pending)
         try:
-            rows = frame.mapInArrow(task(plan, due), DONE).collect()
+            may_wait = max(0, MOST_WAITING - len(self.pending))
+            rows = frame.mapInArrow(task(plan, due, may_wait), DONE).collect()
         except PySparkException as failure:
             raise told_in(str(failure)) or failure from None
         return [pickle.loads(row.done) for row in rows]
@@ -115,6 +117,7 @@ class Batches:
                 continue
             self.pending.apply(done.outcome.resolved, done.outcome.found, now, done.outcome.told)
             _count(of_topic, done.outcome, now)
+            of_topic.unread = done.outcome.error or of_topic.unread
             if done.topic not in failed:
                 of_topic.succeeded()
         for topic, error in failed.items():
@@ -130,6 +133,10 @@ class Batches:
             keys, copies = self.pending.counts(topic)
             metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)
             metrics.EVENTS_PENDING.labels(*of_topic.labels).set(copies)
+            unread = self.pending.unread(topic)
+            metrics.KEYS_UNREAD.labels(*of_topic.labels).set(unread)
+            if not unread:
+                of_topic.unread = None
 
     def _wake(self, plan: Plan) -> None:
         due = self.pending.next_due()

@@ -96,9 +96,9 @@ class Work:
     bounds: Bounds | None = None
     parts: int = 1
 
-    def saw(self, image: Image) -> None:
-        """Take note of a row that lives in a marker's scope."""
-        oldest = image.oldest()
+    def saw(self, image: Image | None) -> None:
+        """Take note of what lives in a marker's scope; None if it can't be told."""
+        oldest = image.oldest() if image else None
         if oldest is None:
             self.timeless = True
         elif self.oldest is None or oldest < self.oldest:
@@ -290,7 +290,8 @@ class Gate:
         work = admitted.works.get(name)
         if work is None:
             nodes = min((self._nodes(pending, values, change) for change in awaited), default=1)
-            consistency = level(self.consistency, nodes, self._replication())
+            # What was never read has to be published first: a higher level may not be had for long.
+            consistency = self.consistency if pending.unread else level(self.consistency, nodes, self._replication())
             work = Work(pending.topic, pending.partition, key, values, scope, consistency, bounds=pending.bounds)
             admitted.works[name] = work
         work.scope = max(work.scope, scope)

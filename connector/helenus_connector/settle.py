@@ -25,6 +25,8 @@ MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
 _SOME = (bytes(16), bytes(15) + b"\1")
+AWAY, STUCK = 1, 2
+"""Why a key that has to be published was not read: its replicas are away; or they fail to."""
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
@@ -43,7 +45,9 @@ class Pending:
     `awaited` is `packed`. `image` is the MD5 of the last published value, None if that is not known. `copies` counts
     events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
     waits for, s since the epoch. `rest` says that no read of the next so many seconds can prove more, and `handed` when
-    the driver handed it to a batch, s by its clock. There may be very many: all that is in it counts.
+    the driver handed it to a batch, s by its clock. `unread` is AWAY or STUCK if it has to be published and could not
+    be read. The rows behind a truncation are left to be told from a `stripe` of the ring on. There may be very many:
+    all that is in it counts.
     """
 
     topic: str
@@ -59,6 +63,8 @@ class Pending:
     since: float = 0.0
     rest: float = 0.0
     handed: float = 0.0
+    unread: int = 0
+    stripe: int = 0
 
     @property
     def name(self) -> Name:
@@ -161,6 +167,10 @@ class PendingKeys:
             held = [keys for (of, _), keys in self._keys.items() if of == topic]
             return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
 
+    def unread(self, topic: str) -> int:
+        """How many keys of an events topic wait because they can't be read."""
+        return sum(p.unread > 0 for (of, _), keys in self._keys.items() if of == topic for p in keys.values())
+
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
         with self._lock:
@@ -251,6 +261,8 @@ class PendingKeys:
                 held.image = pending.image or held.image
                 held.since = min(held.since, pending.since)
                 held.scope = max(held.scope, pending.scope)
+                held.unread = max(held.unread, pending.unread)
+                held.stripe = min(held.stripe, pending.stripe)
                 continue
             if len(pending.awaited) > _MOST_AWAITED * AWAITED_BYTES:
                 pending.awaited = _few(unpacked(pending.awaited), age)
@@ -328,7 +340,8 @@ class PendingKeys:
         return kept
 
     def load(self, now: float) -> None:
-        """Take over what an earlier run kept: to be read at level ALL, whoever reported its Changes, and published.
+        """Take over what an earlier run kept: to be read and published, and then proven at level ALL, whoever reported
+        its Changes.
 
         If a file is damaged, unconfirmed keys may be anywhere: all topics are read again from their first event. Raises
         HelenusError(STATE) for one that can't be read.
@@ -346,7 +359,7 @@ class PendingKeys:
                 damage.append(f"{_keys_file(self._file)}: {error}")
             waits = unknown(self._age(now))
             found = [
-                Pending(topic, p, key, scope, awaited or waits, bounds=bounds)
+                Pending(topic, p, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
                 for (topic, p, key, bounds), scope, awaited in kept
             ]
             self._apply([], found, now, {})
@@ -368,9 +381,8 @@ class PendingKeys:
         """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
         disk when this returns. Raises HelenusError(STATE).
         """
-        waits = unknown(self._age(now))
         with self._lock:
-            self._apply([], [replace(p, awaited=waits, image=None, attempts=0) for p in keys], now, {})
+            self._apply([], [replace(p, image=None, attempts=0, unread=AWAY) for p in keys], now, {})
             self._save_keys(now)
             self._ended.update(ended)
             self._save_ended()

@@ -15,7 +15,7 @@ _MISSING_S = 30.0
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """A task as Kafka Connect's status shows it; `trace` says why it failed."""
+    """A task as Kafka Connect's status shows it; `trace` says why it failed, or why some of its keys wait."""
 
     id: int
     state: str
@@ -36,7 +36,8 @@ class Task:
     """One table of a connector, and how it fares. `settings` are of this table alone.
 
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
-    connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch.
+    connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
+    keys can't be read, while it runs.
     """
 
     id: int
@@ -45,6 +46,7 @@ class Task:
     refused: bool = False
     error: HelenusError | None = None
     trouble: HelenusError | None = None
+    unread: HelenusError | None = None
     retry_at: float = 0.0
     _failures: int = 0
     _failing_since: float = 0.0
@@ -134,4 +136,6 @@ class Connector:
             return TaskStatus(task.id, "FAILED", str(task.error))
         if self.wanted == "PAUSED":
             return TaskStatus(task.id, "PAUSED")
-        return TaskStatus(task.id, "RUNNING" if task.ready and not self.error else "UNASSIGNED")
+        if not task.ready or self.error:
+            return TaskStatus(task.id, "UNASSIGNED")
+        return TaskStatus(task.id, "RUNNING", str(task.unread) if task.unread else None)

@@ -28,6 +28,7 @@ from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.settle import Pending
 from helenus_connector.source import Note, unpacked
 from helenus_connector.stage import Outcome, Stage
+from helenus_connector.unread import MOST_WAITING
 from helenus_schemas import logs
 from helenus_schemas.cassandra import connect
 from helenus_schemas.errors import HelenusError, Kind
@@ -61,8 +62,10 @@ _logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for what most tables share."""
 
 
-def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. `due` are pending keys by events topic."""
+def task(
+    plan: Plan, due: dict[str, list[Pending]], may_wait: int = MOST_WAITING
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`. `due` are pending keys by events topic; `may_wait` is how many more may wait."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _end_with_parent()
@@ -89,7 +92,7 @@ def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.Rec
                 settings = plan.connectors.get(topic)
                 if settings is not None and about.error is None:
                     again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
-                    _run(plan, settings, events[topic], again, first, about)
+                    _run(plan, settings, events[topic], again, first, about, may_wait)
                     if about.outcome is not None:
                         about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
@@ -107,7 +110,13 @@ def _end_with_parent() -> None:
 
 
 def _run(
-    plan: Plan, settings: ConnectorSettings, events: list[Event], due: list[Pending], trust_images: bool, about: Done
+    plan: Plan,
+    settings: ConnectorSettings,
+    events: list[Event],
+    due: list[Pending],
+    trust_images: bool,
+    about: Done,
+    may_wait: int = MOST_WAITING,
 ) -> None:
     """Run a table's stage. Its errors are handed to the driver, which knows what to do with each kind."""
     if not events and not due:
@@ -123,7 +132,7 @@ def _run(
         return
     largest = log.largest
     try:
-        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images)
+        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images, may_wait)
         _failing.pop(settings.server, None)
     except HelenusError as error:
         about.error = error

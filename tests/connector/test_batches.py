@@ -19,9 +19,9 @@ from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
-from helenus_connector.settle import Pending, PendingKeys, begins
+from helenus_connector.settle import AWAY, Pending, PendingKeys, begins
 from helenus_connector.stage import Outcome
-from helenus_connector.states import Task
+from helenus_connector.states import Connector, Task
 from helenus_connector.tasks import Done
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -188,7 +188,7 @@ def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.Monk
     """No more than a batch may have events; and what a batch published is no longer what a pending key's image is."""
     handed_out: list[list[Pending]] = []
 
-    def task(plan: Plan, due: dict[str, list[Pending]]) -> None:
+    def task(plan: Plan, due: dict[str, list[Pending]], may_wait: int) -> None:
         handed_out.append(due.get(A, []))
 
     monkeypatch.setattr(batches, "task", task)
@@ -290,3 +290,28 @@ def test_what_is_held_is_on_the_disk_before_the_batch_ends(query: Query, monkeyp
     query.plan(3, a=20, b=30)
     query.batches.process(Frame(fine(B, 10)), 3)
     assert steps == ["offsets/3", "default/offsets", "default/held.new", directory]
+
+
+def shown(task: Task) -> tuple[str, str | None]:
+    """A task as its connector's status has it."""
+    (status,) = Connector({}, task.settings, tasks={"t": task}).status().tasks
+    return status.state, status.trace
+
+
+def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, as other keys do; and no more of them wait than the driver holds."""
+    room: list[int] = []
+    monkeypatch.setattr(batches, "task", lambda plan, due, may_wait: room.append(may_wait))
+    monkeypatch.setattr(batches, "MOST_WAITING", 5)
+    task = query.tasks[A]
+    task.ready = True
+    cause = HelenusError(Kind.CASSANDRA_READ, "not enough replicas", "ks.a, k = 5")
+    waits = [Pending(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
+    query.plan(0, a=10)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, Outcome("a", error=cause, unread=3, found=waits))), 0)
+    assert shown(task) == ("RUNNING", str(cause))
+    assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 3
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, Outcome("a", resolved=waits))), 1)
+    assert shown(task) == ("RUNNING", None)
+    assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
+    assert room == [5, 2]

@@ -17,7 +17,7 @@ from cassandra.metadata import SimpleStrategy
 from helenus_connector import version
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
-from helenus_connector.reread import Image
+from helenus_connector.reread import Image, KeyRefused
 from helenus_connector.settle import Pending
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.change import Bound, Change, Scope, decode, encode
@@ -91,7 +91,14 @@ class Reader:
     def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:
         yield from self.live.items()
 
-    def part(self, partition: int, parts: int, consistency: int) -> Iterator[tuple[Key, Image]]:
+    def scopes(self, asked: Sequence[tuple[Scope, Key, Any]], consistency: int) -> Iterator[tuple[int, Any]]:
+        for place, (_, key, bounds) in enumerate(asked):
+            try:
+                yield place, (self.statics(key, consistency), self.range(key, bounds, consistency))
+            except KeyRefused as refusal:
+                yield place, refusal
+
+    def part(self, partition: int, parts: int, consistency: int, first: int = 0) -> Iterator[tuple[Key, Image]]:
         yield from self.live.items()
 
 
