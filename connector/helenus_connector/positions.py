@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from helenus_schemas import durable
+
 Offsets = dict[str, dict[str, int]]
 """Next offset by topic and partition; partitions are text, because this is kept as JSON."""
 
@@ -73,6 +75,9 @@ class Held:
             self._offsets: Offsets = json.loads(file.read_text())
         except FileNotFoundError:
             self._offsets = {}
+        self._epochs_file = checkpoint / "epochs"
+        with contextlib.suppress(FileNotFoundError):
+            self._epochs = json.loads(self._epochs_file.read_text())
 
     def offsets(self) -> Offsets:
         """A copy of what is held."""
@@ -90,7 +95,7 @@ class Held:
             self._released = {}
 
     def epoch(self, topic: str) -> int:
-        """How often `move` was called for a topic in this run."""
+        """How often `move` was called for a topic."""
         with self._lock:
             return self._epochs.get(topic, 0)
 
@@ -126,6 +131,7 @@ class Held:
             self._epochs[topic] = self._epochs.get(topic, 0) + 1
             self._offsets.setdefault(topic, {}).update(offsets)
             self._save()
+            durable.replace(self._epochs_file, self._epochs, "which offsets were altered", "connector.epochs-saved")
 
     def _save(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

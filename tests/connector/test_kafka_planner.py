@@ -27,7 +27,7 @@ class Admin:
             if place.topic in self.errors:
                 answers[place].set_exception(KafkaException(KafkaError(self.errors[place.topic])))
             else:
-                answers[place].set_result(SimpleNamespace(offset=9))
+                answers[place].set_result(SimpleNamespace(offset=9, leader_epoch=3))
         return answers
 
 

@@ -57,6 +57,9 @@ class Broker:
         self.refused: dict[str, Exception] = {}
         self.unsearchable: dict[str, Exception] = {}
         self.counted: list[list[str]] = []
+        self.topic_ids: dict[str, str] = {}
+        self.epochs: dict[str, dict[str, int]] = {}
+        self.truncated: dict[str, int] = {}
 
     def partitions(self, topics: list[str]) -> dict[str, int]:
         self.counted.append(topics)
@@ -75,6 +78,17 @@ class Broker:
     def latest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
         there = {topic: n for topic, n in partitions.items() if topic in self.ends}
         return {topic: {str(p): self.ends[topic][str(p)] for p in range(n)} for topic, n in there.items()}
+
+    def ids(self, topics: list[str]) -> dict[str, str]:
+        return {topic: told for topic, told in self.topic_ids.items() if topic in topics}
+
+    def leaders(self) -> dict[str, dict[str, int]]:
+        return self.epochs
+
+    def cut(self, topic: str, leaders: dict[str, int], positions: dict[str, int]) -> dict[str, int]:
+        """Since the leader changed, if it did, a partition has other records from what `truncated` says on."""
+        changed = {p for p in positions if leaders.get(p) != self.epochs[topic][p]}
+        return {p: at for p, at in self.truncated.items() if p in changed and at < positions[p]}
 
     def size(self, place: Range) -> int:
         return max(0, place.end - place.start)
@@ -419,6 +433,90 @@ def test_a_partition_that_has_nothing_is_no_topic_made_anew(tmp_path: Path, monk
         end = planned.reader.latestOffset(offset(0, 5), ReadMaxRows(5))
         assert end["topics"] == {TOPIC: {"0": 5}}
         assert bool(planned.reader._wrong) is wrong
+
+
+def replaced(planned: Planned, how: str) -> dict[str, int]:
+    """Another topic, or others than the records that were read, in the place of what was; returns from where on."""
+    planned.broker.ends = {TOPIC: {"0": 900, "1": 900}}
+    if how == "recreated":
+        planned.broker.topic_ids = {TOPIC: "new"}
+        planned.broker.epochs = {TOPIC: {"0": 0, "1": 0}}
+        return {"0": 40, "1": 40}
+    planned.broker.epochs = {TOPIC: {"0": 7, "1": 8}}
+    planned.broker.truncated = {"1": 250}
+    return {"1": 250}
+
+
+@pytest.fixture
+def read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Planned, dict[str, Any]]:
+    """A topic of which all was read, and what the end of that batch says."""
+    monkeypatch.setattr(source, "_RECOUNT_S", -1.0)
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 300, "1": 300}}
+    planned.broker.topic_ids, planned.broker.epochs = {TOPIC: "old"}, {TOPIC: {"0": 7, "1": 7}}
+    at = planned.reader.latestOffset(offset(0, 299, 299), ReadMaxRows(5))
+    assert at["topics"] == {TOPIC: {"0": 300, "1": 300}}
+    planned.tasks(offset(0, 299, 299), at)
+    return planned, at
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("how", ["recreated", "truncated"])
+def test_records_in_the_place_of_others_stop_the_connector(
+    read_once: tuple[Planned, dict[str, Any]], how: str, later: bool
+) -> None:
+    """Though the topic is longer than before; also when the worker was away meanwhile. Until somebody has reset it."""
+    planned, at = read_once
+    replaced(planned, how)
+    if later:
+        broker, planned.reader = planned.broker, source.EventsReader(str(planned.plan.file))
+        planned.reader._planner = broker
+    for _ in range(2):
+        end = planned.reader.latestOffset(at, ReadMaxRows(5))
+        assert end["topics"] == at["topics"], "nothing is read on from the old offsets"
+        ((part,),) = planned.tasks(at, end)
+        assert part.error is not None
+        assert part.error.kind is Kind.OFFSETS_LOST
+        at = end
+    planned.change(held={TOPIC: {"0": 40, "1": 40}}, epochs={TOPIC: 1})
+    end = planned.reader.latestOffset(at, ReadMaxRows(5_000))
+    ((part,),) = planned.tasks(at, end)
+    assert (part.error, part.lost) == (None, 0)
+    assert part.ranges == (Range(TOPIC, 0, 40, 900), Range(TOPIC, 1, 40, 900))
+
+
+@pytest.mark.parametrize("how", ["recreated", "truncated"])
+def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
+    read_once: tuple[Planned, dict[str, Any]], how: str
+) -> None:
+    planned, at = read_once
+    planned.change(connectors={TOPIC: planned.connector.model_copy(update={"errors_data_loss": "continue"})})
+    first = replaced(planned, how)
+    end = planned.reader.latestOffset(at, ReadMaxRows(5_000))
+    again = source.EventsReader(str(planned.plan.file))  # a worker that was killed does the batch as it is
+    again._planner = planned.broker
+    for reader in (planned.reader, again):
+        planned.reader = reader
+        ((part,),) = planned.tasks(at, end)
+        assert (part.error, part.lost) == (None, len(first))
+        assert part.ranges == tuple(Range(TOPIC, p, first.get(str(p), 300), 900) for p in (0, 1))
+    planned.broker.ends = {TOPIC: {"0": 901, "1": 900}}
+    after = planned.reader.latestOffset(end, ReadMaxRows(5_000))
+    ((part,),) = planned.tasks(end, after)
+    assert (part.error, part.lost, part.ranges[0]) == (None, 0, Range(TOPIC, 0, 900, 901))
+
+
+def test_another_leader_with_the_same_records_and_a_broker_that_tells_no_id_are_no_loss(
+    read_once: tuple[Planned, dict[str, Any]],
+) -> None:
+    planned, at = read_once
+    planned.broker.ends, planned.broker.topic_ids = {TOPIC: {"0": 310, "1": 300}}, {}
+    planned.broker.epochs = {TOPIC: {"0": 9, "1": 9}}
+    end = planned.reader.latestOffset(at, ReadMaxRows(50))
+    assert end["topics"] == planned.broker.ends
+    assert end["logs"] == {TOPIC: {"id": "old", "leaders": {"0": 9, "1": 9}, "epoch": 0}}
+    ((part,),) = planned.tasks(at, end)
+    assert (part.error, part.lost) == (None, 0)
 
 
 def test_another_number_of_partitions_is_refused() -> None:
