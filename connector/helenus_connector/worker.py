@@ -149,13 +149,13 @@ class Worker:
         for name, connector in self.connectors.all().items():
             if self._stopping.is_set():
                 return
-            if connector.wanted == "STOPPED" or connector.error or time.time() < connector.look_at:
+            if connector.wanted == "STOPPED" or connector.error or time.time() < self._look_at(connector):
                 continue
             with self.connectors.lock:
                 settings = connector.settings
                 again = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
                 # Before the look: what is changed while it lasts wants another one at once.
-                connector.look_at = time.time() + again
+                connector.look_at, connector.looked_at = time.time() + again, time.time()
             try:
                 found = self._tables.look(settings, directory)
                 if self._may_wait():
@@ -176,6 +176,14 @@ class Worker:
                     "tables.none", connector=name, table=settings.table, advice="ALTER TABLE … WITH cdc = true"
                 )
             self.connectors.looked(name, settings, found)
+
+    @staticmethod
+    def _look_at(connector: Connector) -> float:
+        """When to look at a connector's tables, s since the epoch. One that was dropped may be there again."""
+        if not any(task.misses_table for task in list(connector.tasks.values())):
+            return connector.look_at
+        again = connector.looked_at + connector.settings.table_refresh_interval_ms / 1000
+        return min(connector.look_at, again)
 
     def _objected(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
         with self.connectors.lock:

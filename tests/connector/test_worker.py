@@ -176,3 +176,31 @@ def test_a_look_that_hangs_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.M
         looking.set()
         hangs.set()
         ends.join()
+
+
+def test_a_table_that_was_missing_is_looked_for_until_it_is_there(
+    worker: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a connector that names its tables, which looks once otherwise."""
+    missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
+    found, looked = {"t": None}, []
+
+    def look(*_: object) -> dict[str, HelenusError | None]:
+        looked.append(dict(found))
+        return looked[-1]
+
+    monkeypatch.setattr(worker.tables, "look", look)
+    connector = worker.connectors.all()["shop"]
+    refresh = connector.settings.table_refresh_interval_ms / 1000
+    for error, looks in ((None, 1), (missing, 2), (None, 3)):
+        found["t"] = error
+        for _ in range(2):
+            worker.look()
+            connector.looked_at -= refresh / 4
+        assert len(looked) == looks, "not at every turn"
+        assert connector.tasks["t"].error is error
+        connector.looked_at -= refresh
+        if error is None and looks == 1:
+            worker.look()
+            assert len(looked) == 1
+            connector.tasks["t"].error = missing
