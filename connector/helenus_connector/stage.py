@@ -18,7 +18,7 @@ from typing import Any
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Admitted, Event, Gate, Replicas, Work, asks_for, written_at
+from helenus_connector.gate import Admitted, Event, Gap, Gate, Replicas, Work, asks_for, written_at
 from helenus_connector.proof import packed
 from helenus_connector.registry import Registry
 from helenus_connector.reread import Image, KeyRefused, SchemaChanged
@@ -49,7 +49,8 @@ class Outcome:
     `found` and `resolved` are the keys that wait for a proven read from now on, and no longer. `copies` of a key say
     how many events wait with it. `too_large` are records that were no records of the whole row, for their size.
     `untold` are rows without a record: dead letters for a value that can't be told, and rows behind a marker whose key
-    has no form. `lost` are events that the topic no longer had. `told` is what was published where.
+    has no form. `lost` are events that the topic no longer had, `gaps` those of nodes' logs. `told` is what was
+    published where.
     """
 
     connector: str
@@ -63,6 +64,7 @@ class Outcome:
     too_large: int = 0
     untold: int = 0
     lost: int = 0
+    gaps: list[Gap] = field(default_factory=list)
     keys_read: int = 0
     statements: int = 0
     query_seconds: float = 0.0
@@ -109,6 +111,7 @@ class Stage:
             outcome.outdated = admitted.outdated + sum(p.copies for p in admitted.gone)
             outcome.resolved.extend(admitted.gone)
             outcome.found.extend(admitted.waiting.values())
+            outcome.gaps = admitted.gaps
             try:
                 self._publish(works, outcome, trust_images and attempts == 1)
                 self._dead_letter(admitted, outcome)

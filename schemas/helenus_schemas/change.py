@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.transcode import long_bytes, read_long
 
 
@@ -126,7 +127,7 @@ def encode(change: Change) -> bytes:
 
 
 def decode(data: bytes) -> Change:
-    """Read a Change: ours, or DataStax's three fields in either order. Raises ValueError if it is none."""
+    """Read a Change: ours, or DataStax's three fields in either order. Raises Malformed if it is none."""
     digest: str | None
     node: str | None
     try:
@@ -152,10 +153,12 @@ def decode(data: bytes) -> Change:
         start, at = _read_bound(data, at)
         end, at = _read_bound(data, at)
         if parts < 1:
-            raise ValueError(f"not an event's value: a part of {parts}")
+            raise Malformed(f"not an event's value: a part of {parts}")
         return Change(digest, node, Scope(scope), part, parts, segment, position, write_time, expires_at, start, end)
-    except (IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"not an event's value: {error}") from None
+    except Malformed:
+        raise
+    except (IndexError, ValueError) as error:
+        raise Malformed(f"not an event's value: {error}") from None
 
 
 _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
@@ -175,7 +178,7 @@ def matched(value: bytes) -> re.Match[bytes] | None:
 
 
 def gist(match: re.Match[bytes]) -> Change:
-    """What a match tells of a Change: all but its place in the mutation and in the log. Raises ValueError."""
+    """What a match tells of a Change: all but its place in the mutation and in the log. Raises Malformed."""
     digest, node, scope, written, expires = match.groups()
     write_time = None if written is None else read_long(written, 0)[0]
     expires_at = None if expires is None else read_long(expires, 0)[0]
@@ -230,14 +233,14 @@ def _bound(bound: Bound | None) -> bytes:
 def _branch(data: bytes, at: int) -> tuple[bool, int]:
     branch = data[at]
     if branch not in (0, 2):
-        raise ValueError(f"not an event's value: union branch {branch}")
+        raise Malformed(f"not an event's value: union branch {branch}")
     return branch == 2, at + 1
 
 
 def _take(data: bytes, at: int) -> tuple[bytes, int]:
     size, at = read_long(data, at)
     if not 0 <= size <= len(data) - at:
-        raise ValueError(f"not an event's value: a length of {size}")
+        raise Malformed(f"not an event's value: a length of {size}")
     return data[at : at + size], at + size
 
 
@@ -263,7 +266,7 @@ def _read_bound(data: bytes, at: int) -> tuple[Bound | None, int]:
     count, at = read_long(data, at + 1)
     while count:
         if not 0 < count <= len(data) - at:
-            raise ValueError(f"not an event's value: a block of {count}")
+            raise Malformed(f"not an event's value: a block of {count}")
         for _ in range(count):
             value, at = _take(data, at)
             values.append(value)
@@ -278,7 +281,7 @@ def _skip_columns(data: bytes, at: int) -> int:
     count, at = read_long(data, at)
     while count:
         if not 0 < count <= len(data) - at:
-            raise ValueError(f"not an event's value: a block of {count}")
+            raise Malformed(f"not an event's value: a block of {count}")
         for _ in range(count):
             _, at = _take(data, at)
         count, at = read_long(data, at)

@@ -51,10 +51,10 @@ class Topic:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with suppress(HelenusError):
-                if self.planner.latest({self.name: 1}).get(self.name) == {"0": wanted}:
+                if self.planner.latest(self.planner.partitions([self.name])).get(self.name) == {"0": wanted}:
                     return self.planner.leaders()[self.name]["0"]
             time.sleep(0.1)
-        raise AssertionError(self.planner.latest({self.name: 1}))
+        raise AssertionError(f"{self.name} does not end at {wanted}")
 
 
 def test_a_topic_that_is_recreated_has_another_id(stack: Stack) -> None:
