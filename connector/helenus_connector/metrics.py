@@ -33,7 +33,11 @@ EVENTS_LOST = Counter(
 GAPS = Counter(
     "helenus_connector_gaps_total", "Gaps in a node's commit log that agents reported: copy the table anew.", _LABELS
 )
-LAG = Gauge("helenus_connector_lag_events", "Events in the topic that are not done with yet.", _LABELS)
+LAG = Gauge(
+    "helenus_connector_lag_events",
+    "Events in the topic that are not done with yet; NaN while no broker answers.",
+    _LABELS,
+)
 EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events whose outcome is open.", _LABELS)
 KEYS_PENDING = Gauge("helenus_connector_keys_pending", "Keys that will be read again.", _LABELS)
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)

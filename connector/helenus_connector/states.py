@@ -48,7 +48,7 @@ class Task:
     refused: bool = False
     error: HelenusError | None = None
     trouble: HelenusError | None = None
-    waiting: HelenusError | None = None
+    waiting: str | None = None
     retry_at: float = 0.0
     _failures: int = 0
     _failing_since: float = 0.0
@@ -155,7 +155,8 @@ class Connector:
         if self.wanted == "PAUSED":
             return TaskStatus(task.id, "PAUSED")
         state = "RUNNING" if task.ready and not self.error else "UNASSIGNED"
-        return TaskStatus(task.id, state, _trace(self.error or self.trouble or task.trouble or task.waiting))
+        reason = task.trouble if state == "RUNNING" else self.error or self.trouble or task.trouble
+        return TaskStatus(task.id, state, _trace(reason) or task.waiting)
 
 
 def _trace(reason: HelenusError | None) -> str | None:

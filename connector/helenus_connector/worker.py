@@ -56,6 +56,7 @@ class Worker:
         self._told: set[metrics.Labels] = set()
         self._told_connectors: set[str] = set()
         self._missing: set[metrics.Labels] = set()
+        self._away: HelenusError | None = None
 
     def stop(self) -> None:
         """Ask the worker to end; `run` returns within seconds. A batch that is under way is done again at the start."""
@@ -72,9 +73,10 @@ class Worker:
     def health(self) -> str | None:
         """What is wrong with the worker itself, however its connectors fare, or None."""
         troubles = [query.trouble() for query in list(self._queries.values())]
+        away = None if self._away is None else str(self._away)
         starting = None if self._spark is not None else "starting: Spark is not there yet"
         waiting = None if self._queries or not self._is_wanted() else "starting: no batch done yet"
-        return next(filter(None, [*troubles, starting, waiting]), None)
+        return next(filter(None, [away, *troubles, starting, waiting]), None)
 
     def run(self) -> None:
         """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: nobody can mend it
@@ -232,8 +234,12 @@ class Worker:
             self._topics.make(waiting)
         except HelenusError as error:
             _log.warning("topics.waiting", reason=str(error))
+            for task in waiting:
+                task.waiting = None if task.ready or task.error else str(error)
             return
         for task in waiting:
+            missing = f"waits for its events topic {task.settings.events}: the agent makes it when it starts"
+            task.waiting = None if task.ready or task.error else missing
             if task.ready:
                 _log.info("task.ready", connector=task.connector, table=task.table)
             elif task.error:
@@ -255,9 +261,22 @@ class Worker:
         ]
         try:
             latest = self._topics.latest([task.settings.events for task in tasks])
-        except HelenusError:
-            return  # told by the queries
+        except HelenusError as error:
+            # A planner that gets no answer makes no batches, and so nobody else would notice.
+            metrics.ERRORS.labels(error.kind.value).inc()
+            if self._away is None:
+                _log.warning("broker.away", error=str(error))
+            self._away = error
+            for task in tasks:
+                metrics.LAG.labels(*task.labels).set(math.nan)
+                task.waiting = str(error)
+            return
+        if self._away is not None:
+            _log.info("broker.back")
+            self._away = None
         for task in tasks:
+            if task.ready:
+                task.waiting = None
             topic = task.settings.events
             at = where.get(task.settings.query_group, {}).get(topic, {})
             behind = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
