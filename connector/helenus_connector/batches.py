@@ -119,6 +119,8 @@ class Batches:
             # What waits of it is kept by now.
             if done.outcome is not None and done.topic in tasks:
                 self._held.release(done.topic, done.starts)
+                if done.ends:
+                    self._held.hold(done.topic, done.ends)
         for topic, of_topic in tasks.items():
             keys, copies = self.pending.counts(topic)
             metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)

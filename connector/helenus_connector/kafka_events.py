@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +25,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import broker_error
 
 _CHUNK = 10_000
+_CHUNK_BYTES = 8 << 20
+_FIRST_CHUNK = 500  # until it is known how large events are
 _TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 60.0
 _FIRST = -2  # librdkafka's offset of a topic's start
@@ -204,7 +206,7 @@ def read(
     data_loss: str,
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
-) -> Iterator[list[Message]]:
+) -> Generator[list[Message], None, None]:
     """As `brokers.read`, all ranges at once. The process keeps its consumers between calls."""
     open_ranges = {(r.topic, r.partition): r for r in places if r.start < r.end}
     if not open_ranges:
@@ -221,12 +223,13 @@ def read(
         consumer.pause(closed[-1:])
 
     chunk: list[Any] = []
+    most, events, size = _FIRST_CHUNK, 0, 0
     try:
         consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in open_ranges.items()])
         while open_ranges:
             chunk = []
             missing = sum(r.end - at[place] for place, r in open_ranges.items())
-            for message in consumer.consume(min(_CHUNK, missing), timeout=0.5):
+            for message in consumer.consume(min(most, missing), timeout=0.5):
                 place = (message.topic(), message.partition())
                 error = message.error()
                 held = open_ranges.get(place)
@@ -242,6 +245,7 @@ def read(
                         lost(held, _gone(consumer, held))
                     if error is None and message.offset() < held.end:
                         chunk.append(message)
+                        size += len(message.key() or b"") + len(message.value() or b"")
                     at[place] = max(at[place], message.offset() + (error is None))
                     if at[place] >= held.end:
                         close(place)
@@ -254,6 +258,8 @@ def read(
                     close(place)
             if chunk:
                 deadline = time.monotonic() + _READ_TIMEOUT_S
+                events += len(chunk)
+                most = max(1, min(_CHUNK, _CHUNK_BYTES * events // max(size, 1)))
                 yield chunk
             elif time.monotonic() > deadline:
                 what = "no events come, though the topic has more"

@@ -36,6 +36,11 @@ class Plan:
         return max((c.max_batch_size for c in self.connectors.values()), default=1)
 
     @property
+    def max_batch_bytes(self) -> int:
+        """Bytes of events in a batch, of all tables together."""
+        return max((c.max_batch_size_in_bytes for c in self.connectors.values()), default=1)
+
+    @property
     def groups(self) -> dict[str, list[str]]:
         """The topics of every consumer group, or subscription on Pulsar: each connector has one."""
         groups: dict[str, list[str]] = {}

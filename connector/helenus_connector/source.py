@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import marshal
 import pickle
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,8 @@ class Note:
     """What a task must know of a partition beside its records.
 
     It is the task's own in this batch, read from `start` on, as planned in `epoch` of its topic. `lost` counts events
-    that the topic no longer has, `error` is why it cannot be read.
+    that the topic no longer has, `error` is why it cannot be read. If there is an `end`, it was read up to, not
+    including, that alone: more would have been too many bytes.
     """
 
     topic: str
@@ -61,6 +64,7 @@ class Note:
     epoch: int
     lost: int = 0
     error: HelenusError | None = None
+    end: int | None = None
 
 
 class EventsSource(DataSource):
@@ -152,6 +156,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             self._broker_is(None)
             wake = self._target is None and (bool(self._wrong or self.plan.held) or now >= self._due())
+            if self._target is not None:
+                # A part of a batch that was too many bytes is read by the next one.
+                held = self.plan.held.items()
+                wake |= any(at < self._target.get(t, {}).get(p, 0) for t, ats in held for p, at in ats.items())
             if topics == start["topics"]:
                 # What a run began with is done at once: its first batch tells of what else waits. One that is to read
                 # what is there, reads again only what was there when the last one ended.
@@ -201,7 +209,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 events = sum(map(self._broker().size, share))
                 parts.append(Part(share, loss, epoch, error, events, 0 if i else len(lost)))
         most = max((c.tasks_max for c in self.plan.connectors.values()), default=1)
-        return [Parts(task) for task in shared_out(parts, max(most, self.plan.slots))]
+        tasks = shared_out(parts, max(most, self.plan.slots))
+        return [Parts(task, self.plan.max_batch_bytes // len(tasks)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Parts)
@@ -224,16 +233,36 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             epoch = epochs[place.topic, place.partition]
             found.append(Note(place.topic, place.partition, place.start, epoch, error=error))
 
+        left = partition.most_bytes
         for data_loss in ("fail", "continue"):
             parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
             places = [r for p in parts for r in p.ranges]
+            random.shuffle(
+                places
+            )  # on Pulsar they are read one by one, and what the first take is not left to the last
+            at = {(r.topic, r.partition): r.start for r in places}
             try:
-                for chunk in read(self.plan.worker, places, data_loss, lost, failed):
-                    for events in packed(chunk):
-                        yield _row(events=events)
+                # Of the second kind too, some are read in each batch.
+                with closing(read(self.plan.worker, places, data_loss, lost, failed)) as chunks:
+                    for chunk in chunks:
+                        for events in packed(chunk):
+                            yield _row(events=events)
+                        at.update({(m.topic(), m.partition()): m.offset() + 1 for m in chunk})
+                        left -= sum(map(size_of, chunk))
+                        if left <= 0:
+                            break
+                    else:
+                        continue
             except HelenusError as error:  # of the client, on this host
                 for place in places:
                     failed(place, error)
+                continue
+            # More than that is more than a task can hold: the rest of these ranges is held, and read next.
+            wrong = {(note.topic, note.partition) for note in found if note.error}
+            for place in places:
+                name = place.topic, place.partition
+                if at[name] < place.end and name not in wrong:
+                    found.append(Note(*name, place.start, epochs[name], end=at[name]))
         if found:
             yield _row(notes=pickle.dumps(found))
         spare("source")
@@ -462,14 +491,18 @@ def packed(messages: Sequence[Message]) -> Iterator[bytes]:
     pack: list[tuple[object, ...]] = []
     size = 0
     for m in messages:
-        key, value = m.key(), m.value()
-        pack.append((m.topic(), m.partition(), m.offset(), m.timestamp()[1], key, value))
-        size += len(key or b"") + len(value or b"")
+        pack.append((m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value()))
+        size += size_of(m)
         if len(pack) == _PACK_EVENTS or size >= _PACK_BYTES:
             yield marshal.dumps(pack)
             pack, size = [], 0
     if pack:
         yield marshal.dumps(pack)
+
+
+def size_of(message: Message) -> int:
+    """Its bytes."""
+    return len(message.key() or b"") + len(message.value() or b"")
 
 
 def unpacked(events: bytes) -> Iterator[Event]:

@@ -40,13 +40,15 @@ DONE = "done binary"
 class Done:
     """What became of some partitions of one topic: either its `outcome` or the `error` that stopped it.
 
-    `starts` is where they were read from, by partition as text, and `epoch` when that was planned. Without either, the
-    topic had left the plan, and nothing was done.
+    `starts` is where they were read from, by partition as text, and `epoch` when that was planned. `ends` is up to
+    where, of those that were not read to the end of the batch. Without outcome and error, the topic had left the plan,
+    and nothing was done.
     """
 
     topic: str
     epoch: int = 0
     starts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
     outcome: Outcome | None = None
     error: HelenusError | None = None
 
@@ -82,6 +84,8 @@ def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.Rec
                     about.starts[str(note.partition)] = note.start
                     about.epoch = note.epoch
                     about.error = about.error or note.error
+                    if note.end is not None:
+                        about.ends[str(note.partition)] = note.end
                     lost[note.topic] = lost.get(note.topic, 0) + note.lost
         for topic, about in done.items():
             settings = plan.connectors.get(topic)

@@ -86,7 +86,7 @@ def query(tmp_path: Path) -> Iterator[Query]:
 
 
 def fine(topic: str, start: int, epoch: int = 0) -> Done:
-    return Done(topic, epoch, {"0": start}, Outcome(topic[-1]))
+    return Done(topic, epoch, {"0": start}, outcome=Outcome(topic[-1]))
 
 
 def failed(topic: str, start: int, epoch: int = 0, error: HelenusError = POISON) -> Done:
@@ -126,13 +126,26 @@ def test_an_operators_move_beats_the_batch_that_is_under_way(query: Query, done:
     assert query.tasks[B].error is None, "a batch of before says nothing of it"
 
 
+def test_what_was_too_many_bytes_for_a_task_is_held(query: Query) -> None:
+    query.plan(0, a=10, b=10)
+    part = Done(A, 0, {"0": 2, "1": 4}, {"1": 7}, Outcome("a"))
+    query.batches.process(Frame(part, fine(B, 0)), 0)
+    assert query.held.offsets() == {A: {"1": 7}}
+    assert query.tasks[A].error is query.tasks[A].trouble is None
+    query.batches.process(Frame(Done(A, 0, {"1": 7}, {}, Outcome("a"))), 1)
+    assert query.held.offsets() == {}
+    query.held.move(A, {"0": 1})
+    query.batches.process(Frame(part), 2)
+    assert query.held.offsets() == {A: {"0": 1}}, "an operator moved it meanwhile"
+
+
 def test_a_gap_is_counted_once(query: Query) -> None:
     """It is in every partition. What a new run steps back to was counted before; in a recreated topic nothing was."""
 
     def batch(start: int, *gaps: Gap, lost: int = 0) -> tuple[float, int]:
         outcome = Outcome("a", gaps=list(gaps), lost=lost)
         with capture_logs() as logs:
-            query.batches.process(Frame(Done(A, 0, {"0": start, "1": 0}, outcome)), 0)
+            query.batches.process(Frame(Done(A, 0, {"0": start, "1": 0}, outcome=outcome)), 0)
         counted = REGISTRY.get_sample_value(
             "helenus_connector_gaps_total", dict(zip(("connector", "keyspace", "table"), ("a", "ks", "a"), strict=True))
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
-from helenus_connector import source
+from helenus_connector import source, tasks
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.events import Range
 from helenus_connector.plan import Plan
@@ -590,3 +592,52 @@ def test_a_pack_is_of_some_size() -> None:
     large: list[Any] = [Read("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
     assert [len(list(unpacked(pack))) for pack in packed(many)] == [1_000, 1_000, 500]
     assert [len(list(unpacked(pack))) for pack in packed(large)] == [2, 2]
+
+
+def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever number of events a batch may take: the rest is held, and read by the next one."""
+    planned = Planned(tmp_path)
+    planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size_in_bytes": 4 << 20})})
+    planned.broker.ends = {TOPIC: {"0": 90, "1": 3, "2": 7}}
+    start = offset(0, 80, 0, 7)
+    end = planned.reader.latestOffset(start, ReadMaxRows(1))
+    (task,) = planned.reader.partitions(start, end)
+    given: list[tuple[int, int]] = []
+
+    def read(worker: object, places: list[Range], *_: object) -> Iterator[list[Any]]:
+        for place in sorted(places, key=lambda p: -p.partition):
+            for n in range(place.start, place.end):
+                given.append((place.partition, n))
+                yield [Read(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
+
+    monkeypatch.setattr(source, "read", read)
+    monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
+    ran: list[tuple[int, int]] = []
+    rows = list(planned.reader.read(task))
+    (done,) = (pickle.loads(row) for row in next(tasks.task(planned.plan, {})(iter(rows)))["done"].to_pylist())
+    assert given == ran == [(1, 0), (1, 1), (1, 2), (0, 80)]
+    assert (done.starts, done.ends) == ({"0": 80, "1": 0, "2": 7}, {"0": 81})
+    assert done.error is None
+    planned.change(held={TOPIC: {"0": 81}})
+    after = planned.reader.latestOffset(end, ReadMaxRows(1))
+    assert planned.ranges(end, after) == [[(0, 81, 90), (1, 3, 3), (2, 7, 7)]]
+    assert sum(map(len, packs(rows))) == 4
+
+
+def packs(rows: list[Any]) -> Iterator[list[Any]]:
+    for row in rows:
+        for pack in row["events"].to_pylist():
+            if pack is not None:
+                yield list(unpacked(pack))
+
+
+def test_what_is_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: Path) -> None:
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 8}}
+    planned.reader.prepareForTriggerAvailableNow()
+    at = planned.reader.latestOffset(offset(0, 0), ReadMaxRows(1))
+    planned.change(held={TOPIC: {"0": 5}})
+    end = planned.reader.latestOffset(at, ReadMaxRows(1))
+    assert planned.ranges(at, end) == [[(0, 5, 8)]]
+    planned.change(held={})
+    assert planned.reader.latestOffset(end, ReadMaxRows(1)) == end
