@@ -78,12 +78,14 @@ class Outcome:
 class Stage:
     """The work on one connector's events in one process. Keeps its sessions and statements between batches."""
 
-    def __init__(self, settings: ConnectorSettings, session: Any, log: Log, directory: Path) -> None:
+    def __init__(
+        self, settings: ConnectorSettings, session: Any, log: Log, directory: Path, registered: Path | None = None
+    ) -> None:
         self.settings = settings
         self.session = session
         self.log = log
         self._name = f"{settings.keyspace}.{settings.table}"
-        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json")
+        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
         self._gate = Gate(settings, Replicas(session, settings), directory)
         self._budget = Budget(directory / f"{settings.events}.budget", settings.query_max_rate)
         self._versions = Versions(settings, session, self._registry, self._budget)

@@ -23,6 +23,7 @@ from helenus_connector.directory import use
 from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
+from helenus_connector.registry import registered
 from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.settle import Pending
 from helenus_connector.source import Note, unpacked
@@ -162,7 +163,7 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
             _sessions[settings.server] = session
         if stage is not None:
             stage.close()
-        stage = Stage(settings, session, log, directory)
+        stage = Stage(settings, session, log, directory, registered(plan.worker.checkpoint_dir))
         _stages[name] = epoch, stage
     stage.log = log
     return stage

@@ -19,6 +19,7 @@ from helenus_connector.connectors import Connectors
 from helenus_connector.directory import make, remove
 from helenus_connector.events import Range
 from helenus_connector.queries import Query
+from helenus_connector.registry import registered
 from helenus_connector.rest import serve
 from helenus_connector.states import Connector
 from helenus_connector.tables import Tables
@@ -46,7 +47,7 @@ class Worker:
         self._files = files
         self._topics = Topics(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
-        self._tables = Tables()
+        self._tables = Tables(registered(worker.checkpoint_dir))
         self._pauses: dict[str, float] = {}
         self._queries: dict[str, Query] = {}
         self._spark: Any = None
