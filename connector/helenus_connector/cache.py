@@ -17,6 +17,7 @@ import os
 import struct
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -147,6 +148,17 @@ class ChangeCache:
                 return 1 << i
         # More nodes than bits: the others are not counted, so their reports never prove a read too early.
         return 0
+
+
+def prune(directory: Path, tables: Mapping[str, int]) -> None:
+    """Remove the caches of other tables from the directory of a group, and those of earlier epochs: `tables` has the
+    epoch by events topic. A process that still uses one has it until it closes it.
+    """
+    for path in directory.glob("*/*.cache"):
+        topic, _, _ = path.name.rpartition("-")
+        if tables.get(topic) != int(path.parent.name):
+            path.resolve().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _opened(path: Path, size: int) -> int:

@@ -76,10 +76,19 @@ class Outcome:
 
 
 class Stage:
-    """The work on one connector's events in one process. Keeps its sessions and statements between batches."""
+    """The work on one table's events in one process. Keeps its sessions and statements between batches.
+
+    Its caches lie in `directory`, what all tables of its connector share in `shared`. `registered` is as in `Registry`.
+    """
 
     def __init__(
-        self, settings: ConnectorSettings, session: Any, log: Log, directory: Path, registered: Path | None = None
+        self,
+        settings: ConnectorSettings,
+        session: Any,
+        log: Log,
+        directory: Path,
+        shared: Path | None = None,
+        registered: Path | None = None,
     ) -> None:
         self.settings = settings
         self.session = session
@@ -87,7 +96,8 @@ class Stage:
         self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
         self._gate = Gate(settings, Replicas(session, settings), directory)
-        self._budget = Budget(directory / f"{settings.events}.budget", settings.query_max_rate)
+        connector = hashlib.md5(settings.name.encode(), usedforsecurity=False).hexdigest()
+        self._budget = Budget((shared or directory) / f"{connector}.budget", settings.query_max_rate)
         self._versions = Versions(settings, session, self._registry, self._budget)
         self._patience = 0.0
 

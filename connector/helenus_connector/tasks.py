@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from helenus_connector.brokers import data_log
+from helenus_connector.cache import prune
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.directory import use
 from helenus_connector.garbage import spare
@@ -59,6 +60,7 @@ _sessions: dict[tuple[object, ...], Any] = {}
 _failing: dict[tuple[object, ...], float] = {}
 """Since when nothing is read from a Cassandra, monotonic s."""
 _ANEW_S = 30.0
+_pruned: dict[tuple[str, str], dict[str, int]] = {}
 _logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for what most tables share."""
 
@@ -69,6 +71,7 @@ def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.Rec
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _end_with_parent()
         logs.follow(plan.logging)
+        _prune(plan)
         context = TaskContext.get()
         first = context is None or context.attemptNumber() == 0
         done: dict[str, Done] = {}
@@ -155,7 +158,8 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
     name = (plan.directory, plan.group, settings.events)
     made_in, stage = _stages.get(name, (-1, None))
     if stage is None or made_in != epoch or stage.settings != settings:
-        directory = use(Path(plan.directory)) / plan.group / str(epoch)
+        shared = use(Path(plan.directory)) / plan.group
+        directory = shared / str(epoch)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         session = _sessions.get(settings.server)
         if session is None:
@@ -163,10 +167,23 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
             _sessions[settings.server] = session
         if stage is not None:
             stage.close()
-        stage = Stage(settings, session, log, directory, registered(plan.worker.checkpoint_dir))
+        stage = Stage(settings, session, log, directory, shared, registered(plan.worker.checkpoint_dir))
         _stages[name] = epoch, stage
     stage.log = log
     return stage
+
+
+def _prune(plan: Plan) -> None:
+    """When the group's tables change: let go of those that it has no more, and remove their caches from this host."""
+    name = (plan.directory, plan.group)
+    if _pruned.get(name) == plan.tables:
+        return
+    for place, (_, stage) in list(_stages.items()):
+        if place[:2] == name and place[2] not in plan.tables:
+            stage.close()
+            del _stages[place]
+    prune(use(Path(plan.directory)) / plan.group, plan.tables)
+    _pruned[name] = plan.tables
 
 
 def _connect_anew(settings: ConnectorSettings) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from helenus_connector import metrics
+from helenus_connector.cache import prune
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.directory import make, remove
@@ -137,8 +138,9 @@ class Worker:
         for group in self._groups() - self._queries.keys():
             self._queries[group] = query = Query(self.worker, self.connectors, group, directory)
             query.start(self._spark)
+        self._end_empty_groups(directory)
         for group, query in self._queries.items():
-            if query.failure is not None and not self._stopping.is_set():
+            if query.failure is not None and not self._stopping.is_set() and not query.is_stopped:
                 what = f"the query of group {group} ended: {str(query.failure)[:500]}"
                 raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
             query.refresh()
@@ -146,6 +148,17 @@ class Worker:
             self._lag_at = now
             self._tell_lag()
             self._tell_states()
+
+    def _end_empty_groups(self, directory: Path) -> None:
+        """End the queries that no connector has any more. One that comes again gets another."""
+        groups = {c.settings.query_group for c in self.connectors.all().values()}
+        for group, query in list(self._queries.items()):
+            if group not in groups:
+                query.stop()
+            if query.is_stopped and query.is_over:
+                del self._queries[group]
+                prune(directory / group, {})
+                _log.info("query.ended", group=group)
 
     def _look(self, directory: Path) -> None:
         """Look at the tables of the connectors whose time has come, one after the other."""

@@ -93,3 +93,18 @@ def test_one_that_is_read_from_in_between_is_kept(kept: Kept) -> None:
         kept.seconds = seconds
         kept.run()
     assert kept.closed == []
+
+
+def test_tables_that_a_group_has_no_more_are_let_go_of(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "_pruned", {})
+    pruned: list[dict[str, int]] = []
+    monkeypatch.setattr(tasks, "prune", lambda _, tables: pruned.append(tables))
+    monkeypatch.setattr(tasks, "use", lambda path: path)
+    for tables in (("t", "u", "v"), ("t", "v"), ("t", "v")):
+        plan: Any = SimpleNamespace(directory="plan", group="default", tables={f"events-ks.{t}": 0 for t in tables})
+        tasks._prune(plan)
+        other: Any = SimpleNamespace(directory="plan", group="other", tables={})
+        tasks._prune(other)
+    assert kept.closed == ["u"]
+    assert [place[2] for place in kept.stages] == ["events-ks.t", "events-ks.v"]
+    assert [len(tables) for tables in pruned] == [3, 0, 2]

@@ -268,3 +268,23 @@ def test_the_status_says_what_a_connector_waits_for(worker: Fake) -> None:
     assert (states(), reasons(worker)) == (({"RUNNING"}, {"RUNNING"}), ("", ""))
     worker.connectors.all()["shop"].tasks["t"].trouble = HelenusError(Kind.REGISTRY_UNREACHABLE, "no registry")
     assert "no registry" in reasons(worker)[1]
+
+
+def test_a_query_that_no_connector_has_any_more_ends(worker: Fake) -> None:
+    """Also while the connector that has it is looked at anew, it goes on."""
+    cache = worker._directory / "default" / "0" / "events-ks.t-0.cache"
+    cache.parent.mkdir(parents=True)
+    cache.touch()
+    query = SimpleNamespace(is_stopped=False, is_over=False)
+    query.stop = lambda: setattr(query, "is_stopped", True)
+    worker._queries = {"default": query}  # type: ignore[dict-item]
+    worker.connectors.all()["shop"].looked = False
+    worker._end_empty_groups(worker._directory)
+    assert not query.is_stopped
+    worker.connectors.delete("shop")
+    worker._end_empty_groups(worker._directory)
+    assert (query.is_stopped, list(worker._queries)) == (True, ["default"])
+    worker.connectors.put("shop", CONFIG)  # which gets another query, when this one has ended
+    query.is_over = True
+    worker._end_empty_groups(worker._directory)
+    assert (worker._queries, cache.exists()) == ({}, False)
