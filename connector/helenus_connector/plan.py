@@ -18,8 +18,8 @@ class Plan:
 
     `held` is where to read on in these topics where that is not what the checkpoint says, `epochs` counts how often an
     operator moved them. `slots` is how many tasks Spark runs at once. `tables` has the epochs of all tables of the
-    group, also of those that don't run now. `directory` is the run's own, made on each host. `logging` is how the driver
-    reports: its planner and workers do so too.
+    group, also of those that don't run now. `directory` is the run's own, made on each host. `logging` is how the
+    driver reports: its planner and workers do so too.
     """
 
     worker: WorkerSettings

@@ -185,10 +185,11 @@ class Registry:
         return {name: number for name, number in ids.items() if name.startswith(f"{self._url} ")}
 
     def _keep_id(self, subject: str, ids: Mapping[str, int]) -> None:
-        if self._kept_in is None:
+        # Executors on other hosts need not have the checkpoint.
+        if self._kept_in is None or not self._kept_in.parent.is_dir():
             return
         try:
-            self._kept_in.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._kept_in.mkdir(mode=0o700, exist_ok=True)
             _write(self._kept_in / _file(subject), ids)
         except OSError as error:
             _log.warning("registry.not_kept", subject=subject, error=str(error))

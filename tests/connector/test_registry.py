@@ -126,6 +126,10 @@ def test_a_worker_that_starts_while_the_registry_is_away_knows_what_was_register
     """A registry that answers is asked all the same: it may have lost its schemas, and give others these ids."""
     url, kept = f"http://127.0.0.1:{server}", tmp_path / "checkpoint" / "schemas"
     runs = 0
+    executor = Registry(settings_of(url), tmp_path / "elsewhere", kept)
+    assert executor.register("c-value", '"string"') == 7
+    assert not kept.parent.exists(), "an executor's host has no checkpoint"
+    kept.parent.mkdir()
 
     def start(at: str = url) -> Registry:
         nonlocal runs
