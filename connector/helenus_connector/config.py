@@ -239,6 +239,8 @@ class ConnectorSettings(CassandraSettings):
     """Whether schemas are registered; false takes those that are there."""
     max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 50_000
     """How many events a batch takes at most, of all the tables that share it: the highest number counts."""
+    max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), About("Reading", "LOW")] = 128 << 20
+    """How many bytes of events a batch takes at most, as `max.batch.size`; its tasks share them evenly."""
     cache_max_capacity: Annotated[int, Field(ge=8), About("Reading", "LOW")] = 131_072
     """How many changes per partition of the topic are remembered, to tell copies of them."""
     cache_expire_after_ms: Annotated[Milliseconds, About("Reading", "LOW")] = 600_000

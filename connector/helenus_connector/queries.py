@@ -61,6 +61,16 @@ class Query:
         """Ask it to end. A batch that is under way is done again at the next start."""
         self._stopping.set()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopping.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, after `stop`."""
+        return self._thread is not None and not self._thread.is_alive()
+
     def join(self) -> None:
         """Wait for its end."""
         if self._thread is not None:
@@ -72,6 +82,8 @@ class Query:
             tasks = self._connectors.running(self._group, time.time())
             # Before what is held: positions of a later epoch are not taken for ones of this.
             epochs = {topic: self._held.epoch(topic) for topic in tasks}
+            connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
+            tables = {t.settings.events for connector in connectors for t in list(connector.tasks.values())}
             held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
             plan = Plan(
                 self._worker,
@@ -82,6 +94,7 @@ class Query:
                 epochs,
                 self._slots,
                 self._start,
+                {topic: self._held.epoch(topic) for topic in sorted(tables)},
             )
             if plan != self._plan:
                 plan.save()

@@ -165,7 +165,7 @@ def test_tables_that_match_join_and_one_failing_leaves_the_others(tmp_path: Path
     settings = all_of.all()["a"].settings
     missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
     all_of.looked("a", settings, {"t": missing, "u1": None})
-    all_of.looked("a", settings, {"t": None, "u1": None, "u2": None})
+    all_of.looked("a", settings, {"t": missing, "u1": None, "u2": None})
     states = all_of.status("a")
     assert [(t.id, t.state) for t in states.tasks] == [(0, "FAILED"), (1, "UNASSIGNED"), (2, "UNASSIGNED")]
     assert "there is no such table" in (states.tasks[0].trace or "")
@@ -485,3 +485,35 @@ def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "connectors.json").write_text("{")
     with pytest.raises(HelenusError, match="cannot read the connectors"):
         connectors(tmp_path).load({})
+
+
+@pytest.mark.parametrize("kind", [Kind.TABLE_MISSING, Kind.CDC_DISABLED])
+def test_a_task_that_failed_for_its_table_goes_on_when_that_is_there_again(tmp_path: Path, kind: Kind) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    settings = all_of.all()["a"].settings
+    all_of.looked("a", settings, {"t": HelenusError(kind, "it is being recreated", "ks.t")})
+    assert all_of.status("a").tasks[0].state == "FAILED"
+    all_of.looked("a", settings, {"t": None})
+    assert all_of.status("a").tasks[0].trace is None
+    assert TOPIC in running(all_of)
+    all_of.all()["a"].tasks["t"].failed(HelenusError(Kind.POISON_EVENT, "not an event"), 0.0)
+    all_of.looked("a", settings, {"t": None})
+    assert all_of.status("a").tasks[0].state == "FAILED", "for another reason"
+
+
+def test_a_table_has_time_to_be_recreated_from_when_it_was_missed_first(tmp_path: Path) -> None:
+    """Not from when a read timed out before, in the same row of failures."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    task = running(all_of)[TOPIC]
+    missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
+    away = HelenusError(Kind.CASSANDRA_READ, "timed out")
+    for error, at in ((away, 0), (away, 100), (missing, 101), (missing, 125), (away, 126), (missing, 140)):
+        task.failed(error, at)
+        assert task.error is None, at
+        assert task.trouble is error
+    task.failed(missing, 169)
+    assert task.error is None
+    task.failed(missing, 171)
+    assert task.error is missing

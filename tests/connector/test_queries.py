@@ -59,3 +59,17 @@ def test_a_failure_of_sparks_is_told_by_its_own_words() -> None:
     )
     query = SimpleNamespace(exception=lambda: told)
     assert "Python worker exited" in _cause(query, SimpleNamespace(failure=None)).what  # type: ignore[arg-type]
+
+
+def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
+    """What one that is paused, or failed, has on a host is kept."""
+    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    connectors = Connectors(worker, lambda _: {})
+    for name, more in (("a", {}), ("b", {}), ("c", {"query.group": "other"})):
+        connectors.put(name, {"keyspace": "ks", "table": name, "output.format": "json", **more})
+    connectors.want("b", "PAUSED")
+    connectors.all()["a"].tasks["a"].ready = True
+    connectors.held("default").move("events-ks.b", {"0": 1})
+    plan, _ = Query(worker, connectors, "default", tmp_path).refresh()
+    assert plan.tables == {"events-ks.a": 0, "events-ks.b": 1}
+    assert list(plan.connectors) == ["events-ks.a"]
