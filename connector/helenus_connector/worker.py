@@ -151,6 +151,8 @@ class Worker:
             query.start(self._spark)
         for group, query in self._queries.items():
             if query.failure is not None and not self._stopping.is_set():
+                if isinstance(query.failure, HelenusError):
+                    raise query.failure
                 what = f"the query of group {group} ended: {str(query.failure)[:500]}"
                 raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
             query.refresh()

@@ -13,7 +13,9 @@ from prometheus_client import REGISTRY
 from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.events import Range
+from helenus_connector.fences import owned
 from helenus_connector.positions import Offsets
+from helenus_connector.states import Task
 from helenus_connector.worker import Worker
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -36,6 +38,8 @@ class Tables:
 
 class Topics:
     def hurry(self, seconds: float) -> None: ...
+
+    def make(self, tasks: Sequence[Task]) -> None: ...
 
     def latest(self, topics: Sequence[str]) -> Offsets:
         return {topic: {"0": 50_000} for topic in topics}
@@ -176,3 +180,34 @@ def test_a_look_that_hangs_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.M
         looking.set()
         hangs.set()
         ends.join()
+
+
+def test_a_second_worker_on_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with owned(tmp_path, lambda: False), pytest.raises(HelenusError, match="another worker has this checkpoint"):
+        Fake(tmp_path, listeners="http://127.0.0.1:0").run()
+
+
+def test_a_file_that_is_damaged_fails_its_group_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Fake(tmp_path)
+    for name, group in (("shop", "default"), ("other", "slow")):
+        worker.connectors.put(name, {**CONFIG, "table": name, "query.group": group})
+    (tmp_path / "slow").mkdir()
+    file = tmp_path / "slow" / "held"
+    file.write_text('{"version": 1, "crc32": 1}\n{}\n')
+    started: list[str] = []
+    monkeypatch.setattr("helenus_connector.worker.Query.start", lambda query, _: started.append(query._group))
+    monkeypatch.setattr("helenus_connector.worker.Query.refresh", lambda _: None)
+    for _ in range(2):
+        worker.look()
+        worker._turn(tmp_path)
+    assert started == ["default"]
+    assert [worker.connectors.status(name).state for name in ("shop", "other")] == ["RUNNING", "FAILED"]
+    assert str(file) in str(worker.connectors.status("other").trace)
+    file.unlink()
+    worker.connectors.restart("other")
+    worker.look()
+    worker._turn(tmp_path)
+    assert started == ["default", "slow"]
+    for name in worker.connectors.names():
+        worker.connectors.delete(name)
+    worker.look()
