@@ -7,7 +7,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -362,17 +362,23 @@ class PendingKeys:
             self._save_ended()
 
 
-def begins(file: Path, topic: str, replay_s: float, now: float) -> float:
-    """From when on a topic is to be read again when a run begins with it, s since the epoch: `replay_s` before the last
-    one ended, or more if that one went by more. Raises HelenusError(STATE).
+def begins(file: Path) -> Callable[[str, float, float], float]:
+    """Tells of a topic, of how many s a start steps back by now and of what time it is, from when on a run that begins
+    with it reads it again, s since the epoch: as far before the last one ended, or more if that one went by more.
+
+    Raises HelenusError(STATE).
     """
     try:
         found = _ended(file)
-        _names(_keys_file(file))
+        _kept(_keys_file(file))
     except durable.Damaged:  # the driver has said so
-        return 0.0
-    ended = found.get(topic, found.get("", Ended(now, replay_s)))
-    return max(0.0, ended.at - max(ended.replay_s, replay_s))
+        found = {"": Ended(0.0, 0.0)}
+
+    def begin(topic: str, replay_s: float, now: float) -> float:
+        ended = found.get(topic, found.get("", Ended(now, replay_s)))
+        return max(0.0, ended.at - max(ended.replay_s, replay_s))
+
+    return begin
 
 
 def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
@@ -393,11 +399,14 @@ def _ended(file: Path) -> dict[str, Ended]:
 
 def _names(file: Path) -> list[tuple[Name, int]]:
     """The keys in a file, with their scopes. Raises Damaged."""
+    return [((topic, p, *_told_by(name)), scope) for topic, p, scope, names in _kept(file) for name in names]
+
+
+def _kept(file: Path) -> Any:
     try:
-        kept = durable.load(file, _VERSION)
+        return durable.load(file, _VERSION)
     except FileNotFoundError:
         return []
-    return [((topic, p, *_told_by(name)), scope) for topic, p, scope, names in kept for name in names]
 
 
 def _told_as(pending: Pending) -> Any:

@@ -228,7 +228,7 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     query.start()
     query.plan(2, a=30, b=30)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
-    begin = [begins(query._planned()[0].pending_file, topic, 0.0, math.inf) for topic in (A, B)]
+    begin = [begins(query._planned()[0].pending_file)(topic, 0.0, math.inf) for topic in (A, B)]
     assert [at == math.inf for at in begin] == [batch == 1] * 2
 
 

@@ -359,7 +359,7 @@ def test_another_group_takes_along_what_waits(tmp_path: Path, by: str) -> None:
         all_of = connectors(tmp_path)
         all_of.load({"a": {**config, "query.group": "slow"}})
     assert all_of.held("slow").where() == {TOPIC: {"0": 7, "1": 8}}
-    assert begins(tmp_path / "slow" / "pending", TOPIC, 30.0, 5000.0) == 970.0
+    assert begins(tmp_path / "slow" / "pending")(TOPIC, 30.0, 5000.0) == 970.0
     assert all_of.pending("default").counts(TOPIC) == (0, 0)
     after = connectors(tmp_path)
     assert [after.pending(group).counts(TOPIC)[0] for group in ("default", "slow")] == [0, 1]
@@ -393,7 +393,7 @@ def test_killed_while_it_changes_its_group_it_has_all_that_waits(tmp_path: Path,
     group = after.all()["a"].settings.query_group
     assert after.offsets("a") == {TOPIC: {0: 7, 1: 8}}
     assert after.pending(group).counts(TOPIC)[0] == 1
-    assert begins(tmp_path / group / "pending", TOPIC, 30.0, 5000.0) == 970.0
+    assert begins(tmp_path / group / "pending")(TOPIC, 30.0, 5000.0) == 970.0
 
 
 def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

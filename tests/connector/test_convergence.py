@@ -201,7 +201,7 @@ class Connector:
         """A new driver, some time later: it has the checkpoint's offset and file, and steps back."""
         self.restarts += 1
         self.pending = PendingKeys({TOPIC: 2.0}, {TOPIC: 30.0}, self.directory / "pending")
-        since = begins(self.directory / "pending", TOPIC, self.settings.settle_replay_ms / 1000, 0.0)
+        since = begins(self.directory / "pending")(TOPIC, self.settings.settle_replay_ms / 1000, 0.0)
         if self.restarts:
             self.cluster.pass_by(self.cluster.random.choice((5, 200)))
         self.pending.load(self.cluster.now)
