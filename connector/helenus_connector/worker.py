@@ -35,6 +35,7 @@ _LAG_S = 5.0
 _FIRST_PAUSE_S = 1.0
 _LAST_PAUSE_S = 30.0
 _GRACE_S = 3.0
+_LEAVING_S = 600.0
 
 
 class Worker:
@@ -57,6 +58,7 @@ class Worker:
         self._made_at = self._lag_at = 0.0
         self._told: set[metrics.Labels] = set()
         self._told_connectors: set[str] = set()
+        self._left: dict[metrics.Labels, float] = {}
         self._missing: set[metrics.Labels] = set()
 
     def stop(self) -> None:
@@ -289,7 +291,11 @@ class Worker:
                 now = "FAILED" if status.state == "FAILED" else states.get(task.id, connector.wanted)
                 metrics.state(task.labels, now)
                 told.add(task.labels)
-        for labels in self._told - told:
+        # A batch that was under way may count for a table that has just left: its series are ended again for a while.
+        now_s = time.monotonic()
+        self._left.update(dict.fromkeys(self._told - told, now_s))
+        self._left = {labels: at for labels, at in self._left.items() if labels not in told and now_s - at < _LEAVING_S}
+        for labels in self._left:
             metrics.forget(labels)
         for name in self._told_connectors - connectors.keys():
             metrics.connector_state(name, None)

@@ -211,3 +211,17 @@ def test_a_file_that_is_damaged_fails_its_group_alone(tmp_path: Path, monkeypatc
     for name in worker.connectors.names():
         worker.connectors.delete(name)
     worker.look()
+
+
+def test_a_batch_that_ends_after_its_connector_leaves_no_series(worker: Fake) -> None:
+    worker.look()
+    labels = (TABLE["connector"], TABLE["keyspace"], TABLE["table"])
+    worker.connectors.delete("shop")
+    worker.look()
+    metrics.EVENTS_READ.labels(*labels).inc(7)
+    metrics.TABLE_ERRORS.labels(*labels, "batch-failed").inc()
+    worker.look()
+    assert REGISTRY.get_sample_value("helenus_connector_events_read_total", TABLE) is None
+    worker.connectors.put("shop", CONFIG)
+    worker.look()
+    assert REGISTRY.get_sample_value("helenus_connector_events_read_total", TABLE) == 0
