@@ -130,9 +130,11 @@ class Connectors:
             before = there.settings.query_group if there else group or settings.query_group
             topics: set[str] = set()
             if before != settings.query_group:
-                topics = {settings.of_table(table).events for table in [*tables, *connector.tasks]}
-                topics |= _matching(settings, self.held(before).where())
-                self._take_along(topics, before, settings.query_group)
+                topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
+                # Where the tables of a pattern are not known yet, another connector may have some: they stay there too.
+                known = topics | {task.settings.events for c in self._connectors.values() for task in c.tasks.values()}
+                matching = _matching(settings, self.held(before).where()) - known
+                self._take_along(topics | matching, before, settings.query_group)
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
             connector.error = connector.trouble = None
