@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.positions import Held, Offsets, adopt
 from helenus_connector.settle import PendingKeys
@@ -251,15 +252,15 @@ class Connectors:
                 # Of all partitions: a batch that is under way has no say in any of them any more.
                 moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
                 stood = {p: at for p, at in where.get(topic, {}).items() if p in first[topic]}
-                held.move(topic, {**first[topic], **stood, **moved})
+                self._move(name, topic, {**first[topic], **stood, **moved})
 
     def reset(self, name: str) -> None:
         """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
         first = self._earliest(self._events_of(name))
         with self.lock:
-            held = self.held(self._stopped(name).settings.query_group)
+            self._stopped(name)
             for topic, offsets in first.items():
-                held.move(topic, offsets)
+                self._move(name, topic, offsets)
 
     def topics(self, name: str) -> list[str]:
         """The data topics of tables that are being told, since the connector was made or `reset_topics`."""
@@ -341,6 +342,15 @@ class Connectors:
                 if told is not None:
                     return f"{name}: {told}"
         return None
+
+    def _move(self, name: str, topic: str, offsets: Mapping[str, int]) -> None:
+        """Let a connector go on from here in a topic, which has these partitions and no others."""
+        connector = self._get(name)
+        self.held(connector.settings.query_group).move(topic, offsets)
+        copies = self.pending(connector.settings.query_group).shrink(topic, {*map(int, offsets)})
+        for task in connector.tasks.values():
+            if copies and task.settings.events == topic:
+                metrics.EVENTS.labels(*task.labels, "outdated").inc(copies)
 
     def _is_offset(self, offset: int) -> bool:
         """Whether a topic can have it: Kafka's are longs; Pulsar's begin with a long, and end with an int."""

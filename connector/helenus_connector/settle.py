@@ -166,7 +166,7 @@ class PendingKeys:
 
     def _waits(self, pending: Pending, due: float) -> bool:
         """Whether a place in the queue is a key's own: it has another when it waits again."""
-        return pending.due == due and self._keys[pending.place].get(pending.within) is pending
+        return pending.due == due and self._keys.get(pending.place, {}).get(pending.within) is pending
 
     def _wait(self, pending: Pending, due: float) -> None:
         pending.due = due
@@ -333,6 +333,16 @@ class PendingKeys:
                 self._ended = {"": Ended(0.0, 0.0)}
                 self._save_ended()  # this first: when the other one is whole again, nothing else tells
                 self._save_keys(now)
+
+    def shrink(self, topic: str, partitions: Collection[int]) -> int:
+        """A topic has these partitions alone: forget keys of others, and say how many events waited with them."""
+        with self._lock:
+            gone = [place for place in self._keys if place[0] == topic and place[1] not in partitions]
+            copies = sum(p.copies for place in gone for p in self._keys[place].values())
+            for place in gone:
+                del self._keys[place]
+            self._is_old |= bool(gone)
+            return copies
 
     def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Pending]]:
         """When these topics were last read, and their keys: for another query, which goes on with them."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_connector.config import WorkerSettings
@@ -499,3 +500,20 @@ def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "connectors.json").write_text("{")
     with pytest.raises(HelenusError, match="cannot read the connectors"):
         connectors(tmp_path).load({})
+
+
+def test_keys_of_partitions_that_are_gone_wait_no_longer(tmp_path: Path) -> None:
+    """Nothing would read them again, and they would take other keys' turns for ever."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG, "STOPPED")
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8, "2": 9}})
+    keys = all_of.pending("default")
+    keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
+    keys.apply([], [Pending(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
+    labels = {"connector": "a", "keyspace": "ks", "table": "t", "outcome": "outdated"}
+    before = REGISTRY.get_sample_value("helenus_connector_events_total", labels) or 0.0
+    all_of.reset("a")
+    assert all_of.offsets("a") == {TOPIC: {0: 5, 1: 0}}
+    assert keys.counts(TOPIC) == (2, 6)
+    assert [p.partition for p in keys.due(2000.0, 9)] in ([0, 1], [1, 0])
+    assert REGISTRY.get_sample_value("helenus_connector_events_total", labels) == before + 3
