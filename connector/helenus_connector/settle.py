@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import structlog
 
+from helenus_connector import pending_files
+from helenus_connector.pending_files import Ended
 from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, unknown, unpacked
 from helenus_connector.ranges import Bounds
-from helenus_schemas import durable
-from helenus_schemas.change import Bound, Scope
+from helenus_schemas.change import Scope
+from helenus_schemas.durable import Damaged
 
 _log = structlog.get_logger(__name__)
-_VERSION = 1
 MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
@@ -105,13 +103,6 @@ class Told:
 
     def _scope(self, key: bytes) -> bytes:
         return key[: max(len(key) - self.clustering, len(key.rstrip(b"\0")))]
-
-
-class Ended(NamedTuple):
-    """When a run last read a topic, s since the epoch, and how many s from there the next one steps back."""
-
-    at: float
-    replay_s: float
 
 
 class PendingKeys:
@@ -252,8 +243,8 @@ class PendingKeys:
     def forget_images(self, topic: str | None = None) -> None:
         """What was published last of a topic's keys, or of all, is not known any more: a batch failed on the way."""
         with self._lock:
-            for (of, _), keys in self._keys.items():
-                for pending in keys.values() if topic in (of, None) else ():
+            for pending in self._all():
+                if topic in (pending.topic, None):
                     pending.image = None
 
     def save(self, now: float, topics: Iterable[str]) -> None:
@@ -282,29 +273,17 @@ class PendingKeys:
         return saved is None or saved.replay_s != ended.replay_s or not 0 <= ended.at - saved.at < often
 
     def _save_keys(self, now: float) -> None:
-        kept = json.dumps(self._long(now))
+        kept = pending_files.as_text(p for p in self._all() if p.since < now - self._replay.get(p.topic, 0.0) / 2)
         if hash(kept) != self._kept:
-            durable.make(self._file.parent)
-            text = durable.sealed(kept, _VERSION)
-            durable.write(_keys_file(self._file), text, "the pending keys", "pending.keys-after-write")
+            pending_files.save_keys(self._file, kept)
         self._kept, self._kept_at, self._is_old = hash(kept), now, False
 
     def _save_ended(self) -> None:
-        durable.make(self._file.parent)
-        durable.save(self._file, self._ended, _VERSION, "when topics were read", "pending.after-write")
+        pending_files.save_ended(self._file, self._ended)
         self._saved = dict(self._ended)
 
-    def _long(self, now: float) -> list[list[Any]]:
-        """The keys that wait for half of what a restart steps back, by place and scope."""
-        kept: list[list[Any]] = []
-        for (topic, partition), keys in self._keys.items():
-            long_ago = now - self._replay.get(topic, 0.0) / 2
-            by_scope: dict[int, list[Any]] = defaultdict(list)
-            for pending in keys.values():
-                if pending.since < long_ago:
-                    by_scope[int(pending.scope)].append(_told_as(pending))
-            kept += [[topic, partition, scope, names] for scope, names in by_scope.items()]
-        return kept
+    def _all(self) -> Iterator[Pending]:
+        return (pending for keys in self._keys.values() for pending in keys.values())
 
     def load(self, now: float) -> None:
         """Take over what an earlier run kept: to be read at level ALL, whatever its Changes were, and published.
@@ -314,17 +293,17 @@ class PendingKeys:
         """
         with self._lock:
             damage: list[str] = []
-            kept: list[tuple[Name, int]] = []
+            found: list[Pending] = []
             try:
-                self._ended = _ended(self._file)
-            except durable.Damaged as error:
+                self._ended = pending_files.load_ended(self._file)
+            except Damaged as error:
                 damage.append(f"{self._file}: {error}")
             try:
-                kept = _names(_keys_file(self._file))
-            except durable.Damaged as error:
-                damage.append(f"{_keys_file(self._file)}: {error}")
-            waits = unknown(now)
-            found = [Pending(topic, p, key, scope, waits, bounds=bounds) for (topic, p, key, bounds), scope in kept]
+                waits = unknown(now)
+                for topic, partition, scope, key, bounds in pending_files.load_keys(self._file):
+                    found.append(Pending(topic, partition, key, scope, waits, bounds=bounds))
+            except Damaged as error:
+                damage.append(f"{self._file}.keys: {error}")
             self._apply([], found, now, {})
             self._saved = dict(self._ended)
             if damage:
@@ -348,7 +327,7 @@ class PendingKeys:
         """When these topics were last read, and their keys: for another query, which goes on with them."""
         with self._lock:
             ended = {topic: found for topic in topics if (found := self._ended.get(topic, self._ended.get("")))}
-            return ended, [p for (topic, _), keys in self._keys.items() if topic in topics for p in keys.values()]
+            return ended, [p for p in self._all() if p.topic in topics]
 
     def take(self, ended: Mapping[str, Ended], keys: Iterable[Pending], now: float) -> None:
         """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
@@ -372,63 +351,5 @@ class PendingKeys:
             self._save_ended()
 
 
-def begins(file: Path) -> Callable[[str, float, float], float]:
-    """Tells of a topic, of how many s a start steps back by now and of what time it is, from when on a run that begins
-    with it reads it again, s since the epoch: as far before the last one ended, or more if that one went by more.
-
-    Raises HelenusError(STATE).
-    """
-    try:
-        found = _ended(file)
-        _kept(_keys_file(file))
-    except durable.Damaged:  # the driver has said so
-        found = {"": Ended(0.0, 0.0)}
-
-    def begin(topic: str, replay_s: float, now: float) -> float:
-        ended = found.get(topic, found.get("", Ended(now, replay_s)))
-        return max(0.0, ended.at - max(ended.replay_s, replay_s))
-
-    return begin
-
-
 def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
     return packed(awaited) if len(awaited) <= _MOST_AWAITED else unknown(now)
-
-
-def _keys_file(file: Path) -> Path:
-    return file.with_suffix(".keys")
-
-
-def _ended(file: Path) -> dict[str, Ended]:
-    """When topics were read, by what a run kept: under "" those that it does not name. Raises Damaged."""
-    try:
-        return {topic: Ended(*ended) for topic, ended in durable.load(file, _VERSION).items()}
-    except FileNotFoundError:
-        return {}
-
-
-def _names(file: Path) -> list[tuple[Name, int]]:
-    """The keys in a file, with their scopes. Raises Damaged."""
-    return [((topic, p, *_told_by(name)), scope) for topic, p, scope, names in _kept(file) for name in names]
-
-
-def _kept(file: Path) -> Any:
-    try:
-        return durable.load(file, _VERSION)
-    except FileNotFoundError:
-        return []
-
-
-def _told_as(pending: Pending) -> Any:
-    """A key, and the bounds of a range, as JSON has them."""
-    if pending.bounds is None:
-        return pending.key.hex()
-    ends = [end and [end.inclusive, [value.hex() for value in end.values]] for end in pending.bounds]
-    return [pending.key.hex(), *ends]
-
-
-def _told_by(name: Any) -> tuple[bytes, Bounds | None]:
-    if isinstance(name, str):
-        return bytes.fromhex(name), None
-    start, end = (end and Bound(end[0], tuple(map(bytes.fromhex, end[1]))) for end in name[1:])
-    return bytes.fromhex(name[0]), (start, end)

@@ -25,9 +25,9 @@ from helenus_connector.brokers import planner, read
 from helenus_connector.events import Message, Planner, Range
 from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
+from helenus_connector.pending_files import begins
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
-from helenus_connector.settle import begins
 from helenus_connector.shares import Part, Parts, limited, shared_out
 from helenus_schemas import logs
 from helenus_schemas.errors import HelenusError, Kind

@@ -18,8 +18,9 @@ from structlog.testing import capture_logs
 
 from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors, NotStopped, Unknown
+from helenus_connector.pending_files import begins
 from helenus_connector.positions import Held, committed
-from helenus_connector.settle import Pending, begins
+from helenus_connector.settle import Pending
 from helenus_connector.states import Task
 from helenus_schemas.config import ConfigError
 from helenus_schemas.errors import HelenusError, Kind

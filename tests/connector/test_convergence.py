@@ -25,9 +25,10 @@ from cassandra.metadata import SimpleStrategy
 from helenus_connector import gate, stage, version
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
+from helenus_connector.pending_files import begins
 from helenus_connector.proof import block_for, unpacked
 from helenus_connector.reread import Image, SchemaChanged
-from helenus_connector.settle import PendingKeys, begins
+from helenus_connector.settle import PendingKeys
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.change import Change, Scope, encode
 from helenus_schemas.cql import parse

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from helenus_connector.pending_files import begins
 from helenus_connector.positions import Held
 from helenus_connector.proof import Awaited, block_for, level, packed, proven, unpacked
 from helenus_connector.reread import Image
-from helenus_connector.settle import Pending, PendingKeys, Told, begins
+from helenus_connector.settle import Pending, PendingKeys, Told
 from helenus_schemas import durable
 from helenus_schemas.change import Bound, Scope
 from helenus_schemas.errors import HelenusError
