@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import structlog
 
-from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked, unstamped
+from helenus_connector import pending_files
+from helenus_connector.pending_files import Ended
+from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
 from helenus_connector.ranges import Bounds
-from helenus_schemas import durable
-from helenus_schemas.change import Bound, Scope
+from helenus_schemas.change import Scope
+from helenus_schemas.durable import Damaged
 
 _log = structlog.get_logger(__name__)
-_VERSION = 1
 MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
@@ -117,13 +115,6 @@ class Told:
         return key[: max(len(key) - self.clustering, len(key.rstrip(b"\0")))]
 
 
-class Ended(NamedTuple):
-    """When a run last read a topic, s since the epoch, and how many s from there the next one steps back."""
-
-    at: float
-    replay_s: float
-
-
 class PendingKeys:
     """The keys of a query's connectors that wait for a proven read. Lives in the driver, as long as the worker does.
     Its methods may be called from any thread.
@@ -189,7 +180,7 @@ class PendingKeys:
 
     def _waits(self, pending: Pending, due: float) -> bool:
         """Whether a place in the queue is a key's own: it has another when it waits again."""
-        return pending.due == due and self._keys[pending.place].get(pending.within) is pending
+        return pending.due == due and self._keys.get(pending.place, {}).get(pending.within) is pending
 
     def _wait(self, pending: Pending, due: float) -> None:
         pending.due = due
@@ -285,8 +276,8 @@ class PendingKeys:
     def forget_images(self, topic: str | None = None) -> None:
         """What was published last of a topic's keys, or of all, is not known any more: a batch failed on the way."""
         with self._lock:
-            for (of, _), keys in self._keys.items():
-                for pending in keys.values() if topic in (of, None) else ():
+            for pending in self._all():
+                if topic in (pending.topic, None):
                     pending.image = None
 
     def save(self, now: float, topics: Iterable[str]) -> None:
@@ -315,29 +306,17 @@ class PendingKeys:
         return saved is None or saved.replay_s != ended.replay_s or not 0 <= ended.at - saved.at < often
 
     def _save_keys(self, now: float) -> None:
-        kept = json.dumps(self._long(now))
+        kept = pending_files.as_text(p for p in self._all() if p.since < now - self._replay.get(p.topic, 0.0) / 2)
         if hash(kept) != self._kept:
-            durable.make(self._file.parent)
-            text = durable.sealed(kept, _VERSION)
-            durable.write(_keys_file(self._file), text, "the pending keys", "pending.keys-after-write")
+            pending_files.save_keys(self._file, kept)
         self._kept, self._kept_at, self._is_old = hash(kept), now, False
 
     def _save_ended(self) -> None:
-        durable.make(self._file.parent)
-        durable.save(self._file, self._ended, _VERSION, "when topics were read", "pending.after-write")
+        pending_files.save_ended(self._file, self._ended)
         self._saved = dict(self._ended)
 
-    def _long(self, now: float) -> list[list[Any]]:
-        """The keys that wait for half of what a restart steps back, and what they wait for, by place and scope."""
-        kept: list[list[Any]] = []
-        for (topic, partition), keys in self._keys.items():
-            long_ago = now - self._replay.get(topic, 0.0) / 2
-            by_scope: dict[int, list[Any]] = defaultdict(list)
-            for pending in keys.values():
-                if pending.since < long_ago:
-                    by_scope[int(pending.scope)].append([_told_as(pending), pending.awaited.hex()])
-            kept += [[topic, partition, scope, names] for scope, names in by_scope.items()]
-        return kept
+    def _all(self) -> Iterator[Pending]:
+        return (pending for keys in self._keys.values() for pending in keys.values())
 
     def load(self, now: float) -> None:
         """Take over what an earlier run kept: to be read and published, and then proven at level ALL, whoever reported
@@ -348,20 +327,18 @@ class PendingKeys:
         """
         with self._lock:
             damage: list[str] = []
-            kept: list[tuple[Name, int, bytes]] = []
+            found: list[Pending] = []
             try:
-                self._ended = _ended(self._file)
-            except durable.Damaged as error:
+                self._ended = pending_files.load_ended(self._file)
+            except Damaged as error:
                 damage.append(f"{self._file}: {error}")
             try:
-                kept = _names(_keys_file(self._file))
-            except durable.Damaged as error:
-                damage.append(f"{_keys_file(self._file)}: {error}")
-            waits = unknown(self._age(now))
-            found = [
-                Pending(topic, p, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
-                for (topic, p, key, bounds), scope, awaited in kept
-            ]
+                waits = unknown(self._age(now))
+                for topic, partition, scope, key, bounds, awaited in pending_files.load_keys(self._file):
+                    one = Pending(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
+                    found.append(one)
+            except Damaged as error:
+                damage.append(f"{self._file}.keys: {error}")
             self._apply([], found, now, {})
             self._saved = dict(self._ended)
             if damage:
@@ -371,11 +348,21 @@ class PendingKeys:
                 self._save_ended()  # this first: when the other one is whole again, nothing else tells
                 self._save_keys(now)
 
+    def shrink(self, topic: str, partitions: Collection[int]) -> int:
+        """A topic has these partitions alone: forget keys of others, and say how many events waited with them."""
+        with self._lock:
+            gone = [place for place in self._keys if place[0] == topic and place[1] not in partitions]
+            copies = sum(p.copies for place in gone for p in self._keys[place].values())
+            for place in gone:
+                del self._keys[place]
+            self._is_old |= bool(gone)
+            return copies
+
     def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Pending]]:
         """When these topics were last read, and their keys: for another query, which goes on with them."""
         with self._lock:
             ended = {topic: found for topic in topics if (found := self._ended.get(topic, self._ended.get("")))}
-            return ended, [p for (topic, _), keys in self._keys.items() if topic in topics for p in keys.values()]
+            return ended, [p for p in self._all() if p.topic in topics]
 
     def take(self, ended: Mapping[str, Ended], keys: Iterable[Pending], now: float) -> None:
         """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
@@ -398,19 +385,6 @@ class PendingKeys:
             self._save_ended()
 
 
-def begins(file: Path, topic: str, replay_s: float, now: float) -> float:
-    """From when on a topic is to be read again when a run begins with it, s since the epoch: `replay_s` before the last
-    one ended, or more if that one went by more. Raises HelenusError(STATE).
-    """
-    try:
-        found = _ended(file)
-        _names(_keys_file(file))
-    except durable.Damaged:  # the driver has said so
-        return 0.0
-    ended = found.get(topic, found.get("", Ended(now, replay_s)))
-    return max(0.0, ended.at - max(ended.replay_s, replay_s))
-
-
 def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
     """The Changes that a key waits for; of more than it may have, that there are some. Two stand for them: one grows
     old while the other stands for what still comes, so that a key which is written all the time is proven too.
@@ -420,43 +394,3 @@ def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
     some = {change: one for change, one in awaited.items() if change in _SOME}
     young = _SOME[1] if _SOME[0] in some else _SOME[0]
     return packed({**some, young: Awaited(None, now)})
-
-
-def _keys_file(file: Path) -> Path:
-    return file.with_suffix(".keys")
-
-
-def _ended(file: Path) -> dict[str, Ended]:
-    """When topics were read, by what a run kept: under "" those that it does not name. Raises Damaged."""
-    try:
-        return {topic: Ended(*ended) for topic, ended in durable.load(file, _VERSION).items()}
-    except FileNotFoundError:
-        return {}
-
-
-def _names(file: Path) -> list[tuple[Name, int, bytes]]:
-    """The keys in a file, with their scopes, and what they wait for. Raises Damaged."""
-    try:
-        kept = durable.load(file, _VERSION)
-    except FileNotFoundError:
-        return []
-    return [
-        ((topic, p, *_told_by(name)), scope, unstamped(bytes.fromhex(awaited)))
-        for topic, p, scope, names in kept
-        for name, awaited in names
-    ]
-
-
-def _told_as(pending: Pending) -> Any:
-    """A key, and the bounds of a range, as JSON has them."""
-    if pending.bounds is None:
-        return pending.key.hex()
-    ends = [end and [end.inclusive, [value.hex() for value in end.values]] for end in pending.bounds]
-    return [pending.key.hex(), *ends]
-
-
-def _told_by(name: Any) -> tuple[bytes, Bounds | None]:
-    if isinstance(name, str):
-        return bytes.fromhex(name), None
-    start, end = (end and Bound(end[0], tuple(map(bytes.fromhex, end[1]))) for end in name[1:])
-    return bytes.fromhex(name[0]), (start, end)

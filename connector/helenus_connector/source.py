@@ -28,9 +28,9 @@ from helenus_connector.brokers import planner, read
 from helenus_connector.events import Message, Planner, Range
 from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
+from helenus_connector.pending_files import begins
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
-from helenus_connector.settle import begins
 from helenus_connector.shares import Part, Parts, limited, shared_out
 from helenus_schemas import logs
 from helenus_schemas.errors import HelenusError, Kind
@@ -432,12 +432,13 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not topics:
             return fresh
         broker, known = self._broker(), self._known()
+        # Topics may join long after the start, and what was pending in them is of the run before all the same, or of
+        # another query.
+        begin_at = begins(self.plan.pending_file)
 
         def since(topic: str) -> dict[str, int]:
-            # Topics may join long after the start, and what was pending in them is of the run before all the same, or
-            # of another query.
             replay_s = self.plan.connectors[topic].settle_replay_ms / 1000
-            then = int(begins(self.plan.pending_file, topic, replay_s, time.time()) * 1000)
+            then = int(begin_at(topic, replay_s, time.time()) * 1000)
             return broker.since({topic: known.get(topic, 0)}, then).get(topic, {})
 
         with ThreadPoolExecutor(_ASKED) as pool:

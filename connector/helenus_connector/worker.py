@@ -37,6 +37,7 @@ _LAG_S = 5.0
 _FIRST_PAUSE_S = 1.0
 _LAST_PAUSE_S = 30.0
 _GRACE_S = 3.0
+_LEAVING_S = 600.0
 
 
 class Worker:
@@ -59,12 +60,14 @@ class Worker:
         self._made_at = self._lag_at = 0.0
         self._told: set[metrics.Labels] = set()
         self._told_connectors: set[str] = set()
+        self._left: dict[metrics.Labels, float] = {}
         self._missing: set[metrics.Labels] = set()
         self._away: HelenusError | None = None
 
     def stop(self) -> None:
         """Ask the worker to end; `run` returns within seconds. A batch that is under way is done again at the start."""
         self._stopping.set()
+        self.connectors.ending = True
         self.connectors.changed.set()
         self._topics.hurry(_GRACE_S)
         for query in list(self._queries.values()):
@@ -156,6 +159,8 @@ class Worker:
         self._end_empty_groups(directory)
         for group, query in self._queries.items():
             if query.failure is not None and not self._stopping.is_set() and not query.is_stopped:
+                if isinstance(query.failure, HelenusError):
+                    raise query.failure
                 what = f"the query of group {group} ended: {str(query.failure)[:500]}"
                 raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
             query.refresh()
@@ -328,7 +333,11 @@ class Worker:
                 now = "FAILED" if status.state == "FAILED" else states.get(task.id, connector.wanted)
                 metrics.state(task.labels, now)
                 told.add(task.labels)
-        for labels in self._told - told:
+        # A batch that was under way may count for a table that has just left: its series are ended again for a while.
+        now_s = time.monotonic()
+        self._left.update(dict.fromkeys(self._told - told, now_s))
+        self._left = {labels: at for labels, at in self._left.items() if labels not in told and now_s - at < _LEAVING_S}
+        for labels in self._left:
             metrics.forget(labels)
         for name in self._told_connectors - connectors.keys():
             metrics.connector_state(name, None)

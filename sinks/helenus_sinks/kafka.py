@@ -17,6 +17,7 @@ from helenus_sinks.log import Headers, Schemas, TopicError
 
 _ANSWER_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
+_LANDING_TIMEOUT = 5.0
 _SLICE = 0.2
 _POLL = 0.02
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
@@ -237,6 +238,10 @@ class KafkaLog:
 
     def close(self) -> None:
         if self._producer is not None:
+            # What is on its way lands before anything that is written after this, if the broker says so in time.
+            self._producer.purge(in_flight=False)
+            with contextlib.suppress(KafkaException):
+                self._producer.flush(max(0.0, min(_LANDING_TIMEOUT, self._latest - time.monotonic())))
             self._producer.purge()
             with contextlib.suppress(KafkaException):  # it tells again what broke it
                 self._producer.flush(1)

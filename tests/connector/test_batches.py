@@ -20,9 +20,10 @@ from helenus_connector import batches, metrics
 from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.gate import Gap
+from helenus_connector.pending_files import begins
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
-from helenus_connector.settle import AWAY, Pending, PendingKeys, begins
+from helenus_connector.settle import AWAY, Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Connector, Task
 from helenus_connector.tasks import Done
@@ -268,7 +269,7 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     query.start()
     query.plan(2, a=30, b=30)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
-    begin = [begins(query._planned()[0].pending_file, topic, 0.0, math.inf) for topic in (A, B)]
+    begin = [begins(query._planned()[0].pending_file)(topic, 0.0, math.inf) for topic in (A, B)]
     assert [at == math.inf for at in begin] == [batch == 1] * 2
 
 

@@ -5,6 +5,7 @@ That one makes topics by itself, as Kafka does where `auto.create.topics.enable`
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -62,3 +63,17 @@ def test_a_topic_that_is_between_being_there_and_not(address: str, monkeypatch: 
     with pytest.raises(TopicError, match="not described to us") as error:
         KafkaLog({"bootstrap.servers": address}).create("half", 3, {})
     assert error.value.kind is Kind.BROKER_REFUSED
+
+
+def test_what_is_on_its_way_lands_before_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again may be written by another process: an older record is not to land after it."""
+    slow = {"test.mock.num.brokers": "1", "test.mock.broker.rtt": "400", "allow.auto.create.topics": "true"}
+    log = KafkaLog({"bootstrap.servers": "none:1", "linger.ms": "0", **slow})
+    heard: list[Any] = []
+    monkeypatch.setattr(log, "_failed", lambda error, _: heard.append(error.name()))
+    log.append("there", 0, b"k", b"first")
+    log.flush(30)
+    log.append("there", 0, b"k", b"on its way")
+    time.sleep(0.2)
+    log.close()
+    assert heard == []
