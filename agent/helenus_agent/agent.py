@@ -247,6 +247,11 @@ class Agent:
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
             metrics.SKIPPED.labels(reason).inc(count)
+        for table in self._tables.followed_now if "malformed_key" in batch.skipped else ():
+            plan = self._tables.plans[table.id.bytes]
+            if plan.malformed:
+                guard.malformed(self._positions, table, plan.malformed, segment.id)
+                plan.malformed = 0
         for position, what in batch.problems:
             ends = batch.broken and (position, what) == batch.problems[-1]
             guard.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)

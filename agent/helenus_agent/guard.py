@@ -20,6 +20,7 @@ from helenus_agent.positions import Gap, Positions
 from helenus_agent.segment import Segment
 from helenus_agent.truncations import Place
 from helenus_schemas.change import Scope
+from helenus_schemas.table import Table
 
 _EARLY = (metrics.LOW, metrics.CRITICAL)
 _log = structlog.get_logger(__name__)
@@ -62,6 +63,12 @@ def lost(positions: Positions, segment: int, position: int, directory: str) -> N
     metrics.LOST.inc()
     _log.error("segment.lost", directory=directory, segment=segment, position=position, advice=_ADVICE)
     _note(positions, "", "lost")
+
+
+def malformed(positions: Positions, table: Table, changes: int, segment: int) -> None:
+    """Changes of rows whose key no event can have are skipped: their readers miss something."""
+    _log.error("key.malformed", table=table.full_name, changes=changes, segment=segment, advice=_ADVICE)
+    _note(positions, str(table.id), "malformed_key")
 
 
 def look_back(positions: Positions, first: int, present: Collection[int]) -> None:

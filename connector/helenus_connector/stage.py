@@ -313,7 +313,12 @@ class Stage:
             live = self._now.reader.part(work.partition, work.parts, work.consistency)
         else:
             marker = partial(
-                self._now.shape.marker, work.key, write_time=work.write_time, event=event, bounds=work.bounds
+                self._now.shape.marker,
+                work.key,
+                write_time=work.write_time,
+                event=event,
+                bounds=work.bounds,
+                values=work.values,
             )
             yield marker, work.key, work.image
             live = self._now.reader.range(work.values, work.bounds or (None, None), work.consistency)

@@ -63,22 +63,22 @@ TRUNCATION = '{"type":"record","name":"Truncation","namespace":"helenus","fields
 """The schema of the key of a record that concerns a whole table: `keyspace.table`."""
 
 
-def key_schema(table: Table, compat: Compat = "exact") -> Schema:
-    """The schema of a primary key: partition columns plain, clustering columns nullable.
+def key_schema(table: Table, compat: Compat = "exact", nullable: bool = False) -> Schema:
+    """The schema of a primary key: partition columns plain, unless all are to be `nullable`, clustering columns not.
 
     A null clustering column stands for the whole partition. Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=True)
-    return schemas.table(_compatible(table, schemas.fields(table.primary_key), compat))
+    return schemas.table(_compatible(table, schemas.fields(table.primary_key, not nullable), compat))
 
 
-def value_schema(table: Table) -> Schema:
+def value_schema(table: Table, nullable: bool = False) -> Schema:
     """The schema of a row outside its key, every column nullable; of key columns only, it has those, as the key does.
 
     Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=False)
-    return schemas.table(schemas.fields(value_columns(table), bool(never_null(table))))
+    return schemas.table(schemas.fields(value_columns(table), bool(never_null(table)) and not nullable))
 
 
 def json_schema(table: Table, part: Literal["key", "value", "row"], compat: Compat = "exact") -> Schema:

@@ -7,6 +7,7 @@ import json
 import struct
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -215,6 +216,29 @@ def test_no_bytes_are_null_and_a_header_says_where() -> None:
     assert record.value == b'{"a":null,"b":"","c":null,"d":null}'
     assert dict(record.headers)["empty"] == b'["a", "c"]'
     assert "empty" not in dict(made(of, (None, b"", None, None), KEY).headers)
+
+
+@pytest.mark.parametrize("compat", ["exact", "datastax"])
+def test_no_bytes_in_a_partition_key_are_null_under_a_schema_of_their_own(compat: str) -> None:
+    """No record of the key's schema has them, and a stand-in would be another row's key."""
+    columns = [Column(n, parse(t), "partition_key", i) for i, (n, t) in enumerate((("a", "int"), ("b", "text")))]
+    clustering = Column("c", parse("smallint"), "clustering", 0)
+    of = Table("ks1", "table1", uuid.UUID(int=1), (*columns, clustering, Column("v", parse("int"))))
+    registry = Subjects()
+    shape = RowShape(of, settings(key_compat=compat), registry)
+    key = (b"", b"", b"\0\1")
+    record = shape.row(KeyCodec(of).encode(key), Image((int32(5),), 5), 5, values=key)
+    assert registry.read(record.key or b"") == {"a": None, "b": "", "c": 1}
+    assert registry.subjects["data-ks1.table1-key-nullable"] == int.from_bytes((record.key or b"")[1:5], "big")
+    assert dict(record.headers)["empty"] == b'["a"]'
+    gone = shape.marker(KeyCodec(of).encode((b"", b"", None)), None, 5, values=(b"", b"", None))
+    assert (registry.read(gone.key or b""), gone.value) == ({"a": None, "b": "", "c": None}, None)
+    only_keys = replace(of, columns=(*columns, clustering))
+    shape = RowShape(only_keys, settings(key_compat=compat), registry)
+    record = shape.row(KeyCodec(of).encode(key), Image(key, 5), 5, values=key)
+    assert registry.read(record.value or b"") == {"a": None, "b": "", "c": 1}
+    with pytest.raises(HelenusError, match="no form"):
+        RowShape(of, settings(), None).row(KeyCodec(of).encode(key), None, 5, values=key)
 
 
 def test_the_keys_of_datastax() -> None:
