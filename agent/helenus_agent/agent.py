@@ -112,6 +112,8 @@ class Agent:
             self._learn()
         except HelenusError:
             self._rewind()
+            with contextlib.suppress(HelenusError):
+                self._follow.next()  # how long what is there waits already
             raise
         self._trouble = None
         if not self._tables.followed:
@@ -162,6 +164,8 @@ class Agent:
         self._tell()
         segment = self._follow.next()
         if segment is None:
+            if not self._outbox.waiting:
+                self._oldest = None
             return False
         self._tables.retire_before(segment.id)
         self._read(segment, _PIECE)
@@ -455,7 +459,7 @@ class Agent:
         self._tables.rewind()
         self._truncations.rewind()
         guard.rewind(self._positions)
-        self._oldest = None
+        self._oldest = self._unsent_since()  # it still waits, however often it is read again
         self._follow.rewind()
 
     def _quarantined(self) -> tuple[int, str]:
@@ -464,5 +468,8 @@ class Agent:
         return len(bad) + held, str(bad[0].path if bad else self._quarantine)
 
     def _age(self) -> float:
-        since = min((t for t in (self._oldest, self._follow.waiting_since) if t is not None), default=None)
+        since = self._unsent_since()
         return 0.0 if since is None else max(0.0, time.time() - since)
+
+    def _unsent_since(self) -> float | None:
+        return min((t for t in (self._oldest, self._follow.waiting_since) if t is not None), default=None)
