@@ -13,7 +13,7 @@ from helenus_agent.decoder import Batch
 from helenus_agent.notices import Notice
 from helenus_schemas import change, datastax, names
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_schemas.table import Table
+from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Headers, Log, Schemas, TopicError
 
 try:
@@ -37,6 +37,7 @@ class Outbox:
         self._settings = settings
         self._pulsar = settings.log == "pulsar"
         self._topics: dict[int, tuple[str, int]] = {}
+        self._keys: dict[int, tuple[Column, ...]] = {}
         self._partitions: dict[str, int] = {}
 
     def topic(self, table: Table) -> str:
@@ -44,14 +45,15 @@ class Outbox:
         return names.topic(self._settings.topic_prefix, table.keyspace, table.name)
 
     def open(self, followed: Iterable[tuple[int, Table]]) -> list[tuple[Table, HelenusError]]:
-        """Make the topics of tables, each given with its index, where they are not known to be there.
+        """Make the topics of tables, each given with its index, where they are not known to be there, and declare the
+        schemas of keys that were altered, where topics keep them.
 
         Returns the tables whose topics alone are refused, and why: nothing of theirs may be appended. Raises
         PARTITIONS_CHANGED if a topic was made anew with another number of partitions.
         """
         refused: list[tuple[Table, HelenusError]] = []
         for index, table in followed:
-            if index in self._topics:
+            if index in self._topics and (not self._pulsar or self._keys.get(index) == table.primary_key):
                 continue
             try:
                 partitions = self._made(table)
@@ -59,8 +61,10 @@ class Outbox:
                 # Who could open another topic is not locked out, whatever the Log makes of it.
                 if error.action is Action.RETRY or not (isinstance(error, TopicError) or self._topics):
                     raise
+                self._topics.pop(index, None)
                 refused.append((table, error))
                 continue
+            self._keys[index] = table.primary_key
             topic = self.topic(table)
             if topic not in self._partitions:
                 self._partitions[topic] = partitions
@@ -84,6 +88,7 @@ class Outbox:
             # However many partitions it has: nothing was appended since it was refused.
             partitions = self._partitions[self.topic(table)] = self._made(table)
             self._topics[index] = self.topic(table), partitions
+            self._keys[index] = table.primary_key
             self.tell(index, notice, node)
             self.flush(timeout)
         except HelenusError:
