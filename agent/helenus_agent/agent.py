@@ -192,6 +192,8 @@ class Agent:
                 raise
             metrics.RETRIES.labels(error.kind.value).inc()
             self._rewind()
+            if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.suspect(error.topic):
+                return
             refused = [table for table in self._tables.followed_now if self._outbox.topic(table) == error.topic]
             if not refused:
                 raise
@@ -246,7 +248,8 @@ class Agent:
 
     def _take(self, segment: Segment, batch: Batch) -> None:
         """Append what was decoded, and count it."""
-        self._outbox.append(batch)
+        for index, error in self._outbox.append(batch):
+            guard.too_large(self._positions, self._tables.followed[index], error)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():

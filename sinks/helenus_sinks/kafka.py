@@ -19,6 +19,7 @@ _ANSWER_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
 _SLICE = 0.2
 _POLL = 0.02
+_ASK_AGAIN = 60.0  # s after which a topic's limit is asked for again
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
 _FRAME_BYTES = 128  # what a batch takes beside its records
 _DEFAULTS: dict[str, object] = {
@@ -104,8 +105,10 @@ class KafkaLog:
             )
         if "queue.buffering.max.kbytes" not in config:  # a record larger than the queue would wait for ever
             least = int(str(_DEFAULTS["queue.buffering.max.kbytes"]))
-            self._config["queue.buffering.max.kbytes"] = str(max(least, self.largest // 512))
+            self._config["queue.buffering.max.kbytes"] = str(max(least, self._most // 512))
         self._where = config["bootstrap.servers"]
+        self._limits: dict[str, int] = {}  # of topics that take less than the producer does
+        self._asked = 0.0
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
         self._failing = ""  # the topic that it is about
@@ -159,6 +162,8 @@ class KafkaLog:
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
         producer = self._producer or self._start()
         deadline = 0.0
+        if topic in self._limits:
+            self._check(topic, partition, key, value, headers)
         while True:
             try:
                 if headers:
@@ -172,10 +177,7 @@ class KafkaLog:
                     raise HelenusError(Kind.APPEND_FAILED, "Kafka takes no records: the queue is full", topic) from None
             except KafkaException as failure:
                 if failure.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                    size = len(key or b"") + len(value or b"") + sum(len(n) + len(v) for n, v in headers)
-                    what = f"a record of {size} bytes, where {self.largest} are allowed"
-                    where = f"topic {topic}, partition {partition}"
-                    raise TopicError(Kind.RECORD_TOO_LARGE, what, where, topic) from None
+                    raise _too_large(topic, partition, _size(key, value, headers), self._most) from None
                 raise self._refused(failure, topic) from None
             try:
                 producer.poll(0.1)
@@ -185,8 +187,11 @@ class KafkaLog:
     def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
         producer = self._producer or self._start()
         produce, failed = producer.produce, self._failed
+        limited = topic in self._limits
         try:
             for key, value in records:
+                if limited:
+                    self._check(topic, partition, key, value, ())
                 try:
                     produce(topic, value, key, partition, failed)
                 except BufferError:
@@ -245,17 +250,34 @@ class KafkaLog:
 
     @property
     def largest(self) -> int:
+        """Bytes of the largest record that is taken of every topic."""
+        return min([self._most, *self._limits.values()])
+
+    @property
+    def _most(self) -> int:
         """Bytes of the largest record, or batch of them, that the producer takes."""
         return int(str(self._config.get("message.max.bytes", _MESSAGE_MAX_BYTES)))
 
+    def _check(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        size = _size(key, value, headers)
+        if size > self._limits[topic] and time.monotonic() > self._asked + _ASK_AGAIN:
+            self._limit_to(topic)  # somebody may have raised it
+        if size > self._limits[topic]:
+            raise _too_large(topic, partition, size, self._limits[topic])
+
     def _limit_to(self, topic: str) -> None:
-        """From now on the producer takes what the topic takes: so it says which record is too large, and only that."""
+        """From now on of the topic is taken what it takes: so `append` says which record is too large, and only that.
+
+        A batch has to fit too: those of all topics are made that small.
+        """
+        self._asked = time.monotonic()
         admin = self._admin()
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         with contextlib.suppress(KafkaException):  # who may not ask is told no more than the broker said
             told = admin.describe_configs([resource], request_timeout=_ANSWER_TIMEOUT)[resource].result()
-            limit = int(told["max.message.bytes"].value) - _FRAME_BYTES
-            self._config["message.max.bytes"] = str(max(1000, min(self.largest, limit)))
+            limit = max(1000, int(told["max.message.bytes"].value) - _FRAME_BYTES)
+            self._limits[topic] = min(limit, self._most)
+            self._config["batch.size"] = str(min(self.largest, int(str(self._config.get("batch.size", self.largest)))))
 
     def _admin(self) -> AdminClient:
         self._heard = None
@@ -301,6 +323,15 @@ class KafkaLog:
         # _ALL_BROKERS_DOWN follows the error that says why.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._heard is None:
             self._heard = error
+
+
+def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    return len(key or b"") + len(value or b"") + sum(len(name) + len(content) for name, content in headers)
+
+
+def _too_large(topic: str, partition: int, size: int, limit: int) -> TopicError:
+    what = f"a record of {size} bytes, where {limit} are allowed"
+    return TopicError(Kind.RECORD_TOO_LARGE, what, f"topic {topic}, partition {partition}", topic)
 
 
 def _is_client(key: str) -> bool:
