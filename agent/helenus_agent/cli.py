@@ -193,7 +193,10 @@ def run(settings: AgentSettings) -> None:
 def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
     """Where events go. Raises HelenusError(CONFIG)."""
     if settings.log == "kafka":
-        return KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
+        return KafkaLog(
+            {"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer},
+            settings.topic_creation_default_replication_factor,
+        )
     try:
         from helenus_sinks.pulsar import PulsarConfig, PulsarLog
     except ImportError as error:

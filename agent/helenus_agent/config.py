@@ -17,7 +17,7 @@ from helenus_agent.aliases import ALIASES, ENVIRONMENT, topic_advice
 from helenus_agent.segment import ReadMode
 from helenus_schemas.config import About, Alias, CassandraSettings, LogSettings, PulsarSettings
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.fields import Brokers, CommaList, Hosts, Milliseconds, PassThrough, topic
+from helenus_schemas.fields import Brokers, CommaList, Hosts, Milliseconds, PassThrough, ReplicationFactor, topic
 
 
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -70,6 +70,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """`datastax` adds the headers segpos, token and writetime to each event."""
     topic_partitions: Annotated[int, Field(ge=1), About("Topics", "HIGH")] = 4
     """Partitions of topics that the agent makes. Choose them for the years to come: they can't be changed under way."""
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Topics", "HIGH")] = -1
+    """How many of Kafka's brokers have each topic that the agent makes. -1: as the brokers have it, by
+    `default.replication.factor`, which is 1 unless somebody set it."""
     topic_retention_ms: Annotated[int, Field(ge=-1), About("Topics")] = 7 * 24 * 3600 * 1000
     """How long such topics keep events: longer than the connector may ever be away. -1: for ever."""
     topic_config: Annotated[PassThrough, About("Topics", "LOW")] = {}

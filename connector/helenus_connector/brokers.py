@@ -72,7 +72,7 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
 
 def _log(worker: WorkerSettings, which: str) -> Log:
     if which == "kafka":
-        return KafkaLog(worker.producer_config)
+        return KafkaLog(worker.producer_config, worker.topic_creation_default_replication_factor)
     config = _pulsar(worker)
     from helenus_sinks.pulsar import PulsarLog
 

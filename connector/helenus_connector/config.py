@@ -26,7 +26,7 @@ from helenus_schemas.config import (
     read_properties,
     together,
 )
-from helenus_schemas.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, RegistryUrls
+from helenus_schemas.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, RegistryUrls, ReplicationFactor
 from helenus_schemas.key import Compat
 
 Format = Literal["key-value-avro", "key-value-json", "json"]
@@ -72,6 +72,9 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """Settings of librdkafka for producers; they go before `kafka.*`."""
     consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
     """Settings of librdkafka for consumers; they go before `kafka.*`."""
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
+    """How many of Kafka's brokers have each topic that the worker makes. -1: as the brokers have it, by
+    `default.replication.factor`, which is 1 unless somebody set it."""
     listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
     """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
     listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None

@@ -8,17 +8,24 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from helenus_schemas import masking
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
 
+_log = structlog.get_logger(__name__)
+_ADVICE = (
+    "one broker alone has it: raise its replication factor with kafka-reassign-partitions, and for topics to come set "
+    "topic.creation.default.replication.factor"
+)
 _ANSWER_TIMEOUT = 5.0
 _ROOM_TIMEOUT = 60.0
 _SLICE = 0.2
 _POLL = 0.02
+_FRESH = 1.0  # s for which topics that were listed are taken to be there
 _ASK_AGAIN = 60.0  # s after which a topic's limit is asked for again
 _MESSAGE_MAX_BYTES = 1_000_000  # librdkafka's default
 _FRAME_BYTES = 128  # what a batch takes beside its records
@@ -90,13 +97,15 @@ def _of_topic(error: KafkaError, where: str, topic: str) -> HelenusError:
 
 
 class KafkaLog:
-    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least. Raises HelenusError CONFIG if
-    `message.max.bytes` is no number; what else is wrong librdkafka says at the start.
+    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least. So many brokers have topics that are
+    made, -1: as the brokers have it. Raises HelenusError CONFIG if `message.max.bytes` is no number; what else is wrong
+    librdkafka says at the start.
     """
 
     keeps_schemas = False
 
-    def __init__(self, config: Mapping[str, str]) -> None:
+    def __init__(self, config: Mapping[str, str], replication_factor: int = -1) -> None:
+        self._replication_factor = replication_factor
         self._client = {"log_level": "0", **{k: v for k, v in config.items() if _is_client(k)}}
         self._config = {**_DEFAULTS, **config}
         if not (size := config.get("message.max.bytes", "0")).isdigit():
@@ -109,6 +118,11 @@ class KafkaLog:
         self._where = config["bootstrap.servers"]
         self._limits: dict[str, int] = {}  # of topics that take less than the producer does
         self._asked = 0.0
+        self._brokers = 0
+        self._alone: set[str] = set()  # topics that one broker has
+        self._warned: set[str] = set()
+        self._admin_client: AdminClient | None = None
+        self._listed: tuple[float, dict[str, int]] = -math.inf, {}
         self._producer: Producer | None = None
         self._error: KafkaError | None = None
         self._failing = ""  # the topic that it is about
@@ -117,7 +131,12 @@ class KafkaLog:
 
     def topics(self) -> dict[str, int]:
         """How many partitions each topic has. Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED."""
-        return {name: len(topic.partitions) for name, topic in self._known().topics.items()}
+        known = self._known()
+        found = {name: len(topic.partitions) for name, topic in known.topics.items()}
+        self._brokers = len(known.brokers)
+        self._alone = {name for name, topic in known.topics.items() if _factor(topic.partitions.values()) == 1}
+        self._listed = time.monotonic(), found
+        return found
 
     def cluster(self) -> str:
         """The cluster's id. Raises as `topics`."""
@@ -132,10 +151,16 @@ class KafkaLog:
             raise self._told(failure.args[0], admin) from None
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
-        known = self.topics()
+        # One listing serves for all the topics that are asked for one after the other.
+        listed, known = self._listed
+        if time.monotonic() > listed + _FRESH:
+            known = self.topics()
         if topic in known:
+            if topic in self._alone:
+                self._warn(topic)
             return known[topic]
-        new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=dict(config))
+        factor = self._replication_factor
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=factor, config=dict(config))
         # The client must outlive its request: the answer comes through it.
         admin = self._admin()
         try:
@@ -154,7 +179,23 @@ class KafkaLog:
                     raise TopicError(Kind.BROKER_REFUSED, what, where, topic) from None
                 time.sleep(_SLICE)
             return there[topic]
+        known[topic] = partitions
+        if self._brokers > 1 and (factor == 1 or (factor == -1 and self._has_one_broker(topic))):
+            self._warn(topic)
         return partitions
+
+    def _has_one_broker(self, topic: str) -> bool:
+        """Of a topic that was just made; False if nobody may ask."""
+        asked = self._admin().describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_TIMEOUT)
+        try:
+            return _factor(asked[topic].result().partitions) == 1
+        except KafkaException:
+            return False
+
+    def _warn(self, topic: str) -> None:
+        if self._brokers > 1 and topic not in self._warned:
+            self._warned.add(topic)
+            _log.warning("topic.one_replica", topic=topic, brokers=self._brokers, advice=_ADVICE)
 
     def declare(self, topic: str, schemas: Schemas) -> None:
         """Nothing: schemas are in a registry beside Kafka."""
@@ -247,6 +288,7 @@ class KafkaLog:
                 self._producer.flush(1)
             self._producer = None
         self._error = None
+        self._forget()
 
     @property
     def largest(self) -> int:
@@ -281,7 +323,14 @@ class KafkaLog:
 
     def _admin(self) -> AdminClient:
         self._heard = None
-        return self._made(AdminClient, self._client)
+        if self._admin_client is None:
+            self._admin_client = self._made(AdminClient, self._client)
+        return self._admin_client
+
+    def _forget(self) -> None:
+        """What was learned of the cluster is in doubt; another client tries at once, and says what it meets."""
+        self._admin_client = None
+        self._listed = -math.inf, {}
 
     def _made(self, client: Any, config: Mapping[str, object]) -> Any:
         try:
@@ -293,6 +342,8 @@ class KafkaLog:
         """The error, or what the connections met on the way where it only says that time ran out."""
         admin.poll(0)  # calls _hear
         told = self._heard if self._heard and error.code() in _VAGUE else error
+        if broker_error(told, "").action is Action.RETRY:
+            self._forget()
         if told.code() == KafkaError._ALL_BROKERS_DOWN:  # connected, and nothing was heard but that
             what = "Kafka closes the connection; does its listener speak this security.protocol?"
             return HelenusError(Kind.BROKER_UNREACHABLE, what, self._where + where)
@@ -323,6 +374,11 @@ class KafkaLog:
         # _ALL_BROKERS_DOWN follows the error that says why.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._heard is None:
             self._heard = error
+
+
+def _factor(partitions: Iterable[Any]) -> int:
+    """How many brokers have a topic, by its partition that the fewest have."""
+    return min((len(partition.replicas) for partition in partitions), default=0)
 
 
 def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
