@@ -15,9 +15,19 @@ from typing_extensions import Self
 
 from helenus_agent.aliases import ALIASES, ENVIRONMENT, topic_advice
 from helenus_agent.segment import ReadMode
-from helenus_schemas.config import About, Alias, CassandraSettings, LogSettings, PulsarSettings
+from helenus_schemas import masking
+from helenus_schemas.config import (
+    About,
+    Alias,
+    CassandraSettings,
+    ConfigError,
+    LogSettings,
+    Problem,
+    PulsarSettings,
+)
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.fields import Brokers, CommaList, Hosts, Milliseconds, PassThrough, ReplicationFactor, topic
+from helenus_sinks.kafka import objections
 
 
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -41,6 +51,12 @@ def _transfer(value: str) -> str:
     return value
 
 
+def same(directory: Path, other: object) -> bool:
+    """Whether another path names this directory too."""
+    return isinstance(other, str) and bool(other) and Path(other).resolve() == directory.resolve()
+
+
+_COMMITLOG = "it is the node's commitlog_directory, in which nothing may be deleted: name its cdc_raw_directory"
 Patterns = Annotated[CommaList, AfterValidator(_patterns)]
 
 
@@ -124,6 +140,20 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
             yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
 
 
+def check(settings: AgentSettings, source: str) -> None:
+    """Raise ConfigError for settings of librdkafka that it does not take; `source` is the properties file's name."""
+    if settings.log != "kafka":
+        return
+    key, field = "kafka.producer.", settings.kafka_producer
+    found = objections({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
+    problems = []
+    for name, reason in found.items():
+        value = masking.shown(field[name], masking.is_secret(key + name, field[name])) if name else None
+        problems.append(Problem(source, key + (name or "*"), value, reason))
+    if problems:
+        raise ConfigError(problems)
+
+
 def raw_directory(settings: AgentSettings) -> Path:
     """The cdc_raw directory, which can be read and deleted in. Raises HelenusError: CDC is off, or it can't."""
     directory = settings.cdc_raw_dir
@@ -134,6 +164,8 @@ def raw_directory(settings: AgentSettings) -> Path:
         encryption = node.get("transparent_data_encryption_options")
         if isinstance(encryption, dict) and encryption.get("enabled") is True:
             raise HelenusError(Kind.CDC_ENCRYPTED, "the commit log is encrypted", str(settings.cassandra_config))
+        if directory is not None and same(directory, node.get("commitlog_directory")):
+            raise HelenusError(Kind.CONFIG, f"cdc.raw.dir: {_COMMITLOG}", str(directory))
         if directory is None:
             named = node.get("cdc_raw_directory")
             if not named:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -97,15 +98,15 @@ def _of_topic(error: KafkaError, where: str, topic: str) -> HelenusError:
 
 
 class KafkaLog:
-    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least. So many brokers have topics that are
-    made, -1: as the brokers have it. Raises HelenusError CONFIG if `message.max.bytes` is no number; what else is wrong
-    librdkafka says at the start.
+    """A `Log` on Kafka. `config` is librdkafka's, `bootstrap.servers` at least. `replication_factor`: how many brokers
+    have the topics that are made, -1: as the brokers have it. Raises HelenusError CONFIG if `message.max.bytes` is no
+    number; what else is wrong librdkafka says at the start.
     """
 
     keeps_schemas = False
 
-    def __init__(self, config: Mapping[str, str], replication_factor: int = -1) -> None:
-        self._replication_factor = replication_factor
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self.replication_factor = -1
         self._client = {"log_level": "0", **{k: v for k, v in config.items() if _is_client(k)}}
         self._config = {**_DEFAULTS, **config}
         if not (size := config.get("message.max.bytes", "0")).isdigit():
@@ -159,7 +160,7 @@ class KafkaLog:
             if topic in self._alone:
                 self._warn(topic)
             return known[topic]
-        factor = self._replication_factor
+        factor = self.replication_factor
         new = NewTopic(topic, num_partitions=partitions, replication_factor=factor, config=dict(config))
         # The client must outlive its request: the answer comes through it.
         admin = self._admin()
@@ -374,6 +375,31 @@ class KafkaLog:
         # _ALL_BROKERS_DOWN follows the error that says why.
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._heard is None:
             self._heard = error
+
+
+def objections(config: Mapping[str, str], asked: Collection[str]) -> dict[str, str]:
+    """What librdkafka says against settings of a producer, before it connects: a reason for each wrong one of those
+    `asked` about, and under "" for what it names none of them.
+    """
+    if not _objection(config):
+        return {}
+    found: dict[str, str] = {}
+    for key in asked:
+        if reason := _objection({"bootstrap.servers": "none:1", key: config[key]}):
+            found[key] = reason
+    left = {key: value for key, value in config.items() if key not in found}
+    if reason := _objection(left):  # to some of them together
+        named = (key for key in asked if key in left and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", reason))
+        found[next(named, "")] = reason
+    return found
+
+
+def _objection(config: Mapping[str, str]) -> str:
+    try:
+        Producer({**_DEFAULTS, **config, "log_level": "0"})
+    except KafkaException as failure:
+        return said(failure.args[0])
+    return ""
 
 
 def _factor(partitions: Iterable[Any]) -> int:

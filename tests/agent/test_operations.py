@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,58 @@ def test_started_beside_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPa
     assert agent.stderr is not None
     assert "agent.waiting" in agent.stderr.readline()
     agents.stop(agent)
+
+
+def test_started_before_the_node_was(agents: Agents) -> None:
+    """A node makes its cdc_raw when it starts for the first time; the agent waits for it, if it is told to."""
+    complete(agents.raw, 10, 1)
+    aside = agents.directory / "aside"
+    agents.raw.path.rename(aside)
+    agent = agents.start()
+    _, errors = agent.communicate(timeout=30)
+    assert (agent.returncode, errors.count("\n")) == (1, 1)
+    assert "cdc_raw is not a directory" in errors
+    agents.properties = {"startup.timeout.ms": "60000"}
+    agent = agents.start()
+    assert agent.stderr is not None
+    line = agent.stderr.readline()
+    assert "agent.waiting" in line
+    assert "cdc_raw is not a directory" in line
+    time.sleep(2.5)
+    aside.rename(agents.raw.path)
+    agents.wait(lambda: agents.keys == [1])
+    assert agents.stop(agent).count("agent.waiting") == 0, "it says so once"
+
+
+def test_a_busy_port(agents: Agents) -> None:
+    """It costs the metrics, until it is free, and nothing else."""
+    complete(agents.raw, 10, 1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        agents.properties = {"http.port": str(port)}
+        agent = agents.start()
+        agents.wait(lambda: agents.keys == [1])
+    agents.wait(lambda: get(port, "/health/ready") == "ready\n")
+    assert "http.busy" in agents.stop(agent)
+
+
+@pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False), ("localhost", False)])
+def test_what_others_may_read_is_said(agents: Agents, host: str, warns: bool) -> None:
+    complete(agents.raw, 10, 1)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    agents.properties = {"http.port": str(port), "http.host": host}
+    agent = agents.start()
+    agents.wait(lambda: agents.keys == [1])
+    assert ("http.open" in agents.stop(agent)) == warns
+
+
+def get(port: int, path: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError as error:
+        return str(error)
 
 
 def quarantine(agents: Agents, *segments: int) -> None:

@@ -141,7 +141,8 @@ def test_topics_that_one_broker_has(
     """They are lost with it: where there are others, that is worth a warning, once a topic."""
     cluster = Cluster(brokers)
     monkeypatch.setattr(kafka, "AdminClient", cluster)
-    log = KafkaLog({"bootstrap.servers": "none:1"}, factor)
+    log = KafkaLog({"bootstrap.servers": "none:1"})
+    log.replication_factor = factor
     with capture_logs() as logs:
         for topic in ("before", "well", "new", "before", "new"):
             log.create(topic, 2, {})
