@@ -65,6 +65,7 @@ def _table(saved: Any) -> Table:
         tuple(_column(column) for column in saved["columns"]),
         saved["cdc"],
         {name: _column(column) for name, column in saved["dropped"].items()},
+        bool(saved.get("hides_columns", False)),
     )
 
 

@@ -208,6 +208,10 @@ class Tables:
             self._retiring.pop(table.id, None)
         if not self._included(table.full_name):
             return plan_of(table, reason="excluded")
+        if table.unsupported:
+            if old is None or not old.cdc:
+                report.refused.append((table, table.unsupported))
+            return plan_of(table, reason="unsupported_table")
         try:
             KeyCodec(table)
         except ValueError as error:

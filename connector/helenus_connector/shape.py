@@ -233,6 +233,8 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
 
     What has no Avro form has no JSON form either.
     """
+    if table.unsupported:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, table.unsupported, table.full_name)
     try:
         key = {**avro.key_schema(table, settings.key_compat), avro.TABLE_ID: str(table.id)}
         texts = avro.text(key), avro.text(avro.value_schema(table))
@@ -255,6 +257,8 @@ def declared(table: Table, settings: ConnectorSettings) -> Schemas:
     """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
     if settings.output_format == "key-value-avro":
         return Schemas(*schemas(table, settings))
+    if table.unsupported:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, table.unsupported, table.full_name)
     whole = settings.output_format == "json"
     try:
         value = avro.text(avro.json_schema(table, "row" if whole else "value"))

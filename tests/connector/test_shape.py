@@ -209,6 +209,14 @@ def test_a_key_that_cannot_be_told_is_refused_by_name() -> None:
         schemas(table(keys=[("pk", "int"), ("ck", "'x.Y'")]), settings())
 
 
+@pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
+@pytest.mark.parametrize("registry", [Subjects(), None])
+def test_a_table_that_hides_columns_is_refused(form: str, registry: Registry | None) -> None:
+    with pytest.raises(HelenusError, match="DROP COMPACT STORAGE") as error:
+        RowShape(replace(TWO, hides_columns=True), settings(output_format=form), registry)
+    assert (error.value.kind, error.value.where) == (Kind.TABLE_UNSUPPORTED, "ks1.table1")
+
+
 def test_no_bytes_are_null_and_a_header_says_where() -> None:
     of = table(("a", "int"), ("b", "text"), ("c", "uuid"), ("d", "int"))
     values = (b"", b"", b"", None)
