@@ -216,6 +216,8 @@ class ConnectorSettings(CassandraSettings):
     """How records show decimals: exactly, as text, or as the nearest double."""
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
     """How records show varints: exactly, as text, or as a long where it fits."""
+    time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], About("Records", "LOW")] = "nanoseconds"
+    """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
@@ -354,9 +356,10 @@ class ConnectorSettings(CassandraSettings):
 
     @property
     def forms(self) -> dict[str, str]:
-        """How records show decimals and varints, by type name, where that is not their exact form."""
+        """How records show decimals, varints and times, by type name, where that is not their exact form."""
         modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
-        return {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+        found = {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+        return found if self.time_precision_mode == "nanoseconds" else {**found, "time": self.time_precision_mode}
 
     @property
     def tables(self) -> list[str]:

@@ -41,6 +41,8 @@ _SCALARS: dict[str, Schema] = {
     "timeuuid": {"type": "string", "logicalType": "uuid"},
     "varint": {"type": "bytes", "logicalType": "cql_varint"},
 }
+_MICROS = {"type": "long", "logicalType": "time-micros"}
+_TOLD: dict[str, Schema] = {"microseconds": _MICROS}
 _RECORDS: dict[str, list[tuple[str, str]]] = {
     "decimal": [("bigint", "bytes"), ("scale", "int")],
     "duration": [("months", "int"), ("days", "int"), ("nanoseconds", "long")],
@@ -160,6 +162,42 @@ def unnamed(schema: Schema) -> Schema:
     return [unnamed(part) for part in schema] if isinstance(schema, list) else schema
 
 
+def other_times(known: Schema, new: Schema) -> str | None:
+    """What speaks against records that go on where those `known` are: a `time` of theirs is a number of something else,
+    which no registry notices, as both are longs. None if nothing does.
+
+    DataStax's connector writes µs, as this one does where it is told to.
+    """
+    ours, theirs = (dict(_times(schema)) for schema in (new, known))
+    differ = [name for name, kind in ours.items() if theirs.get(name, kind) != kind]
+    if not differ:
+        return None
+    unit = {"cql_time": "ns", "time-micros": "µs"}
+    was, now = unit[theirs[differ[0]]], unit[ours[differ[0]]]
+    how = "set time.precision.mode, and for keys key.compat, as the topic has it, or choose another data.topic"
+    return f"the topic has {', '.join(differ)} as a time in {was}, and would get it in {now}: {how}"
+
+
+def has_times(schema: Schema) -> bool:
+    """Whether a field, at any depth, is a time."""
+    return any(_times(schema))
+
+
+def _times(schema: Schema, name: str = "") -> Iterator[tuple[str, str]]:
+    """The fields, at any depth, that are times: `column.field` and the logical type."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _times(branch, name)
+    elif isinstance(schema, dict):
+        if schema.get("logicalType") in ("cql_time", "time-micros"):
+            yield name, schema["logicalType"]
+        for field in schema.get("fields") or ():
+            yield from _times(field["type"], f"{name}.{field['name']}" if name else field["name"])
+        for part in ("type", "items", "values"):
+            if isinstance(schema.get(part), (dict, list)):
+                yield from _times(schema[part], name)
+
+
 def objection(known: Schema, key: Schema, value: Schema) -> str | None:
     """What speaks against keys that go on under the schema they have, which gives the same bytes; None if nothing does.
 
@@ -248,7 +286,7 @@ class _Schemas:
 
     def _of(self, t: CqlType) -> Schema:
         if t.told:
-            return t.told  # the names are Avro's
+            return _TOLD.get(t.told, t.told)  # else the names are Avro's
         if t.name in _SCALARS:
             return _SCALARS[t.name]
         if t.name in ("list", "set", "vector"):
@@ -324,10 +362,9 @@ def _bare(t: CqlType, keyspace: str) -> CqlType:
 
 def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Schema]:
     """A key's fields in that form of keys."""
-    micros = {"type": "long", "logicalType": "time-micros"}
     for field, column in zip(fields, table.primary_key, strict=True):
         if compat == "datastax" and column.type.name == "time":
-            field["type"] = ["null", micros] if isinstance(field["type"], list) else micros
+            field["type"] = ["null", _MICROS] if isinstance(field["type"], list) else _MICROS
     return fields
 
 

@@ -44,8 +44,8 @@ class Table:
         if not self.hides_columns:
             return None
         return (
-            "a table with COMPACT STORAGE whose rows have columns that CQL hides: ALTER TABLE ... DROP COMPACT STORAGE, "
-            "or leave it out"
+            "a table with COMPACT STORAGE whose rows have columns that CQL hides: "
+            "ALTER TABLE ... DROP COMPACT STORAGE, or leave it out"
         )
 
     @property

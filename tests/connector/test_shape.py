@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import struct
@@ -322,6 +323,31 @@ def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, 
     in_json = {"bigint": "/2o=", "scale": 2} if isinstance(decimal, dict) else decimal
     assert json.loads(text.value)["l"] == [in_json]
     assert json.loads(text.value)["v"] == ("f/8=" if isinstance(varint, bytes) else varint)
+
+
+@pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
+def test_times_in_microseconds(form: str) -> None:
+    """As DataStax's connector has them in values, at any depth; keys go by `key.compat`."""
+    of = table(("a", "time"), ("l", "list<frozen<tuple<time, int>>>"), keys=(("pk", "int"), ("ck", "time")))
+    moment = (3_723_000_000_004).to_bytes(8, "big")
+    listed = struct.pack(">iii", 1, 12, 8) + moment
+    key = (int32(1), moment)
+    more = {"time_precision_mode": "microseconds", "output_format": form}
+    given = settings(**more)
+    registry = Subjects()
+    shape = RowShape(shown(of, given), given, registry)
+    record = shape.row(KeyCodec(of).encode(key), Image((moment, listed), 5), 5)
+    if form == "key-value-avro":
+        value, known = registry.read(record.value or b""), registry.read(record.key or b"")
+        text = json.loads(schemas(shown(of, given), given)[1])
+        assert text["fields"][0]["type"] == ["null", {"type": "long", "logicalType": "time-micros"}]
+        assert value["a"] == datetime.time(1, 2, 3)
+        assert value["l"] == [{"index_0": datetime.time(1, 2, 3), "index_1": None}]
+        assert known["ck"] == 3_723_000_000_004
+    else:
+        value, known = json.loads(record.value or b""), json.loads(record.key or b"")
+        assert (value["a"], value["l"]) == (3_723_000_000, [{"index_0": 3_723_000_000}])
+        assert known["ck"] == 3_723_000_000_004
 
 
 def test_what_a_mode_cannot_hold() -> None:

@@ -301,6 +301,21 @@ def test_schemas_follow_the_table_and_an_unfit_one_is_refused(settings: PulsarCo
     assert messages(settings, "schemas")[-1]._message.int_schema_version() == 2
 
 
+def test_times_of_another_unit_are_refused(log: PulsarLog) -> None:
+    """As of records that DataStax's connector wrote: to Pulsar both are longs."""
+
+    def told(kind: str) -> Schemas:
+        return Schemas(KEY, value_schema("a").replace('"string"', f'{{"type":"long","logicalType":"{kind}"}}'))
+
+    assert told("cql_time").value != told("time-micros").value
+    log.create("times", 1, KEEP)
+    log.declare("times", told("time-micros"))
+    with pytest.raises(HelenusError, match=r"set time\.precision\.mode") as error:
+        log.declare("times", told("cql_time"))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+    log.declare("times", Schemas(KEY, value_schema("b")))
+
+
 def test_a_key_that_gets_another_name_keeps_its_schema(settings: PulsarConfig, log: PulsarLog) -> None:
     """Its bytes are the same; the value's schema goes on, and a key of another type is refused as before."""
     log.create("renamed", 1, KEEP)
