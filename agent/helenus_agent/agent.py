@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from helenus_agent.decoder import Batch, Unknown, decode
 from helenus_agent.discovery import Cassandra
 from helenus_agent.follow import Follow
 from helenus_agent.guard import Headroom
+from helenus_agent.offline import Saved
 from helenus_agent.outbox import Outbox
 from helenus_agent.positions import Mark, Positions, State, quarantine
 from helenus_agent.refused import Refused
@@ -51,13 +53,16 @@ def may_pass(error: BaseException) -> bool:
 
 
 class Agent:
-    """Moves changes from one node's cdc_raw to a Log. One thread runs it; `ready` may be asked by another."""
+    """Moves changes from one node's cdc_raw to a Log. One thread runs it; `ready` may be asked by another.
+
+    `drained`: it was to drain, and there was nothing left to read.
+    """
 
     def __init__(
         self,
         settings: AgentSettings,
         directory: Path,
-        cassandra: Cassandra,
+        cassandra: Cassandra | Saved,
         log: Log,
         state: State,
         positions: Positions,
@@ -82,6 +87,8 @@ class Agent:
             *self._remembered,
             refused=positions.refused_ids,
         )
+        self._others: tuple[uuid.UUID, ...] = ()
+        self._others_saved: tuple[uuid.UUID, ...] = ()
         self._truncations = Truncations(positions)
         self._reached = positions.reached
         self._headroom = Headroom()
@@ -98,6 +105,7 @@ class Agent:
         self._refused = Refused()
         self._transfer_wait = 0.0
         self._transfer_at = 0.0
+        self._drains = self.drained = False
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
@@ -128,8 +136,11 @@ class Agent:
         count, where = self._quarantined()
         return f"{count} segments could not be read wholly, see {where}" if count else None
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until told to stop. Raises HelenusError for what no retry will mend."""
+    def run(self, stop: threading.Event, drain: bool = False) -> None:
+        """Work until told to stop; to `drain`, until all that there is is read and acknowledged. Raises HelenusError
+        for what no retry will mend.
+        """
+        self._drains = drain
         retrying = Retrying(
             retry=retry_if_exception(may_pass),
             wait=wait_exponential(0.2, 10) + wait_random(0, 0.2),
@@ -209,6 +220,10 @@ class Agent:
             if not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
+                    if self._drains:
+                        self.drained = True
+                        stop.set()
+                        return
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
 
     def _read(self, segment: Segment, most: int) -> None:
@@ -362,6 +377,7 @@ class Agent:
         self._follow.refresh()
         report = self._tables.update(schema.tables, schema.views, self._follow.newest, schema.stamps)
         self._report(report)
+        self._others = self._tables.others
         silent = {table.keyspace for table in self._tables.followed_now} & set(schema.not_durable)
         for keyspace in silent - self._not_durable:
             _log.warning("keyspace.not_durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
@@ -426,9 +442,9 @@ class Agent:
     def _remember(self) -> None:
         """Keep what tables look like, should they be dropped while no agent runs."""
         remembered = self._tables.remembered, self._tables.stamps
-        if remembered != self._remembered:
-            history.save(self._state.directory, *remembered)
-            self._remembered = remembered
+        if remembered != self._remembered or self._others != self._others_saved:
+            history.save(self._state.directory, *remembered, self._others)
+            self._remembered, self._others_saved = remembered, self._others
 
     def _report(self, report: Report) -> None:
         for table, why in report.refused:

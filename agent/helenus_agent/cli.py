@@ -25,6 +25,7 @@ from helenus_agent.agent import Agent, may_pass
 from helenus_agent.config import AgentSettings, check, raw_directory
 from helenus_agent.discovery import Cassandra
 from helenus_agent.monitor import Monitor
+from helenus_agent.offline import Saved
 from helenus_agent.positions import State
 from helenus_agent.reprocess import reprocess
 from helenus_agent.transfer import transfer_of
@@ -83,6 +84,24 @@ def _run(properties: Path) -> None:
                 raise
             _log.error("agent.failed", kind=error.kind.value, error=str(error))
             sys.exit(_code(error))
+
+
+@main.command("drain")
+@_PROPERTIES
+@click.option("--offline", is_flag=True, help="Ask no Cassandra: go by what the agent saved in state.dir.")
+def _drain(properties: Path, offline: bool) -> None:
+    """Send what is left in cdc_raw, and end: exit code 0 if all of it is acknowledged.
+
+    With --offline for a node that will not start again, before its disk goes; stop the agent first. What can't be
+    decoded by the tables as they were saved goes to quarantine, and the exit code is 1.
+    """
+    with _told():
+        settings = AgentSettings.load(properties)
+        check(settings, str(properties))
+        left = run(settings, drain=True, offline=offline)
+    if left:
+        click.echo(f"helenus-agent: not all could be sent: {left}", err=True)
+        sys.exit(1)
 
 
 @main.command("validate")
@@ -146,8 +165,10 @@ def _code(error: HelenusError) -> int:
     return 2 if error.kind in (Kind.CONFIG, Kind.CDC_DISABLED) else 1
 
 
-def run(settings: AgentSettings) -> None:
-    """Run the agent until SIGTERM or SIGINT. Raises HelenusError."""
+def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> str | None:
+    """Run the agent until SIGTERM or SIGINT; to `drain`, until all that is there is acknowledged: returns why not all
+    is, None if it is. `offline`: without Cassandra. Raises HelenusError.
+    """
     logs.configure(settings.log_level, settings.log_format)
     stop = threading.Event()
     log = _log_of(settings)
@@ -161,7 +182,7 @@ def run(settings: AgentSettings) -> None:
         directory = waiting(raw_directory, settings)  # a new node makes it at its first start
         transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
         state = State(settings.state_dir)
-        cassandra = waiting(Cassandra, settings)
+        cassandra = Saved(state) if offline else waiting(Cassandra, settings)
         node = waiting(cassandra.node)
         local.check(node, settings, directory)
         positions = state.load(str(node.host_id))
@@ -182,12 +203,14 @@ def run(settings: AgentSettings) -> None:
         # Batches come and go by the thousand and hold no cycles: let the collector look less often.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
-        agent.run(stop)
-        _log.info("agent.stopped")
+        agent.run(stop, drain)
+        _log.info("agent.drained" if agent.drained else "agent.stopped")
+        return agent.ready() if agent.drained else "it was stopped"
     except HelenusError as error:
         if not stop.is_set() or not _may_come(error):
             raise
         _log.info("agent.stopped", waited_for=str(error))
+        return "it was stopped"
     finally:
         log.close()
         monitor.close()

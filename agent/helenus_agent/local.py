@@ -38,6 +38,11 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
     if same(directory, node.settings.get("commitlog_directory")):
         what = "cdc.raw.dir is the node's commitlog_directory, in which nothing may be deleted"
         raise HelenusError(Kind.CONFIG, what, str(directory))
+    theirs = node.settings.get("cdc_raw_directory")
+    if theirs and not same(directory, theirs):
+        _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")
+    if not node.addresses:
+        return
     yaml = read_yaml(settings.cassandra_config) if settings.cassandra_config else {}
     is_it = is_described(node.addresses, yaml)
     if is_it is False:
@@ -46,9 +51,6 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
             f"listen_address is {yaml.get('listen_address')}, and {node.addresses.get('listen_address')} answers"
         )
         raise HelenusError(Kind.CONFIG, what, who)
-    theirs = node.settings.get("cdc_raw_directory")
-    if theirs and not same(directory, theirs):
-        _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")
     if is_it is None and not _is_in_a_container() and not any(map(is_of_this_machine, node.addresses.values())):
         advice = "cassandra.contact.points must name the node whose cdc_raw is read: is it this machine's?"
         _log.warning("node.elsewhere", node=str(node.host_id), addresses=dict(node.addresses), advice=advice)

@@ -99,6 +99,12 @@ class Tables:
         """When the remembered tables were last altered."""
         return {table.id: self._stamps[table.id] for table in self.remembered if table.id in self._stamps}
 
+    @property
+    def others(self) -> tuple[uuid.UUID, ...]:
+        """The ids of all other tables and views there are."""
+        remembered = {table.id.bytes for table in self.remembered}
+        return tuple(uuid.UUID(bytes=table) for table in sorted(self.plans.keys() - remembered))
+
     def index(self, table: uuid.UUID) -> int:
         """The place of a table in `followed`."""
         return self._indexes[table]

@@ -36,8 +36,7 @@ class CqlType:
     """A CQL type. `name` is a scalar's name or `list`, `set`, `map`, `tuple`, `vector`, `udt`, `custom`.
 
     `args` are element types (a UDT's field types), `fields` a UDT's field names, `label` a UDT's or custom type's name.
-    `told` is how records show a decimal, varint or time: `string`, `double`, `long`, `microseconds`, empty for the exact
-    form.
+    `told` is how records show a decimal, varint or time, `string`, `double`, `long` or `microseconds`; empty: exactly.
     """
 
     name: str

@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,17 @@ import pytest
 import structlog
 from agent.fakes import HOST, FakeCassandra, FakeLog, Raw, agent_on, write_of
 from agent.standalone import TABLE, acknowledged, number
+from agent.writer import Cell, Row, Update, mutation, table_of
 from click.testing import CliRunner
 from patience import eventually
 
 from helenus_agent import agent as module
 from helenus_agent import cli
+from helenus_agent.discovery import Schema
 from helenus_agent.positions import Mark, Positions, State, read
 from helenus_agent.reprocess import reprocess
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Table
 
 TESTS = Path(__file__).resolve().parents[1]
 GARBAGE = b"\0\0\0\x20garbage that is no entry at all, and long"
@@ -226,6 +230,55 @@ def test_what_others_may_read_is_said(agents: Agents, host: str, warns: bool) ->
     agent = agents.start()
     agents.wait(lambda: agents.keys == [1])
     assert ("http.open" in agents.stop(agent)) == warns
+
+
+def test_drained_without_its_node(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that will not start again: what is left in its cdc_raw gets out by what the agent had saved."""
+    other = table_of("other", "pk int pk, v int", cdc=False, keyspace="elsewhere")
+    monkeypatch.setattr(FakeCassandra, "schema", _with(other))
+    complete(agents.raw, 10, 1)
+    assert agents.call("drain", "--offline")[0] == 1
+    agents.work()
+    agents.raw.segment(11)
+    agents.raw.write(11, write_of(TABLE, 2), write_of(other, 8), write_of(TABLE, 3))
+    agents.raw.index(11, complete=True)
+    agents.raw.segment(12)
+    agents.raw.write(12, write_of(TABLE, 4))  # it died in this one
+    agents.events.unlink()
+    monkeypatch.setenv("HELENUS_TEST_LATE", "1000000")
+    monkeypatch.setattr(agents, "properties", {"startup.timeout.ms": "1"})
+    agent = agents.command("drain", "--offline", str(agents.file()))
+    _, errors = agent.communicate(timeout=60)
+    assert agent.returncode == 1, "the broker is away as well"
+    monkeypatch.setenv("HELENUS_TEST_LATE", "0")
+    agent = agents.command("drain", "--offline", str(agents.file()))
+    _, errors = agent.communicate(timeout=60)
+    assert (agent.returncode, agents.keys) == (0, [2, 3, 4]), errors
+    assert agents.raw.names == ["CommitLog-7-12.log"]
+    saved = read(agents.state)
+    assert saved is not None
+    assert saved.segments[12].offset == agents.raw.ends[12]
+    unknown = table_of("unknown", "pk int pk, v int")
+    agents.raw.write(12, write_of(TABLE, 5))
+    complete(agents.raw, 13, 6)
+    agents.raw.segment(14)
+    update = Update(unknown, b"\0\0\0\1", [Row((), {"v": Cell(b"1234")}, time=1)])
+    agents.raw.write(14, mutation(update, update))
+    agents.raw.index(14, complete=True)
+    agent = agents.command("drain", "--offline", str(agents.file()))
+    _, errors = agent.communicate(timeout=60)
+    assert (agent.returncode, agents.keys) == (1, [2, 3, 4, 5, 6]), errors
+    assert "not all could be sent: 1 segments could not be read wholly" in errors
+
+
+def _with(other: Table) -> Callable[[FakeCassandra], Schema]:
+    schema = FakeCassandra.schema
+
+    def with_other(cassandra: FakeCassandra) -> Schema:
+        found = schema(cassandra)
+        return replace(found, tables={**found.tables, other.id: other})
+
+    return with_other
 
 
 def get(port: int, path: str) -> str:
