@@ -68,6 +68,8 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
 
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The node whose log is read, by the address where it takes CQL."""
+    cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
+    """The node's data centre: the agent does not start beside a node of another one."""
     cassandra_config: Annotated[Path | None, About("Commit log", "HIGH")] = None
     """The node's cassandra.yaml: says where `cdc_raw` is, and whether CDC is on. It or `cdc.raw.dir` is needed."""
     cdc_raw_dir: Annotated[Path | None, About("Commit log", "HIGH")] = None
