@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from helenus_agent.decoder import Batch, Unknown, decode
 from helenus_agent.discovery import Cassandra
 from helenus_agent.follow import Follow
 from helenus_agent.guard import Headroom
+from helenus_agent.offline import Saved
 from helenus_agent.outbox import Outbox
 from helenus_agent.positions import Mark, Positions, State, quarantine
 from helenus_agent.refused import Refused
@@ -51,13 +53,16 @@ def may_pass(error: BaseException) -> bool:
 
 
 class Agent:
-    """Moves changes from one node's cdc_raw to a Log. One thread runs it; `ready` may be asked by another."""
+    """Moves changes from one node's cdc_raw to a Log. One thread runs it; `ready` may be asked by another.
+
+    `drained`: it was to drain, and there was nothing left to read.
+    """
 
     def __init__(
         self,
         settings: AgentSettings,
         directory: Path,
-        cassandra: Cassandra,
+        cassandra: Cassandra | Saved,
         log: Log,
         state: State,
         positions: Positions,
@@ -82,6 +87,8 @@ class Agent:
             *self._remembered,
             refused=positions.refused_ids,
         )
+        self._others: tuple[uuid.UUID, ...] = ()
+        self._others_saved: tuple[uuid.UUID, ...] = ()
         self._truncations = Truncations(positions)
         self._reached = positions.reached
         self._headroom = Headroom()
@@ -98,6 +105,7 @@ class Agent:
         self._refused = Refused()
         self._transfer_wait = 0.0
         self._transfer_at = 0.0
+        self._drains = self.drained = False
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
@@ -112,6 +120,8 @@ class Agent:
             self._learn()
         except HelenusError:
             self._rewind()
+            with contextlib.suppress(HelenusError):
+                self._follow.next()  # how long what is there waits already
             raise
         self._trouble = None
         if not self._tables.followed:
@@ -126,8 +136,11 @@ class Agent:
         count, where = self._quarantined()
         return f"{count} segments could not be read wholly, see {where}" if count else None
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until told to stop. Raises HelenusError for what no retry will mend."""
+    def run(self, stop: threading.Event, drain: bool = False) -> None:
+        """Work until told to stop; to `drain`, until all that there is is read and acknowledged. Raises HelenusError
+        for what no retry will mend.
+        """
+        self._drains = drain
         retrying = Retrying(
             retry=retry_if_exception(may_pass),
             wait=wait_exponential(0.2, 10) + wait_random(0, 0.2),
@@ -162,6 +175,8 @@ class Agent:
         self._tell()
         segment = self._follow.next()
         if segment is None:
+            if not self._outbox.waiting:
+                self._oldest = None
             return False
         self._tables.retire_before(segment.id)
         self._read(segment, _PIECE)
@@ -188,6 +203,8 @@ class Agent:
                 raise
             metrics.RETRIES.labels(error.kind.value).inc()
             self._rewind()
+            if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.suspect(error.topic):
+                return
             refused = [table for table in self._tables.followed_now if self._outbox.topic(table) == error.topic]
             if not refused:
                 raise
@@ -203,6 +220,10 @@ class Agent:
             if not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
+                    if self._drains:
+                        self.drained = True
+                        stop.set()
+                        return
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
 
     def _read(self, segment: Segment, most: int) -> None:
@@ -242,11 +263,17 @@ class Agent:
 
     def _take(self, segment: Segment, batch: Batch) -> None:
         """Append what was decoded, and count it."""
-        self._outbox.append(batch)
+        for index, error in self._outbox.append(batch):
+            guard.too_large(self._positions, self._tables.followed[index], error)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
             metrics.SKIPPED.labels(reason).inc(count)
+        for table in self._tables.followed_now if "malformed_key" in batch.skipped else ():
+            plan = self._tables.plans[table.id.bytes]
+            if plan.malformed:
+                guard.malformed(self._positions, table, plan.malformed, segment.id)
+                plan.malformed = 0
         for position, what in batch.problems:
             ends = batch.broken and (position, what) == batch.problems[-1]
             guard.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
@@ -350,6 +377,7 @@ class Agent:
         self._follow.refresh()
         report = self._tables.update(schema.tables, schema.views, self._follow.newest, schema.stamps)
         self._report(report)
+        self._others = self._tables.others
         silent = {table.keyspace for table in self._tables.followed_now} & set(schema.not_durable)
         for keyspace in silent - self._not_durable:
             _log.warning("keyspace.not_durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
@@ -414,9 +442,9 @@ class Agent:
     def _remember(self) -> None:
         """Keep what tables look like, should they be dropped while no agent runs."""
         remembered = self._tables.remembered, self._tables.stamps
-        if remembered != self._remembered:
-            history.save(self._state.directory, *remembered)
-            self._remembered = remembered
+        if remembered != self._remembered or self._others != self._others_saved:
+            history.save(self._state.directory, *remembered, self._others)
+            self._remembered, self._others_saved = remembered, self._others
 
     def _report(self, report: Report) -> None:
         for table, why in report.refused:
@@ -450,7 +478,7 @@ class Agent:
         self._tables.rewind()
         self._truncations.rewind()
         guard.rewind(self._positions)
-        self._oldest = None
+        self._oldest = self._unsent_since()  # it still waits, however often it is read again
         self._follow.rewind()
 
     def _quarantined(self) -> tuple[int, str]:
@@ -459,5 +487,8 @@ class Agent:
         return len(bad) + held, str(bad[0].path if bad else self._quarantine)
 
     def _age(self) -> float:
-        since = min((t for t in (self._oldest, self._follow.waiting_since) if t is not None), default=None)
+        since = self._unsent_since()
         return 0.0 if since is None else max(0.0, time.time() - since)
+
+    def _unsent_since(self) -> float | None:
+        return min((t for t in (self._oldest, self._follow.waiting_since) if t is not None), default=None)

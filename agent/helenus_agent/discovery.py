@@ -6,7 +6,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -24,17 +24,27 @@ from helenus_schemas.table import Table, read_tables
 _log = structlog.get_logger(__name__)
 _POLL = 1.0
 _TRIES = 5
+_NODE = (
+    "SELECT host_id, release_version, data_center, listen_address, broadcast_address, rpc_address "
+    "FROM system.local WHERE key = 'local'"
+)
+_ADDRESSES = ("listen_address", "broadcast_address", "rpc_address")
 _VERSION = "SELECT schema_version, truncated_at FROM system.local WHERE key = 'local'"
 _ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
 
 @dataclass(frozen=True)
 class Node:
-    """The node beside us. `settings` are those of its cassandra.yaml that concern CDC, as it runs with them."""
+    """The node beside us. `settings` are those of its cassandra.yaml that concern CDC, as it runs with them.
+
+    `addresses`: its listen_address, broadcast_address and rpc_address, as far as it says.
+    """
 
     host_id: uuid.UUID
     release: str
     settings: Mapping[str, str]
+    data_center: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def blocks_writes(self) -> bool:
@@ -68,22 +78,31 @@ class Cassandra:
 
     def __init__(self, settings: CassandraSettings) -> None:
         self._where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}"
-        self._session = connect(settings, WhiteListRoundRobinPolicy(list(settings.cassandra_contact_points)))
+        try:
+            policy = WhiteListRoundRobinPolicy(
+                list(settings.cassandra_contact_points)
+            )  # which asks for their addresses
+        except (OSError, UnicodeError) as error:
+            what = f"no contact point has an address: {error}"
+            raise HelenusError(Kind.CASSANDRA_UNREACHABLE, what, self._where) from None
+        self._session = connect(settings, policy)
         self._version: Any = None
         self._asked: Any = None
         self._next = 0.0
 
     def node(self) -> Node:
         """Who it is, and its CDC settings."""
-        local = self._rows("SELECT host_id, release_version FROM system.local WHERE key = 'local'")[0]
+        local = self._rows(_NODE)[0]
         try:
             found = self._rows("SELECT name, value FROM system_views.settings")
-            settings = {r.name: r.value for r in found if r.name.startswith("cdc") and r.value is not None}
+            ours = (r for r in found if r.name.startswith("cdc") or r.name == "commitlog_directory")
+            settings = {r.name: r.value for r in ours if r.value is not None}
         except HelenusError as error:
             settings = {}  # no virtual tables before 4.0
             if error.kind is Kind.CASSANDRA_AUTH:
                 _log.warning("node.settings_refused", advice="GRANT SELECT ON system_views.settings TO its role")
-        return Node(local.host_id, local.release_version, settings)
+        addresses = {name: str(value) for name in _ADDRESSES if (value := getattr(local, name))}
+        return Node(local.host_id, local.release_version, settings, local.data_center, addresses)
 
     def schema(self) -> Schema:
         """The schema as it is now."""

@@ -20,6 +20,8 @@ from helenus_agent.positions import Gap, Positions
 from helenus_agent.segment import Segment
 from helenus_agent.truncations import Place
 from helenus_schemas.change import Scope
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.table import Table
 
 _EARLY = (metrics.LOW, metrics.CRITICAL)
 _log = structlog.get_logger(__name__)
@@ -62,6 +64,20 @@ def lost(positions: Positions, segment: int, position: int, directory: str) -> N
     metrics.LOST.inc()
     _log.error("segment.lost", directory=directory, segment=segment, position=position, advice=_ADVICE)
     _note(positions, "", "lost")
+
+
+def malformed(positions: Positions, table: Table, changes: int, segment: int) -> None:
+    """Changes of rows whose key no event can have are skipped: their readers miss something."""
+    _log.error("key.malformed", table=table.full_name, changes=changes, segment=segment, advice=_ADVICE)
+    _note(positions, str(table.id), "malformed_key")
+
+
+def too_large(positions: Positions, table: Table, error: HelenusError) -> None:
+    """An event is larger than its topic takes: it is skipped, and its readers miss something."""
+    metrics.SKIPPED.labels("record_too_large").inc()
+    more = "raise max.message.bytes of the topic and kafka.producer.message.max.bytes, on Pulsar maxMessageSize, and "
+    _log.error("event.too_large", table=table.full_name, why=error.what, where=error.where, advice=more + _ADVICE)
+    _note(positions, str(table.id), "record_too_large")
 
 
 def look_back(positions: Positions, first: int, present: Collection[int]) -> None:

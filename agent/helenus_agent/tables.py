@@ -99,6 +99,12 @@ class Tables:
         """When the remembered tables were last altered."""
         return {table.id: self._stamps[table.id] for table in self.remembered if table.id in self._stamps}
 
+    @property
+    def others(self) -> tuple[uuid.UUID, ...]:
+        """The ids of all other tables and views there are."""
+        remembered = {table.id.bytes for table in self.remembered}
+        return tuple(uuid.UUID(bytes=table) for table in sorted(self.plans.keys() - remembered))
+
     def index(self, table: uuid.UUID) -> int:
         """The place of a table in `followed`."""
         return self._indexes[table]
@@ -208,6 +214,10 @@ class Tables:
             self._retiring.pop(table.id, None)
         if not self._included(table.full_name):
             return plan_of(table, reason="excluded")
+        if table.unsupported:
+            if old is None or not old.cdc:
+                report.refused.append((table, table.unsupported))
+            return plan_of(table, reason="unsupported_table")
         try:
             KeyCodec(table)
         except ValueError as error:

@@ -72,7 +72,9 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
 
 def _log(worker: WorkerSettings, which: str) -> Log:
     if which == "kafka":
-        return KafkaLog(worker.producer_config)
+        log = KafkaLog(worker.producer_config)
+        log.replication_factor = worker.topic_creation_default_replication_factor
+        return log
     config = _pulsar(worker)
     from helenus_sinks.pulsar import PulsarLog
 

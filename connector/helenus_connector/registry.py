@@ -22,7 +22,7 @@ import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
-from helenus_schemas.avro import made_anew, objection, parsed, unnamed
+from helenus_schemas.avro import has_times, made_anew, objection, other_times, parsed, unnamed
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONFLICT = 409
@@ -87,6 +87,7 @@ class Registry:
     def _registered(self, subject: str, schema: str) -> int:
         avro = Schema(schema, "AVRO")
         if self._may_register:
+            self._check_times(subject, schema)
             if self._found(lambda: self._client.get_compatibility(subject), subject) is None:
                 self._ask(lambda: self._set_compatibility(subject), subject)
             return int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
@@ -140,6 +141,21 @@ class Registry:
         if what := objection(known, key, parsed(value)) if is_kept else made_anew(known, key):
             raise self._refused(what, f"{self._url}, subject {subject}")
         return int(latest.schema_id) if is_kept else None
+
+    def _check_times(self, subject: str, schema: str) -> None:
+        """Raise REGISTRY_REFUSED for a schema whose times are of another unit than the subject's, as of records that
+        DataStax's connector wrote: the registry takes it.
+        """
+        new = parsed(schema)
+        if not has_times(new):
+            return
+        latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+        try:
+            what = latest and other_times(parsed(latest.schema.schema_str), new)
+        except ValueError:  # of another kind than Avro
+            return
+        if what:
+            raise self._refused(what, f"{self._url}, subject {subject}")
 
     def _found(self, look: Callable[[], Any], subject: str) -> Any:
         """What the registry has, None if it has none."""

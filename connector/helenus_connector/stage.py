@@ -470,7 +470,12 @@ class Stage:
             live = self._scan(work, first)
         else:
             marker = partial(
-                self._now.shape.marker, work.key, write_time=work.write_time, event=event, bounds=work.bounds
+                self._now.shape.marker,
+                work.key,
+                write_time=work.write_time,
+                event=event,
+                bounds=work.bounds,
+                values=work.values,
             )
             yield marker, work.key, work.image
             if id(work) in self._ahead:

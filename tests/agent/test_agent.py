@@ -614,3 +614,34 @@ def test_headers_as_datastax_has_them(bench: Bench) -> None:
         {"segpos": b"10:%d" % position, "token": b"%d" % token, "writetime": b"77"},
     ]
     assert bench.keys == [1]
+
+
+def test_the_age_of_the_oldest_data_grows_while_the_broker_is_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it goes away under way or is away at the start, and however often all is read again meanwhile."""
+    bench.raw.segment(10)
+    agent = bench.start()
+    bench.work()
+    now = time.time()
+    monkeypatch.setattr("helenus_agent.agent.time.time", lambda: now)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.log.refuse_flush = 10**9
+    for waited in range(0, 300, 100):
+        now += 100 if waited else 0
+        bench.raw.write(10, write_of(TABLE, waited))
+        with pytest.raises(HelenusError):
+            bench.work()
+        agent._rewind()
+        assert waited <= metric("oldest_unsent_seconds") < waited + 5
+    bench.log.refuse_create = 10**9
+    for _ in range(3):
+        with pytest.raises(HelenusError):
+            bench.start()
+    now += 1000
+    assert bench.agent is not None
+    assert 1000 <= metric("oldest_unsent_seconds") < 1500
+    bench.log.refuse_flush = bench.log.refuse_create = 0
+    bench.agent.start()
+    bench.work()
+    assert metric("oldest_unsent_seconds") == 0

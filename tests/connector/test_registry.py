@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -190,3 +191,52 @@ def test_which_tables_a_registry_that_is_away_keeps_from_running(
     Registry(settings, tmp_path / "run", tmp_path / "kept").register("data-ks.t-value", '"string"')
     Answer.away = True
     assert Tables(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
+
+
+class Latest(Answer):
+    """A registry whose subjects all have the schema `known`, and take any other."""
+
+    known = ""
+    posted: list[str]
+
+    def do_GET(self) -> None:
+        latest = {"subject": "s", "version": 1, "id": 3, "schema": self.known, "schemaType": "AVRO"}
+        self._answer(
+            json.dumps(latest).encode() if "/versions/latest" in self.path else b'{"compatibilityLevel": "NONE"}'
+        )
+
+    def do_POST(self) -> None:
+        self.posted.append(self.path)
+        self._answer(b'{"id": 7}')
+
+
+@pytest.fixture
+def latest() -> Iterator[int]:
+    Latest.posted = []
+    with HTTPServer(("127.0.0.1", 0), Latest) as listening:
+        thread = Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        yield listening.server_port
+        listening.shutdown()
+        thread.join()
+
+
+def _of_times(kind: str, field: str = "t") -> str:
+    times = {"type": "array", "items": {"type": "long", "logicalType": kind}}
+    return json.dumps({"type": "record", "name": "r", "fields": [{"name": field, "type": ["null", times]}]})
+
+
+@pytest.mark.parametrize(("was", "now"), [("time-micros", "cql_time"), ("cql_time", "time-micros")])
+def test_times_of_another_unit_are_refused(latest: int, tmp_path: Path, was: str, now: str) -> None:
+    """As of DataStax's connector, or of this one before a setting was changed: both are longs to the registry."""
+    Latest.known = _of_times(was)
+    registry = of(tmp_path / "ids", f"http://127.0.0.1:{latest}")
+    with pytest.raises(HelenusError, match=r"the topic has t as a time.*set time\.precision\.mode") as error:
+        registry.register("data-value", _of_times(now))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+    with pytest.raises(HelenusError, match=r"key\.compat"):
+        registry.keep("data-key", _of_times(now), _of_times(now))
+    assert Latest.posted == []
+    assert registry.register("data-value", _of_times(was)) == 7
+    assert registry.register("data-value", _of_times(now, "new")) == 7
+    registry.close()
