@@ -17,9 +17,9 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_eve
 from tenacity.nap import sleep_using_event
 
 from helenus_agent import guard, history, metrics
-from helenus_agent.config import AgentSettings
+from helenus_agent.config import AgentSettings, commit_log_directory
 from helenus_agent.decoder import Batch, Unknown, decode
-from helenus_agent.discovery import Cassandra
+from helenus_agent.discovery import Cassandra, Node
 from helenus_agent.follow import Follow
 from helenus_agent.guard import Headroom
 from helenus_agent.outbox import Outbox
@@ -37,6 +37,7 @@ from helenus_sinks.log import Log, TopicError
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # and changes, at which a piece ends early
 _LIST = 0.5  # s between two listings of cdc_raw
+_ASK = 60.0  # s between two looks at the node's settings
 _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
@@ -72,7 +73,10 @@ class Agent:
         self._node = positions.host_id
         self._quarantine = quarantine(state.directory)
         for path in self._quarantine.glob("*.log"):
-            positions.finish((parse_name(path.name) or (0, 0))[1])
+            number = (parse_name(path.name) or (0, 0))[1]
+            if number in positions.segments:
+                guard.quarantined(positions, path)  # killed before that was saved
+            positions.finish(number)
         self._remembered = history.load(state.directory)
         self._tables = Tables(
             settings.table_include_list,
@@ -98,16 +102,26 @@ class Agent:
         self._refused = Refused()
         self._transfer_wait = 0.0
         self._transfer_at = 0.0
+        self._asked = 0.0
+        self._unseen = 0
+        self._stolen: set[int] = set()
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
         """Learn the schema, make the topics, list the segments. Raises HelenusError, and may be called again then."""
-        node = self._cassandra.node()
-        self._headroom = Headroom(node.raw_limit, node.blocks_writes)
+        deleted = self._positions.deletes
+        node = self._ask_node()
+        if node.has_cdc is False:
+            if self._positions.listed:
+                self._state.save(self._positions)
+            raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id))
         self._follow.refresh()
-        if self._first and not node.blocks_writes:
+        if self._first and (deleted or not node.blocks_writes):
             guard.look_back(self._positions, self._first, [segment.id for segment in self._follow.segments])
         self._first = 0  # what is lost is told once
+        self._count_unseen(started=False)
+        if self._follow.commit_log is None:
+            _log.info("commitlog.not_seen", then="what something else deletes in cdc_raw can't be read from there")
         try:
             self._learn()
         except HelenusError:
@@ -121,6 +135,8 @@ class Agent:
         """Why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
+        if self._positions.cdc_off:
+            return "the node runs with cdc_enabled: false, so nothing it writes gets out: set it to true and restart it"
         if told := self._untaken or self._refused.told:
             return told
         count, where = self._quarantined()
@@ -154,7 +170,11 @@ class Agent:
             self._listed = now
             self._follow.refresh()
             self._headroom.watch(self._follow.size)
+            self._count_unseen()
             metrics.QUARANTINED.set(self._quarantined()[0])
+        if now - self._asked > _ASK:
+            with contextlib.suppress(HelenusError):  # it is away: that is told where it is needed
+                self._ask_node()
         if self._schema_is_old or self._cassandra.changed():
             self._learn()
         if not self._outbox.is_open or (self._refused.told and self._refused.is_due):
@@ -243,6 +263,9 @@ class Agent:
     def _take(self, segment: Segment, batch: Batch) -> None:
         """Append what was decoded, and count it."""
         self._outbox.append(batch)
+        if segment.unlinked and batch.changes and segment.id not in self._stolen:
+            self._stolen.add(segment.id)
+            guard.unlinked(segment.id, segment.path)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
@@ -277,7 +300,7 @@ class Agent:
         metrics.FLUSH.observe(time.monotonic() - started)
         finished = self._follow.finished
         for segment in self._follow.segments + finished:
-            if segment.started or segment.indexed:
+            if segment.started or segment.indexed or segment.unlinked:
                 self._positions.segments[segment.id] = Mark(segment.position, segment.indexed, segment.bad)
         for segment in finished:
             if not segment.bad:
@@ -324,13 +347,15 @@ class Agent:
     def _take_away(self, segment: Segment) -> None:
         segment.close()
         try:
-            if segment.bad and segment.path.exists():
+            if segment.bad and segment.path.exists() and not segment.unlinked:
                 path = move(segment.path, self._quarantine)
                 self._positions.finish(segment.id)
-                _log.error("segment.quarantined", path=str(path))
+                guard.quarantined(self._positions, path)
             elif segment.bad:
                 self._positions.finish(segment.id)
                 guard.lost(self._positions, segment.id, segment.position, str(segment.path.parent))
+            elif segment.unlinked:
+                _log.info("segment.done", segment=segment.id)  # the file is the node's
             else:
                 self._transfer(segment.path)
                 _log.info("segment.done", segment=segment.id)
@@ -340,12 +365,38 @@ class Agent:
             ) from None
         metrics.DONE.inc()
 
+    def _ask_node(self) -> Node:
+        """Ask the node for its settings: it may have been restarted with others, or JMX has changed them."""
+        self._asked = time.monotonic()
+        node = self._cassandra.node()
+        self._headroom.set(node.raw_limit, node.blocks_writes)
+        metrics.RAW_LIMIT.set(node.raw_limit or 0)
+        before = self._positions.cdc_off, self._positions.deletes
+        guard.cdc_is_on(self._positions, node.has_cdc)
+        self._positions.deletes = not node.blocks_writes
+        if (self._positions.cdc_off, self._positions.deletes) != before:
+            self._moved, self._committed = True, 0.0  # saved with the next commit: now
+        # While CDC is off nothing is linked, and what is logged is not asked for.
+        off = self._positions.cdc_off
+        self._follow.commit_log = None if off else commit_log_directory(self._settings, node.settings)
+        return node
+
+    def _count_unseen(self, started: bool = True) -> None:
+        """Segments that were never listed are a gap if something else deletes unread ones, or the node does."""
+        count, self._follow.unseen = self._follow.unseen, 0
+        metrics.UNSEEN.inc(count)
+        self._unseen += count
+        if self._unseen and (self._stolen or (count and started and self._positions.deletes)):
+            guard.unseen(self._positions, self._unseen)
+            self._unseen = 0
+
     def _learn(self) -> None:
         """Ask for the schema and go by it from here on."""
         self._schema_is_old = True
         if self._outbox.waiting:
             # Should Cassandra not answer, asking is done again, and what was appended so far is not.
             self._commit(_FLUSH)
+        self._ask_node()
         schema = self._cassandra.schema()
         self._follow.refresh()
         report = self._tables.update(schema.tables, schema.views, self._follow.newest, schema.stamps)

@@ -24,9 +24,9 @@ from helenus_agent import decoder, metrics, status
 from helenus_agent.agent import Agent, may_pass
 from helenus_agent.config import AgentSettings, raw_directory
 from helenus_agent.discovery import Cassandra, Node
-from helenus_agent.positions import State
+from helenus_agent.positions import State, note_cdc_off, owned
 from helenus_agent.reprocess import reprocess
-from helenus_agent.transfer import transfer_of
+from helenus_agent.transfer import Transfer, transfer_of
 from helenus_schemas import __version__, logs, monitoring
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
@@ -65,7 +65,7 @@ def main() -> None:
 
 @main.command("run")
 @_PROPERTIES
-def _run(properties: Path) -> None:
+def _run_command(properties: Path) -> None:
     """Run the agent until SIGTERM: what `helenus-agent PROPERTIES` does.
 
     It stops within ten seconds, and what was not acknowledged by then is read again at the next start.
@@ -143,10 +143,23 @@ def _code(error: HelenusError) -> int:
 def run(settings: AgentSettings) -> None:
     """Run the agent until SIGTERM or SIGINT. Raises HelenusError."""
     logs.configure(settings.log_level, settings.log_format)
-    stop = threading.Event()
-    directory = raw_directory(settings)
+    try:
+        directory = raw_directory(settings)
+    except HelenusError as error:
+        if error.kind is Kind.CDC_DISABLED:
+            note_cdc_off(settings.state_dir)
+        raise
     transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
     state = State(settings.state_dir)
+    try:
+        with owned(directory):
+            _run(settings, directory, transfer, state)
+    finally:
+        state.close()
+
+
+def _run(settings: AgentSettings, directory: Path, transfer: Transfer, state: State) -> None:
+    stop = threading.Event()
     log = _log_of(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(stop, log))
@@ -162,7 +175,6 @@ def run(settings: AgentSettings) -> None:
         waiting(agent.start)
         log.start()
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
-        metrics.RAW_LIMIT.set(node.raw_limit or 0)
         REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
         _log.info(
             "agent.started",
@@ -187,7 +199,6 @@ def run(settings: AgentSettings) -> None:
         log.close()
         if cassandra is not None:
             cassandra.close()
-        state.close()
 
 
 def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
@@ -216,8 +227,6 @@ def _waiting(seconds: float, stop: threading.Event) -> Retrying:
 
 def _check(node: Node, directory: Path) -> None:
     """What the running node says of itself counts for more than its file."""
-    if node.settings.get("cdc_enabled") == "false":
-        raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id))
     theirs = node.settings.get("cdc_raw_directory")
     if theirs and Path(theirs).resolve() != directory.resolve():
         _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")

@@ -80,7 +80,7 @@ def _deflate(block: bytes, length: int) -> memoryview:
 
 
 def _agree(what: str, says: int, length: int) -> None:
-    """The section's length has no checksum: it counts only if the block says the same, before memory is taken for it."""
+    """The section's length has no checksum: before memory is taken for it, the block has to say the same."""
     if says != length:
         raise ValueError(f"a {what} that says it comes to {says}, not {length}")
 

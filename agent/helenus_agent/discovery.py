@@ -24,7 +24,9 @@ from helenus_schemas.table import Table, read_tables
 _log = structlog.get_logger(__name__)
 _POLL = 1.0
 _TRIES = 5
-_VERSION = "SELECT schema_version, truncated_at FROM system.local WHERE key = 'local'"
+# The generation is another one with every start of the node.
+_VERSION = "SELECT schema_version, truncated_at, gossip_generation FROM system.local WHERE key = 'local'"
+_SETTINGS = ("cdc", "commitlog_directory")
 _ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
 
@@ -35,6 +37,12 @@ class Node:
     host_id: uuid.UUID
     release: str
     settings: Mapping[str, str]
+
+    @property
+    def has_cdc(self) -> bool | None:
+        """Whether it links its log into cdc_raw, None if it does not say."""
+        said = self.settings.get("cdc_enabled")
+        return None if said is None else said == "true"
 
     @property
     def blocks_writes(self) -> bool:
@@ -78,7 +86,7 @@ class Cassandra:
         local = self._rows("SELECT host_id, release_version FROM system.local WHERE key = 'local'")[0]
         try:
             found = self._rows("SELECT name, value FROM system_views.settings")
-            settings = {r.name: r.value for r in found if r.name.startswith("cdc") and r.value is not None}
+            settings = {r.name: r.value for r in found if r.name.startswith(_SETTINGS) and r.value is not None}
         except HelenusError as error:
             settings = {}  # no virtual tables before 4.0
             if error.kind is Kind.CASSANDRA_AUTH:

@@ -27,6 +27,7 @@ PROBLEMS = Counter("helenus_agent_undecodable", "Places in the log that could no
 QUARANTINED = Gauge("helenus_agent_quarantined_segments", "Segments in quarantine or bound for it.")
 LOST = Counter("helenus_agent_lost_segments", "Segments with changes of CDC tables that vanished unread.")
 POSSIBLE_LOSS = Counter("helenus_agent_possible_loss", "Starts at which unread segments may have been deleted.")
+UNSEEN = Counter("helenus_agent_unseen_segments", "Segments that came and went between two listings of cdc_raw.")
 GAPS = Counter("helenus_agent_gaps", "Gaps in the log that tables were told of, by reason.", ["reason"])
 TRUNCATIONS = Counter("helenus_agent_truncations", "TRUNCATEs of followed tables that were told.")
 DONE = Counter("helenus_agent_segments_done", "Segments read to their end, acknowledged and taken away.")
