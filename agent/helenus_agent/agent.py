@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import structlog
@@ -20,6 +22,7 @@ from helenus_agent import guard, history, metrics
 from helenus_agent.config import AgentSettings, commit_log_directory
 from helenus_agent.decoder import Batch, Unknown, decode
 from helenus_agent.discovery import Cassandra, Node
+from helenus_agent.drops import Drops
 from helenus_agent.follow import Follow
 from helenus_agent.guard import Headroom
 from helenus_agent.outbox import Outbox
@@ -87,6 +90,7 @@ class Agent:
             refused=positions.refused_ids,
         )
         self._truncations = Truncations(positions)
+        self._drops = Drops(positions)
         self._reached = positions.reached
         self._headroom = Headroom()
         self._follow = Follow(directory, positions, settings.read_mode)
@@ -182,8 +186,9 @@ class Agent:
         self._tell()
         segment = self._follow.next()
         if segment is None:
+            self._tell_dropped(self._drops.waiting)  # what they logged is read
             return False
-        self._tables.retire_before(segment.id)
+        self._tell_dropped(self._tables.retire_before(segment.id))
         self._read(segment, _PIECE)
         reach("agent.after-append")
         return True
@@ -262,6 +267,9 @@ class Agent:
 
     def _take(self, segment: Segment, batch: Batch) -> None:
         """Append what was decoded, and count it."""
+        if waiting := self._drops.waiting:
+            heirs = self._tables.heirs(waiting)
+            self._tell_dropped({heirs[change[0]] for change in batch.changes if change[0] in heirs})
         self._outbox.append(batch)
         if segment.unlinked and batch.changes and segment.id not in self._stolen:
             self._stolen.add(segment.id)
@@ -293,6 +301,14 @@ class Agent:
         for notice in notices:
             self._outbox.tell(self._tables.index(notice.table), notice, self._node)
 
+    def _tell_dropped(self, tables: Collection[uuid.UUID]) -> None:
+        """Append that these were dropped, of those that are to be told, to the topics of their names."""
+        if not tables or not self._drops.waiting:
+            return
+        places = {table: index for index, table in self._tables.heirs(tables).items()}
+        for notice in self._drops.due(tables, self._reached):
+            self._outbox.tell(places.get(notice.table, self._tables.index(notice.table)), notice, self._node)
+
     def _commit(self, timeout: float) -> None:
         started = time.monotonic()
         self._outbox.flush(timeout)
@@ -310,10 +326,12 @@ class Agent:
         self._positions.refused = [str(table) for table in self._tables.refused]
         self._positions.reached = self._reached
         self._truncations.acknowledged()
+        self._drops.acknowledged()
         guard.acknowledged(self._positions)
         self._state.save(self._positions)
         self._tables.acknowledged()
         reach("agent.after-save")
+        self._tables.to_be_told = self._drops.waiting
         self._remember()
         self._outbox.done(self._tables.followed)
         self._moved = False
@@ -405,8 +423,11 @@ class Agent:
         for keyspace in silent - self._not_durable:
             _log.warning("keyspace.not_durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
         self._not_durable = silent
-        if report.resumed:
-            self._state.save(self._positions)  # the gaps, before what they were found by is forgotten
+        remembered = {table.id for table in self._tables.remembered + report.dropped}
+        self._drops.learn(report.dropped, schema.tables, schema.stamps, remembered)
+        self._tables.to_be_told = self._drops.waiting
+        if report.resumed or report.dropped or report.added_again:
+            self._state.save(self._positions)  # before what they were found by is forgotten
         self._remember()
         if report.retired:
             self._moved, self._committed = True, 0.0  # that they are paused is saved with the next commit: now
@@ -419,7 +440,8 @@ class Agent:
         """Make sure of the topics that events may go to; tables whose topics are refused are left out."""
         if self._refused.is_due:
             self._admit()
-        self._leave_out(self._outbox.open((self._tables.index(table.id), table) for table in self._tables.followed_now))
+        tables = [*self._tables.followed_now, *self._tables.without_heirs(self._drops.waiting)]
+        self._leave_out(self._outbox.open((self._tables.index(table.id), table) for table in tables))
 
     def _leave_out(self, refused: list[tuple[Table, HelenusError]]) -> None:
         """Pass over what the log holds of these tables, until their topics take something again.
@@ -429,6 +451,7 @@ class Agent:
         for table, _ in refused:
             self._tables.refuse(table.id)
             self._truncations.leave(table.id)
+            self._drops.leave(table.id)
         if refused and not self._tables.followed_now:
             raise refused[0][1]
         for table, why in refused:
@@ -477,7 +500,11 @@ class Agent:
         for table in report.added:
             _log.info("table.followed", table=table.full_name, id=str(table.id))
         for table in report.dropped:
-            _log.warning("table.dropped", table=table.full_name, id=str(table.id), then="what it logged still gets out")
+            _log.warning(
+                "table.dropped", table=table.full_name, id=str(table.id), then="what it logged gets out, then that"
+            )
+        for table, column in report.added_again:
+            guard.added_again(self._positions, table.id, table.full_name, column)
         for table in report.resumed:
             guard.resumed(self._positions, table.id, table.full_name)
 
@@ -500,6 +527,7 @@ class Agent:
         self._reached = self._positions.reached
         self._tables.rewind()
         self._truncations.rewind()
+        self._drops.rewind()
         guard.rewind(self._positions)
         self._oldest = None
         self._follow.rewind()

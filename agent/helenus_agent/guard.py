@@ -120,6 +120,13 @@ def resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
     _note(positions, str(table), "cdc_was_off")
 
 
+def added_again(positions: Positions, table: uuid.UUID, name: str, column: str) -> None:
+    """A column was dropped and added: rows lost their values of it, and no write tells that."""
+    advice = "values of before the DROP stay on the topic until their rows are written again; " + _ADVICE
+    _log.warning("column.added_again", table=name, column=column, advice=advice)
+    _note(positions, str(table), "column_added_again")
+
+
 def passed_over(table: uuid.UUID, reached: Place) -> Notice:
     """What a table is told first when its topic takes something again: that it was left out up to here."""
     now = time.time_ns() // 1000

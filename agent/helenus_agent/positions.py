@@ -67,7 +67,8 @@ class Positions:
     those that are not acknowledged. `refused`: tables some of whose changes were passed over since the broker refused
     their topics, and that were not told so yet. `listed`: the highest id of a segment that was seen, 0 if none was.
     `cdc_off`: the node was seen with cdc_enabled: false, and not without since. `deletes`: it was last seen with
-    cdc_block_writes: false.
+    cdc_block_writes: false. `dropped`: per dropped table that the log may still name the time of that, µs since
+    the epoch; 0 once it is acknowledged.
     """
 
     host_id: str = ""
@@ -82,6 +83,7 @@ class Positions:
     listed: int = 0
     cdc_off: bool = False
     deletes: bool = False
+    dropped: dict[str, int] = field(default_factory=dict)
 
     def reopen(self, segment: int) -> None:
         """This segment is to be read again, from its start."""
@@ -266,6 +268,7 @@ def _parse(saved: Any) -> Positions:
         int(saved.get("listed", 0)),
         bool(saved.get("cdc_off", False)),
         bool(saved.get("deletes", False)),
+        {str(uuid.UUID(table)): int(time) for table, time in saved.get("dropped", {}).items()},
     )
     _ = positions.followed_ids, positions.paused_ids, positions.refused_ids
     return positions
