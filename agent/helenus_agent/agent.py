@@ -91,6 +91,7 @@ class Agent:
         )
         self._truncations = Truncations(positions)
         self._drops = Drops(positions)
+        self._tables.to_be_told = self._drops.waiting
         self._reached = positions.reached
         self._headroom = Headroom()
         self._follow = Follow(directory, positions, settings.read_mode)

@@ -104,7 +104,10 @@ class Tables:
         return {table.id: self._stamps[table.id] for table in self.remembered if table.id in self._stamps}
 
     def index(self, table: uuid.UUID) -> int:
-        """The place of a table in `followed`."""
+        """The place of a table in `followed`; one that was followed by an earlier run alone is given one."""
+        if table not in self._indexes:
+            self._indexes[table] = len(self.followed)
+            self.followed.append(self._known[table])
         return self._indexes[table]
 
     def update(

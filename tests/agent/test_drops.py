@@ -159,9 +159,10 @@ def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> Non
     assert told(bench) == [1, "TABLE"]
 
 
-def test_dropped_without_cdc(bench: Bench) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_dropped_without_cdc(bench: Bench, killed: bool) -> None:
     """What it was before is on the topic still."""
-    bench.start(topic_partitions="1")
+    agent = bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
     drop(bench, replace(TABLE, cdc=False))
@@ -170,7 +171,11 @@ def test_dropped_without_cdc(bench: Bench) -> None:
     bench.raw.write(11, write_of(OTHER, 1))
     bench.work()
     bench.cassandra.set(OTHER, SCHEMA)
-    bench.cassandra.is_changed = True
+    if killed:
+        agent._learn()
+        bench.start(topic_partitions="1")
+    else:
+        bench.cassandra.is_changed = True
     bench.work()
     assert told(bench) == [1, "TABLE"]
 
