@@ -396,8 +396,9 @@ class Agent:
         if (self._positions.cdc_off, self._positions.deletes) != before:
             self._moved, self._committed = True, 0.0  # saved with the next commit: now
         # While CDC is off nothing is linked, and what is logged is not asked for.
+        config, raw = self._settings.cassandra_config, self._follow.directory
         off = self._positions.cdc_off
-        self._follow.commit_log = None if off else commit_log_directory(self._settings, node.settings)
+        self._follow.commit_log = None if off else commit_log_directory(config, raw, node.settings)
         return node
 
     def _count_unseen(self, started: bool = True) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -148,18 +149,22 @@ def raw_directory(settings: AgentSettings) -> Path:
     return directory
 
 
-def commit_log_directory(settings: AgentSettings, node: Mapping[str, str]) -> Path | None:
+def commit_log_directory(config: Path | None, raw: Path, node: Mapping[str, str]) -> Path | None:
     """The directory that the node writes its commit log to, None if that can't be seen from here.
 
-    cassandra.yaml names it, or the `node` by its settings; links into cdc_raw want both on one file system.
+    Its cassandra.yaml names it (`config`), or the `node` by its settings; links into cdc_raw, `raw`, want both on one
+    file system.
     """
-    named = read_yaml(settings.cassandra_config).get("commitlog_directory") if settings.cassandra_config else None
+    named = None
+    if config is not None:
+        with contextlib.suppress(HelenusError):  # somebody edits it
+            named = read_yaml(config).get("commitlog_directory")
     named = named or node.get("commitlog_directory")
     if not named:
         return None
     directory = Path(str(named))
     try:
-        is_there = directory.stat().st_dev == raw_directory(settings).stat().st_dev
+        is_there = directory.stat().st_dev == raw.stat().st_dev
     except OSError:
         return None
     return directory if is_there and os.access(directory, os.R_OK | os.X_OK) else None

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
 from helenus_agent import follow as follow_module
-from helenus_agent.config import AgentSettings, commit_log_directory
+from helenus_agent.config import commit_log_directory
 from helenus_agent.follow import Follow
 from helenus_agent.positions import Positions, owned
 from helenus_schemas.change import Scope
@@ -275,14 +275,14 @@ def test_where_the_nodes_own_directory_is(tmp_path: Path) -> None:
         path.mkdir()
     yaml = tmp_path / "cassandra.yaml"
     yaml.write_text(f"cdc_enabled: true\ncdc_raw_directory: {raw}\ncommitlog_directory: {log}\n")
-    given = {"state.dir": str(tmp_path / "state"), "kafka.bootstrap.servers": "nowhere:1"}
-    by_file = AgentSettings.of({**given, "cassandra.config": str(yaml)}, "test")
-    by_name = AgentSettings.of({**given, "cdc.raw.dir": str(raw)}, "test")
-    assert commit_log_directory(by_file, {"commitlog_directory": "/elsewhere"}) == log
-    assert commit_log_directory(by_name, {"commitlog_directory": str(log)}) == log
-    assert commit_log_directory(by_name, {"commitlog_directory": str(tmp_path / "none")}) is None
-    assert commit_log_directory(by_name, {"commitlog_directory": "/proc"}) is None
-    assert commit_log_directory(by_name, {}) is None
+    said = {"commitlog_directory": str(log)}
+    assert commit_log_directory(yaml, raw, {"commitlog_directory": "/elsewhere"}) == log
+    assert commit_log_directory(None, raw, said) == log
+    assert commit_log_directory(None, raw, {"commitlog_directory": str(tmp_path / "none")}) is None
+    assert commit_log_directory(None, raw, {"commitlog_directory": "/proc"}) is None
+    assert commit_log_directory(None, raw, {}) is None
+    yaml.write_text("half: [")
+    assert commit_log_directory(yaml, raw, said) == log
 
 
 def test_cdc_off_for_a_run_of_the_node(bench: Bench) -> None:
