@@ -39,8 +39,6 @@ from collections import deque
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
-import structlog
-
 from helenus_agent import guard, metrics
 from helenus_agent.positions import Positions
 from helenus_agent.segment import Corrupt, ReadMode, Segment, has_index, parse_name, read_index
@@ -48,7 +46,6 @@ from helenus_schemas.errors import HelenusError, Kind
 
 _AHEAD = 8  # segments with something to read that are looked at, and so many files are held open
 _LOOK_AGAIN = 10.0  # s after which closed segments are looked at again: with a clock set back, new ids are not higher
-_log = structlog.get_logger(__name__)
 _ONE_RUN = 1000  # ids that differ by less are of one run of the node: another one's begin at the ms of its start
 
 
@@ -60,11 +57,9 @@ class Follow:
     between two listings.
     """
 
-    def __init__(
-        self, directory: Path, positions: Positions, mode: ReadMode = "marker", commit_log: Path | None = None
-    ) -> None:
+    def __init__(self, directory: Path, positions: Positions, mode: ReadMode = "marker") -> None:
         self.directory = directory
-        self.commit_log = commit_log
+        self.commit_log: Path | None = None
         self._mode = mode
         self.finished: list[Segment] = []
         self.size = 0
@@ -243,9 +238,9 @@ class Follow:
 
     def _kept(self) -> dict[int, Path]:
         """The segments in the node's own directory, if that can be read."""
+        self._newest_kept = 0
         if self.commit_log is None:
             return {}
-        self._newest_kept = 0
         try:
             with os.scandir(self.commit_log) as entries:
                 names = [entry.name for entry in entries]

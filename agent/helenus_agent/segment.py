@@ -384,7 +384,7 @@ class Segment:
         return section
 
     def _may_read(self, end: int) -> bool:
-        if self._mode != "idx" or self.complete or end <= self._synced:
+        if self._mode != "idx" or self.complete or self.unlinked or end <= self._synced:
             return True
         index = read_index(self.path)
         if index is not None:
