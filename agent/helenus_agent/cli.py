@@ -147,7 +147,8 @@ def run(settings: AgentSettings) -> None:
         directory = raw_directory(settings)
     except HelenusError as error:
         if error.kind is Kind.CDC_DISABLED:
-            note_cdc_off(settings.state_dir)
+            with contextlib.suppress(HelenusError):  # what is told is why there is no start
+                note_cdc_off(settings.state_dir)
         raise
     transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
     state = State(settings.state_dir)

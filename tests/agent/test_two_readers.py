@@ -14,10 +14,11 @@ from agent.writer import table_of
 from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
+from helenus_agent import cli
 from helenus_agent import follow as follow_module
-from helenus_agent.config import commit_log_directory
+from helenus_agent.config import AgentSettings, commit_log_directory
 from helenus_agent.follow import Follow
-from helenus_agent.positions import Positions, owned
+from helenus_agent.positions import Positions, State, owned, read
 from helenus_schemas.change import Scope
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -327,6 +328,29 @@ def test_cdc_off_is_remembered_by_a_start_that_fails(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.work()
     assert told(bench) == [1, "GAP"]
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_cdc_off_by_the_file_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
+    """A start that fails by cassandra.yaml, before anybody is asked."""
+    monkeypatch.setattr(cli.logs, "configure", lambda *_: None)
+    yaml = tmp_path / "cassandra.yaml"
+    yaml.write_text("cdc_enabled: false\n")
+    given = {"state.dir": str(tmp_path / "state"), "kafka.bootstrap.servers": "nowhere:1"}
+    settings = AgentSettings.of({**given, "cassandra.config": str(yaml)}, "test")
+    for listed in (0, 10):
+        state = State(tmp_path / "state")
+        state.save(Positions("n", listed=listed))
+        if not held:
+            state.close()
+        with pytest.raises(HelenusError) as error:
+            cli.run(settings)
+        assert error.value.kind is Kind.CDC_DISABLED
+        if held:
+            state.close()
+        found = read(tmp_path / "state")
+        assert found is not None
+        assert found.cdc_off is (listed > 0 and not held)
 
 
 def test_a_node_that_deleted_lately_may_have_done_so_while_no_agent_ran(bench: Bench) -> None:
