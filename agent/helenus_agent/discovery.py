@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 import uuid
@@ -24,6 +25,7 @@ from helenus_schemas.table import Table, read_tables
 _log = structlog.get_logger(__name__)
 _POLL = 1.0
 _TRIES = 5
+_GIVEN_UP = 15.0  # s without any node that is up in the driver's eyes, after which it is made anew
 # The generation is another one with every start of the node.
 _VERSION = "SELECT schema_version, truncated_at, gossip_generation FROM system.local WHERE key = 'local'"
 _SETTINGS = ("cdc", "commitlog_directory")
@@ -75,8 +77,10 @@ class Cassandra:
     """The node whose cdc_raw is read; it alone is asked. Raises HelenusError."""
 
     def __init__(self, settings: CassandraSettings) -> None:
+        self._settings = settings
         self._where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}"
-        self._session = connect(settings, WhiteListRoundRobinPolicy(list(settings.cassandra_contact_points)))
+        self._session = self._connect()
+        self._down: float | None = None
         self._version: Any = None
         self._asked: Any = None
         self._next = 0.0
@@ -137,6 +141,9 @@ class Cassandra:
         """Disconnect."""
         self._session.cluster.shutdown()
 
+    def _connect(self) -> Any:
+        return connect(self._settings, WhiteListRoundRobinPolicy(list(self._settings.cassandra_contact_points)))
+
     def _tables(self) -> Mapping[uuid.UUID, Table]:
         try:
             found = read_tables(self._session)
@@ -147,14 +154,30 @@ class Cassandra:
 
     def _rows(self, query: str) -> list[Any]:
         try:
-            return list(self._session.execute(query))
+            rows = list(self._session.execute(query))
+            self._down = None
+            return rows
         except (DriverException, NoHostAvailable) as error:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> HelenusError:
         if isinstance(error, Unauthorized):
             return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where)
+        if isinstance(error, NoHostAvailable) and not error.errors:
+            self._connect_again()
         return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)
+
+    def _connect_again(self) -> None:
+        """Of a node that goes down and comes up again the driver may miss the latter, and ask it no more."""
+        now = time.monotonic()
+        if self._down is None or now - self._down < _GIVEN_UP:
+            self._down = self._down or now
+            return
+        self._down = now
+        with contextlib.suppress(HelenusError):
+            session = self._connect()
+            self._session.cluster.shutdown()
+            self._session, self._asked = session, None
 
 
 def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Stamp]:
