@@ -26,7 +26,7 @@ from helenus_agent.config import AgentSettings, check, raw_directory
 from helenus_agent.discovery import Cassandra
 from helenus_agent.monitor import Monitor
 from helenus_agent.offline import Saved
-from helenus_agent.positions import State
+from helenus_agent.positions import State, note_cdc_off, owned
 from helenus_agent.reprocess import reprocess
 from helenus_agent.transfer import transfer_of
 from helenus_schemas import __version__, logs
@@ -69,7 +69,7 @@ def main() -> None:
 
 @main.command("run")
 @_PROPERTIES
-def _run(properties: Path) -> None:
+def _run_command(properties: Path) -> None:
     """Run the agent until SIGTERM: what `helenus-agent PROPERTIES` does.
 
     It stops within ten seconds, and what was not acknowledged by then is read again at the next start.
@@ -175,13 +175,16 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(stop, log))
     waiting = _waiting(settings.startup_timeout_ms / 1000, stop)
-    cassandra = state = agent = None
+    cassandra = agent = None
+    held = contextlib.ExitStack()
     monitor = Monitor(settings.http_host, settings.http_port)
     try:
         monitor.serve(lambda: agent.ready() if agent else "the agent is starting")
-        directory = waiting(raw_directory, settings)  # a new node makes it at its first start
+        directory = waiting(_raw_directory, settings)  # a new node makes it at its first start
         transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
         state = State(settings.state_dir)
+        held.callback(state.close)
+        held.enter_context(owned(directory))
         cassandra = Saved(state) if offline else waiting(Cassandra, settings)
         node = waiting(cassandra.node)
         local.check(node, settings, directory)
@@ -190,7 +193,6 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         waiting(agent.start)
         log.start()
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
-        metrics.RAW_LIMIT.set(node.raw_limit or 0)
         REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
         _log.info(
             "agent.started",
@@ -216,8 +218,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         monitor.close()
         if cassandra is not None:
             cassandra.close()
-        if state is not None:
-            state.close()
+        held.close()
 
 
 def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
@@ -254,6 +255,17 @@ def _waiting(seconds: float, stop: threading.Event) -> Retrying:
         before_sleep=say,
         reraise=True,
     )
+
+
+def _raw_directory(settings: AgentSettings) -> Path:
+    """The node's cdc_raw; that CDC is off is remembered, as what the node writes until it is on again is a gap."""
+    try:
+        return raw_directory(settings)
+    except HelenusError as error:
+        if error.kind is Kind.CDC_DISABLED:
+            with contextlib.suppress(HelenusError):  # what is told is why there is no start
+                note_cdc_off(settings.state_dir)
+        raise
 
 
 def _may_come(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -183,6 +184,27 @@ def raw_directory(settings: AgentSettings) -> Path:
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         raise HelenusError(Kind.CDC_DIRECTORY, "cdc_raw may not be read and deleted in", str(directory))
     return directory
+
+
+def commit_log_directory(config: Path | None, raw: Path, node: Mapping[str, str]) -> Path | None:
+    """The directory that the node writes its commit log to, None if that can't be seen from here.
+
+    Its cassandra.yaml names it (`config`), or the `node` by its settings; links into cdc_raw, `raw`, want both on one
+    file system.
+    """
+    named = None
+    if config is not None:
+        with contextlib.suppress(HelenusError):  # somebody edits it
+            named = read_yaml(config).get("commitlog_directory")
+    named = named or node.get("commitlog_directory")
+    if not named:
+        return None
+    directory = Path(str(named))
+    try:
+        is_there = directory.stat().st_dev == raw.stat().st_dev
+    except OSError:
+        return None
+    return directory if is_there and os.access(directory, os.R_OK | os.X_OK) else None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
