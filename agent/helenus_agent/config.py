@@ -102,8 +102,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         source: str,
         environment: Mapping[str, str] | None = None,
         context: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> Self:
-        settings = super().of(properties, source, environment, context)
+        settings = super().of(properties, source, environment, context, **more)
         if advice := topic_advice(properties):
             structlog.get_logger(__name__).warning("config.topics", source=source, key="topic.prefix", advice=advice)
         return settings

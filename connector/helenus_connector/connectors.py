@@ -65,11 +65,15 @@ class Connectors:
         for name, properties in files.items():
             before = kept.pop(name, None)
             if before is not None and before["file"] == properties:
-                self.put(name, before["config"], before["state"], dict(properties))
-            else:
-                self.put(name, properties, before["state"] if before else None, dict(properties))
-                if before is not None:
-                    self._follow(name, before["config"].get("query.group", "default"))
+                try:
+                    self.put(name, before["config"], before["state"], dict(properties))
+                    continue
+                except ConfigError as error:
+                    # What an older version took, or a worker that allowed more: the file counts again.
+                    _log.error("connector.invalid", connector=name, error=str(error))
+            self.put(name, properties, before["state"] if before else None, dict(properties))
+            if before is not None:
+                self._follow(name, before["config"].get("query.group", "default"))
         self._aside = {name: before for name, before in kept.items() if before["file"] is None}
         for name, before in list(self._aside.items()):
             try:
@@ -92,11 +96,20 @@ class Connectors:
         with self.lock:
             return dict(self._get(name).config)
 
+    def file(self, name: str) -> dict[str, str]:
+        """The properties of the file that a connector comes from; none if it comes over REST, or there is none."""
+        with self.lock:
+            there = self._connectors.get(name)
+            return dict(there.file or {}) if there else {}
+
     def put(
         self, name: str, config: Mapping[str, str], state: Wanted | None = None, file: dict[str, str] | None = None
     ) -> bool:
-        """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError."""
-        settings = self.model.of({**config, "name": name}, name)
+        """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError.
+
+        Only what is the same in its `file` may refer to secrets that the worker does not allow to all.
+        """
+        settings = self.model.of({**config, "name": name}, name, file or self.file(name))
         config = {"connector.class": settings.connector_class, **config, "name": name}
         with self.lock:
             there = self._connectors.get(name)
