@@ -138,7 +138,7 @@ def unpack(archive: Path, progress: Progress) -> Path:
             staging = archive.with_name(f".{folder.name}")
             shutil.rmtree(staging, ignore_errors=True)
             with _tar(archive) as tar:
-                # Python knows filters from 3.10.12 and 3.11.4 on; Debian 12 has 3.11.2. The lock vouches for the archive.
+                # Python has filters from 3.10.12 and 3.11.4 on. Without, the lock vouches for the archive.
                 safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
                 tar.extractall(staging, **safe)
             staging.rename(folder)
