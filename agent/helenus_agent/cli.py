@@ -22,12 +22,13 @@ from tenacity.nap import sleep_using_event
 
 from helenus_agent import decoder, metrics, status
 from helenus_agent.agent import Agent, may_pass
-from helenus_agent.config import AgentSettings, raw_directory
+from helenus_agent.config import CDC_OFF, AgentSettings, raw_directory
 from helenus_agent.discovery import Cassandra, Node
 from helenus_agent.positions import State
 from helenus_agent.reprocess import reprocess
 from helenus_agent.transfer import transfer_of
 from helenus_schemas import __version__, logs, monitoring
+from helenus_schemas.config import NO_PULSAR
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
 
@@ -197,7 +198,7 @@ def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
     try:
         from helenus_sinks.pulsar import PulsarConfig, PulsarLog
     except ImportError as error:
-        raise HelenusError(Kind.CONFIG, f"log=pulsar: install helenus[pulsar]: {error}") from None
+        raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
     return PulsarLog(PulsarConfig.of(settings))
 
 
@@ -217,7 +218,7 @@ def _waiting(seconds: float, stop: threading.Event) -> Retrying:
 def _check(node: Node, directory: Path) -> None:
     """What the running node says of itself counts for more than its file."""
     if node.settings.get("cdc_enabled") == "false":
-        raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id))
+        raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
     theirs = node.settings.get("cdc_raw_directory")
     if theirs and Path(theirs).resolve() != directory.resolve():
         _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")

@@ -122,13 +122,16 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
             yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
 
 
+CDC_OFF = "set cdc_enabled: true in the node's cassandra.yaml and restart the node"
+
+
 def raw_directory(settings: AgentSettings) -> Path:
     """The cdc_raw directory, which can be read and deleted in. Raises HelenusError: CDC is off, or it can't."""
     directory = settings.cdc_raw_dir
     if settings.cassandra_config is not None:
         node = read_yaml(settings.cassandra_config)
         if node.get("cdc_enabled") is not True:
-            raise HelenusError(Kind.CDC_DISABLED, "cdc_enabled is not true", str(settings.cassandra_config))
+            raise HelenusError(Kind.CDC_DISABLED, "cdc_enabled is not true", str(settings.cassandra_config), CDC_OFF)
         encryption = node.get("transparent_data_encryption_options")
         if isinstance(encryption, dict) and encryption.get("enabled") is True:
             raise HelenusError(Kind.CDC_ENCRYPTED, "the commit log is encrypted", str(settings.cassandra_config))

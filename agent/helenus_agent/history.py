@@ -22,7 +22,7 @@ from helenus_schemas.table import Column, Table
 _FILE = "tables.json"
 _FORMAT = 1
 _DAMAGED = (
-    "restore it, or delete it: then what is in the log of tables that were dropped while no agent ran can't be decoded "
+    "restore it, or delete it; then what is in the log of tables that were dropped while no agent ran can't be decoded "
     "and is skipped, and that CDC was off for a while in that time is not noticed"
 )
 
@@ -43,8 +43,8 @@ def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the tables: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        told = f"the tables are damaged ({type(error).__name__}: {error}): {_DAMAGED}"
-        raise HelenusError(Kind.STATE, told, str(path)) from None
+        told = f"the tables are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, told, str(path), _DAMAGED) from None
 
 
 def save(directory: Path, tables: Sequence[Table], stamps: Mapping[uuid.UUID, Stamp]) -> None:

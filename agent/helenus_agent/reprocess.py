@@ -37,7 +37,7 @@ def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> 
         if unknown:
             where = quarantine(state_directory)
             told = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(held) or 'none'}"
-            raise HelenusError(Kind.CONFIG, told, str(where))
+            raise HelenusError(Kind.CONFIG, told, str(where), "name segments that are there, or none for all")
         positions = state.load()
         chosen = [number for number in held if not wanted or number in wanted.values()]
         for number in chosen:

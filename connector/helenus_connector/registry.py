@@ -26,6 +26,7 @@ _CONFLICT = 409
 _REFUSED = {_CONFLICT, 422}
 _UNKNOWN_TO_IT = {401, 403}
 _KEY = "value.converter.schema.registry"
+_PATH = f"check the path in {_KEY}.url, which is none for Confluent's registry and /apis/ccompat/v7 for Apicurio's"
 
 
 class Registry:
@@ -178,6 +179,10 @@ class Registry:
                 "`helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
             )
             return HelenusError(Kind.SCHEMA_MISSING, what, where)
+        if isinstance(error, SchemaRegistryError):
+            what = f"the registry answered {error.http_status_code} {str(error.error_message)[:200]}"
+            advice = _PATH if error.http_status_code == 404 else "read the registry's log"
+            return HelenusError(Kind.REGISTRY_UNREACHABLE, what, where, advice)
         return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
 
     def _remembered(self) -> dict[str, int]:

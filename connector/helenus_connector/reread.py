@@ -32,6 +32,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.definition import GRANT
 from helenus_connector.groups import Grouping, Span
 from helenus_connector.ranges import Bounds, Slice, slices
 from helenus_connector.rows import Page, RawRow, collection, tuple_value
@@ -130,8 +131,9 @@ class Reader:
             found = {same(row[:width]): row for row in page}
             rows = [found.get(same(key)) for key in query.keys]
             if len(found) > len(rows) - rows.count(None):
-                what = "Cassandra answers with other keys than were asked for: are key columns masked? Grant UNMASK"
-                raise HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name)
+                what = "Cassandra answers with other keys than were asked for"
+                advice = "if key columns are masked, GRANT UNMASK on the table to the role of cassandra.username"
+                raise HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name, advice)
             for key, row in zip(query.keys, rows, strict=True):
                 yield key, None if row is None else self._image(row)
 
@@ -376,8 +378,9 @@ class Reader:
             self.budget.timed_out()
 
     def _failed(self, error: Exception) -> HelenusError:
-        kind = Kind.CASSANDRA_AUTH if isinstance(error, Unauthorized) else Kind.CASSANDRA_READ
-        return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name)
+        is_refused = isinstance(error, Unauthorized)
+        kind, advice = (Kind.CASSANDRA_AUTH, GRANT) if is_refused else (Kind.CASSANDRA_READ, "")
+        return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name, advice)
 
     def _send(
         self, query: _Query, consistency: int, rows: int | None = None, state: bytes | None = None, host: Any = None

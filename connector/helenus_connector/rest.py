@@ -87,7 +87,8 @@ def serve(settings: WorkerSettings, connectors: Connectors, ready: Ready, health
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
+        advice = "set listeners to an address of this machine that is free"
+        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}", advice) from None
     if not (_is_loopback(host) or secret or settings.listeners_https_ssl_cafile):
         advice = "set rest.basic.auth.user.info: whoever reaches it may change connectors"
         _log.warning("rest.open", listeners=settings.listeners, advice=advice)

@@ -41,7 +41,8 @@ class Worker:
 
     def __post_init__(self) -> None:
         if "@" in self.url:
-            raise HelenusError(Kind.CONFIG, "--url has a login: give it with --user", self.url.rpartition("@")[2])
+            address = self.url.rpartition("@")[2]
+            raise HelenusError(Kind.CONFIG, "--url has a login", address, "give it with --user")
 
     def get(self, path: str) -> str:
         """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""

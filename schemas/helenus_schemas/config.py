@@ -355,6 +355,9 @@ class LogSettings(Settings):
     """text for people, json for programs; both have one event name and fields."""
 
 
+NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or 'helenus-….whl[pulsar]'"
+
+
 class PulsarSettings(Settings):
     """How to reach Pulsar: the part that agent and connector share."""
 

@@ -54,6 +54,11 @@ _OF_ALL = {
     KafkaError._SSL,
 }
 _MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_ADVICE = {
+    Kind.BROKER_UNREACHABLE: "check bootstrap.servers and that the brokers are up",
+    Kind.BROKER_REFUSED: "check the broker's ACLs, the security.*, ssl.* and sasl.* settings and the topic's name",
+    Kind.CONFIG: "correct that setting of librdkafka in the properties file",
+}
 _ECHO = "sasl.oauthbearer.config beginning at: "
 _VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
@@ -71,7 +76,7 @@ def broker_error(error: KafkaError, where: str) -> HelenusError:
         kind = Kind.BROKER_REFUSED
     else:
         kind = Kind.BROKER_UNREACHABLE
-    return HelenusError(kind, f"Kafka: {said(error)}", where)
+    return HelenusError(kind, f"Kafka: {said(error)}", where, _ADVICE.get(kind, ""))
 
 
 def said(error: KafkaError) -> str:
@@ -85,7 +90,7 @@ def _of_topic(error: KafkaError, where: str, topic: str) -> HelenusError:
     told = broker_error(error, f"{where}, topic {topic}")
     if told.action is Action.RETRY or error.fatal() or error.code() in _OF_ALL:
         return told
-    return TopicError(told.kind, told.what, told.where, topic)
+    return TopicError(told.kind, told.what, told.where, topic, told.advice)
 
 
 class KafkaLog:
@@ -272,8 +277,9 @@ class KafkaLog:
         admin.poll(0)  # calls _hear
         told = self._heard if self._heard and error.code() in _VAGUE else error
         if told.code() == KafkaError._ALL_BROKERS_DOWN:  # connected, and nothing was heard but that
-            what = "Kafka closes the connection; does its listener speak this security.protocol?"
-            return HelenusError(Kind.BROKER_UNREACHABLE, what, self._where + where)
+            what = "Kafka closes the connection"
+            advice = "check that its listener speaks the security.protocol that is set, PLAINTEXT if none is"
+            return HelenusError(Kind.BROKER_UNREACHABLE, what, self._where + where, advice)
         return broker_error(told, self._where + where)
 
     def _start(self) -> Producer:

@@ -177,3 +177,14 @@ def test_an_error_survives_the_text_of_a_traceback(kind: Kind) -> None:
 )
 def test_names_that_are_words_of_cql_are_quoted(name: str, quoted: str) -> None:
     assert quote(name) == quoted
+
+
+@pytest.mark.parametrize("advice", ["", "do this; or that"])
+def test_advice_goes_by_the_cause(advice: str) -> None:
+    error = HelenusError(Kind.CONFIG, "a: b", "where", advice)
+    assert error.advice == (advice or POLICIES[Kind.CONFIG].advice)
+    assert str(error) == f"a: b (where): {error.advice} [config]"
+    told = told_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
+    assert told is not None
+    for same in (told, pickle.loads(pickle.dumps(error)), error.at("where")):
+        assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)
