@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
-from helenus_schemas.avro import made_anew, objection, parsed, unnamed
+from helenus_schemas.avro import made_anew, objection, other_form, parsed, unnamed
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONFLICT = 409
@@ -77,7 +77,10 @@ class Registry:
         if self._may_register:
             if self._found(lambda: self._client.get_compatibility(subject), subject) is None:
                 self._ask(lambda: self._set_compatibility(subject), subject)
-            number = int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
+            try:
+                number = int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
+            except HelenusError as error:
+                raise self._with_mode(error, subject, schema) from None
         else:
             number = int(self._ask(lambda: self._client.lookup_schema(subject, avro), subject).schema_id)
         self._remember({**self._remembered(), name: number})
@@ -134,6 +137,26 @@ class Registry:
         if what := objection(known, key, parsed(value)) if is_kept else made_anew(known, key):
             raise self._refused(what, f"{self._url}, subject {subject}")
         return int(latest.schema_id) if is_kept else None
+
+    def _with_mode(self, error: HelenusError, subject: str, schema: str) -> HelenusError:
+        """A refusal, with the cause where that is a mode which was changed; other errors as they are."""
+        latest = None
+        if error.kind is Kind.REGISTRY_REFUSED:
+            latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+        if latest is None:
+            return error
+        try:
+            number = other_form(parsed(latest.schema.schema_str), parsed(schema))
+        except ValueError:
+            number = None
+        if number is None:
+            return error
+        what = f"{error.what}; {number}s have another form in it: was {number}.handling.mode changed?"
+        advice = (
+            f"set {number}.handling.mode back, choose another data.topic, or let schema.on.incompatible=new-topic "
+            "go on in another"
+        )
+        return HelenusError(error.kind, what, error.where, advice)
 
     def _found(self, look: Callable[[], Any], subject: str) -> Any:
         """What the registry has, None if it has none."""

@@ -121,8 +121,9 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.REGISTRY_REFUSED: Policy(
         Action.STOP,
-        "compare the table with the latest schema of the registry's subject, or of Pulsar's topic; delete it, choose "
-        "another data.topic, or let schema.on.incompatible=new-topic go on in another",
+        "compare the table, and decimal.handling.mode and varint.handling.mode, with the latest schema of the "
+        "registry's subject, or of Pulsar's topic; delete it, choose another data.topic, or let "
+        "schema.on.incompatible=new-topic go on in another",
     ),
     Kind.SCHEMA_MISSING: Policy(
         Action.STOP, "register it under that subject and restart the task, or leave auto-registration on"
