@@ -22,7 +22,7 @@ from helenus_schemas.table import Column, Table
 _FILE = "tables.json"
 _FORMAT = 1
 _DAMAGED = (
-    "restore it, or delete it; then what is in the log of tables that were dropped while no agent ran can't be decoded "
+    "restore it, or delete it: then what is in the log of tables that were dropped while no agent ran can't be decoded "
     "and is skipped, and that CDC was off for a while in that time is not noticed"
 )
 

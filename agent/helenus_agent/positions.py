@@ -27,7 +27,7 @@ _REMEMBERED = 512
 _TRIES = 5
 _TRY = 0.05  # s
 _DAMAGED = (
-    "restore it, or delete it; the agent then reads again everything that is still in cdc_raw, and events arrive twice"
+    "restore it, or delete it: the agent then reads again everything that is still in cdc_raw, and events arrive twice"
 )
 
 
