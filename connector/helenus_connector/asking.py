@@ -25,6 +25,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.definition import GRANT
 from helenus_connector.rows import Page, RawRow
 from helenus_connector.statements import Query, Statements
 from helenus_schemas.cql import quote
@@ -285,8 +286,9 @@ class Asking:
             self.budget.timed_out()
 
     def _failed(self, error: Exception) -> HelenusError:
-        kind = Kind.CASSANDRA_AUTH if isinstance(error, Unauthorized) else Kind.CASSANDRA_READ
-        return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name)
+        is_refused = isinstance(error, Unauthorized)
+        kind, advice = (Kind.CASSANDRA_AUTH, GRANT) if is_refused else (Kind.CASSANDRA_READ, "")
+        return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name, advice)
 
     def _send(
         self, query: Query, consistency: int, rows: int | None = None, state: bytes | None = None, host: Any = None

@@ -249,8 +249,9 @@ class Reader(Asking):
         return max(1, min(self.group_size, int(BUDGET / 8 / (self._row_bytes * self._live))))
 
     def _masked(self) -> HelenusError:
-        what = "Cassandra answers with other keys than were asked for: are key columns masked? Grant UNMASK"
-        return HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name)
+        what = "Cassandra answers with other keys than were asked for"
+        advice = "if key columns are masked, GRANT UNMASK on the table to the role of cassandra.username"
+        return HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name, advice)
 
     def _image(self, row: RawRow) -> Image:
         end = self._key_width + len(self.table.values)

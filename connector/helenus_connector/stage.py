@@ -558,7 +558,7 @@ class Stage:
 
     def _placed(self, work: Work, error: HelenusError, where: str) -> HelenusError:
         offset = f", offset {work.event.offset}" if work.event else ""
-        return HelenusError(error.kind, error.what, f"{where}, event of {work.topic} {work.partition}{offset}")
+        return error.at(f"{where}, event of {work.topic} {work.partition}{offset}")
 
     def _bury(self, work: Work, key: bytes, cause: HelenusError) -> None:
         """Append a dead letter: the event that asked for a key, or one that would."""
