@@ -61,6 +61,7 @@ class Unread(NamedTuple):
 class Asking:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
     `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
+    With `asks_ttl` rows are read with their cells' TTL, as far as CQL tells it.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and hardly
     before. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
@@ -82,6 +83,8 @@ class Asking:
         self.tells_all_times = True
         self._timed = self._columns_with_write_time()
         self._timed_statics = [c for c in table.statics if not c.type.multicell and c.type.name != "counter"]
+        self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
+        self.asks_ttl = False
         self._page = _PAGE
         self._row_bytes = float(_ROW)
 
@@ -309,6 +312,7 @@ class Asking:
     def _select(self, where: str) -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
         columns += [expression for _, expression in self._timed]
+        columns += [f"TTL({quote(c.name)})" for c in self._expiring if self.asks_ttl]
         return self._prepare(f"SELECT {', '.join(columns)} FROM {self._name()}" + (f" WHERE {where}" if where else ""))
 
     def _statics_of(self, where: str) -> Any:

@@ -5,6 +5,7 @@ Keys are read in groups, as `groups` says. Groups that time out are split, down 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -38,13 +39,15 @@ class Image(NamedTuple):
     """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
 
     `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none. `times`: all of them as
-    CQL bytes, if there are several; `timed` are their columns.
+    CQL bytes, if there are several; `timed` are their columns. `expires`: when the first of its cells does, s since the
+    epoch, if that was asked for.
     """
 
     values: tuple[bytes | None, ...]
     write_time: int | None
     times: Sequence[bytes | None] = ()
     timed: Timed = Timed()
+    expires: int | None = None
 
     def oldest(self) -> int | None:
         """The oldest of its cells' write times."""
@@ -258,7 +261,10 @@ class Reader(Asking):
         values = row[self._key_width : end] or row[: self._key_width]
         if self._of_rows is not self._timed:  # a node has not the function that tells more
             self._of_rows, self._told = self._timed, self._times_of(self._timed)
-        return Image(values, *_times(row[end:]), self._told)
+        if not self.asks_ttl:
+            return Image(values, *_times(row[end:]), self._told)
+        behind = end + len(self._timed)
+        return Image(values, *_times(row[end:behind]), self._told, _expires(row[behind:]))
 
     def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
         columns = [column for column, _ in timed]
@@ -276,6 +282,12 @@ class Reader(Asking):
             return None
         start, end = self._key_width + len(self.table.regulars), self._key_width + len(self.table.values)
         return Image((*[None] * len(self.table.regulars), *row[start:end]), None)
+
+
+def _expires(ttls: Sequence[bytes | None]) -> int | None:
+    """When the first cell expires, by the s that are left to each, as CQL bytes."""
+    left = [int.from_bytes(ttl, "big") for ttl in ttls if ttl]
+    return int(time.time()) + min(left) if left else None
 
 
 def _without(columns: Sequence[Column], some: Sequence[Column]) -> list[Column]:
