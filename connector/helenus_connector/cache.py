@@ -44,8 +44,11 @@ BY_AGE = 4
 _NODES = 1024
 _BITS = 64
 _NODE = struct.Struct(">16sqq")
+MAY = 8
+"""Added to a kind of deletion: a Change that deletes nothing for sure, but may."""
+
 _KINDS = 16
-_NO_KINDS = bytes(_KINDS)
+_NO_KINDS = bytes(MAY)
 _SET = 8
 _SLOT = struct.Struct(">16sQII")
 _DELETION = struct.Struct(">16sqII")
@@ -126,8 +129,8 @@ class ChangeCache:
 
     @property
     def has_deletions(self) -> bool:
-        """Whether any was noted."""
-        return self._map[:_KINDS] != _NO_KINDS
+        """Whether any was noted, other than those that may be."""
+        return self._map[:MAY] != _NO_KINDS
 
     def deletes(self, kind: int) -> bool:
         """Whether any of this kind was noted."""

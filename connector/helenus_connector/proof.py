@@ -116,13 +116,20 @@ class Awaited(NamedTuple):
     effect: int = 0
     all_expired_at: int | None = None
 
+    def may_hide(self, change: Awaited, now: float) -> bool:
+        """Whether it may have taken away all that another Change wrote: a cell that expired hides older ones."""
+        if self.write_time is None or change.write_time is None or self.write_time < change.write_time:
+            return False
+        return _is_expired(self, now)
+
     def waited(self, now: float) -> float:
         """For how long the driver has waited since the last report, s."""
         return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
 
 
-def witness(change: Awaited, row: Row, deletion: Deletion | None, now: float) -> Witness:
+def witness(change: Awaited, row: Row, deletion: Deletion | None, now: float, unsure: bool = False) -> Witness:
     """What a row says of a Change, where a `deletion` is the newest that is known of it; `now` in s since the epoch.
+    `unsure` says that something written since may have taken away what is missing.
 
     A node shows all of a mutation's part in a row at once: who shows one cell of it shows it.
     """
@@ -134,11 +141,15 @@ def witness(change: Awaited, row: Row, deletion: Deletion | None, now: float) ->
     if not effect or effect & Effect.COUNTER:
         return Witness.SILENT
     if effect & Effect.LIVE:
-        return _of_write(time, change, row, deletion, now)
+        return _of_write(time, change, row, deletion, unsure or _is_expired(change, now))
     return _of_deletion(time, effect, row)
 
 
-def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, now: float) -> Witness:
+def _is_expired(change: Awaited, now: float) -> bool:
+    return change.all_expired_at is not None and change.all_expired_at < now
+
+
+def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, unsure: bool) -> Witness:
     effect, timed = change.effect, row.timed
     columns = effect & ALL_COLUMNS
     null = older = newer = 0
@@ -172,10 +183,10 @@ def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, n
         # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.
         held = any(at is not None for at in row.times) or timed.untold
         return Witness.SILENT if held or (deletion is not None and deletion.time >= time) else Witness.SHOWN
-    if change.all_expired_at is not None and change.all_expired_at < now:
+    if unsure:
         return Witness.SILENT
-    if newer and effect & (Effect.DELETES | Effect.GONE):
-        return Witness.SILENT  # what is missing may be what it deleted
+    if effect & (Effect.DELETES | Effect.GONE) and (newer or (row.exists and effect & Effect.ROW)):
+        return Witness.SILENT  # what is missing may be what it deleted, all of it if it wrote the row itself
     return Witness.AGAINST if (newer | null) == columns else Witness.SILENT
 
 

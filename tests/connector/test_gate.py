@@ -17,7 +17,7 @@ from helenus_connector.gate import Event, Gate
 from helenus_connector.proof import Timed, packed
 from helenus_connector.reread import Image
 from helenus_connector.settle import Pending
-from helenus_schemas.change import Bound, Change, Effect, Scope, encode
+from helenus_schemas.change import Bound, Change, Effect, Scope, column_bit, encode
 from helenus_schemas.cql import CqlType, parse
 from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Column, Table
@@ -189,6 +189,41 @@ def test_a_row_that_a_known_deletion_takes_away_proves_nothing(tmp_path: Path) -
     running.image = Image((b"",), 10, [(10).to_bytes(8, "big")], column)
     newer = write._replace(digest="d" * 32, write_time=10)
     assert running.batch(late._replace(value=encode(newer))) == (1, 0)
+
+
+LIVE, DELETES = int(Effect.LIVE), int(Effect.DELETES)
+V, W = column_bit("v"), column_bit("w")
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        [{"effect": LIVE | DELETES | V | W, "write_time": 9}],
+        [{"effect": DELETES | V, "write_time": 8}, {"effect": DELETES | W, "write_time": 9}],
+        [{"effect": LIVE | V | W, "write_time": 9, "all_expired_at": 1}],
+        [{"scope": Scope.TABLE, "write_time": 9}],
+    ],
+    ids=["a null among values", "one column after the other", "a cell that expired", "a truncation"],
+)
+def test_what_was_taken_away_since_is_not_waited_for_ten_times_longer(tmp_path: Path, later: Any) -> None:
+    """A column that a write has and the row has not: it is known what may have taken it away."""
+    running = Running(tmp_path)
+    timed = Timed.of([Column("v", parse("int")), Column("w", parse("int"))], [])
+    running.image = Image((b"", b""), 9, [None, None], timed)
+    write = running.event(100, effect=LIVE | V | W)
+    digests = iter("abcdef")
+    events = []
+    for n, more in enumerate(later):
+        change = Change(next(digests) * 32, running.nodes[0], segment=7, position=200 + n, **more)
+        key = b"" if change.scope is Scope.TABLE else running.key
+        events.append(Event("t", 1, 200 + n, 3, key, encode(change)))
+    works = running.gate.admit([write, *events], [], running.codec).works.values()
+    for work in works:
+        work.read_at, work.image = time.time(), running.image
+        work.pending = Pending("t", 1, running.key, 0, handed=0.0)
+        running.gate.unproven(work)
+    (rest,) = {work.rest for work in works if work.scope is Scope.ROW}
+    assert rest == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
 
 
 DIGEST, NODE = "0123456789abcdef0123456789abcdef", "11111111-2222-3333-4444-555555555555"

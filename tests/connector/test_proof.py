@@ -77,7 +77,10 @@ def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
         (LIVE | V, (), AGAINST),
         (LIVE | V | W | ROW | DELETES, (5, None), SHOWN),
         (LIVE | V | W | ROW | DELETES, (9, None), SILENT),  # w may be what it deleted
-        (LIVE | V | W | ROW | DELETES, (None, None), AGAINST),
+        (LIVE | V | W | ROW | DELETES, (None, None), SILENT),  # both may be what it deleted
+        (LIVE | V | W | ROW | DELETES, (), AGAINST),
+        (LIVE | V | W | ROW | DELETES, (3, None), AGAINST),
+        (LIVE | V | W | DELETES, (None, None), AGAINST),
         (LIVE | ROW, (None, None), SHOWN),  # a key alone, and it is there
         (LIVE | ROW, (3, None), SILENT),  # for its own sake, or for a cell's?
         (LIVE | ROW, (), AGAINST),
