@@ -323,7 +323,7 @@ class Gate:
             met = meets(work.consistency, self._nodes(work, work.values, change), factor)
             is_shown = row is None and not (deleted or work.is_marked or image is None)
             is_shown = is_shown and (not awaited.effect or bool(awaited.effect & Effect.LIVE))
-            if image is not None and is_shown and image.shows(awaited.write_time):
+            if image is not None and is_shown and image.shows(awaited.write_time, awaited.effect):
                 said = Witness.SHOWN  # the ordinary case, by its bytes
             else:
                 if row is None:

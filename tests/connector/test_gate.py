@@ -180,7 +180,7 @@ def test_a_row_that_a_known_deletion_takes_away_proves_nothing(tmp_path: Path) -
     running.image = None
     gone = running.event(100, write_time=9, effect=int(Effect.GONE))._replace(offset=1)
     assert running.batch(gone) == (1, 0)
-    write = Change("f" * 32, running.nodes[0], segment=7, position=200, write_time=5, effect=int(Effect.LIVE))
+    write = Change("f" * 32, running.nodes[0], segment=7, position=200, write_time=5, effect=LIVE | V)
     late = Event("t", 1, 200, 3, running.key, encode(write))
     assert running.batch(late) == (1, 0), "explained by the deletion"
     column = Timed.of([Column("v", parse("int"))], [])
