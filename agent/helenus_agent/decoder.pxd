@@ -21,6 +21,7 @@ cdef class Part:
     cdef public Py_ssize_t width, fixed
     cdef public bint hollow
     cdef public object encode
+    cdef public bytes stand_in
 
 cdef class Plan:
     cdef public int index
@@ -30,6 +31,7 @@ cdef class Plan:
     cdef public tuple partition, clustering
     cdef public dict columns
     cdef public list headers
+    cdef public Py_ssize_t malformed
 
 @cython.locals(
     changes=list, notes=list, problems=list, found=list, schema=bint, met=int, broken=bint, mutations=Py_ssize_t,
@@ -49,7 +51,8 @@ cdef int mutation(bytes d, dict plans, list found, list notes) except -1
     start=Py_ssize_t, size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
     _=cython.ulonglong, statics=tuple, regulars=tuple, header=tuple, tell=bint, prefix=bytes, row_flags=int,
     newest=cython.longlong, expires=cython.longlong, effect=cython.longlong, expired=cython.longlong, values=list,
-    key=bytes, last=bytes, raw=cython.p_const_char, opened=list, ranges=list,
+    key=bytes, last=bytes, raw=cython.p_const_char, opened=list, ranges=list, first=Py_ssize_t, empty=list,
+    i=Py_ssize_t, index=int, scope=int,
 )
 cdef Py_ssize_t update(bytes d, Py_ssize_t p, Plan plan, list found, list notes) except -1
 
@@ -89,7 +92,7 @@ cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t count, l
 cdef (long long, Py_ssize_t) deletion(bytes d, Py_ssize_t p, unsigned long long low)
 
 @cython.locals(out=list, p=Py_ssize_t, part=Part, size=Py_ssize_t)
-cdef bytes partition_key(bytes data, Plan plan)
+cdef bytes partition_key(bytes data, Plan plan, list empty)
 
 @cython.locals(out=list, i=Py_ssize_t, value=bytes)
 cdef bytes clustering_key(bytes prefix, list values, Plan plan)

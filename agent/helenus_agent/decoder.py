@@ -42,7 +42,7 @@ from zlib import crc32
 from helenus_agent.segment import Corrupt
 from helenus_schemas.change import Effect, column_bit
 from helenus_schemas.cql import CqlType
-from helenus_schemas.cqlvalue import MAY_BE_EMPTY
+from helenus_schemas.cqlvalue import MAY_BE_EMPTY, stand_in
 from helenus_schemas.table import Column as TableColumn
 from helenus_schemas.table import Table
 from helenus_schemas.transcode import encoder
@@ -118,14 +118,23 @@ Header = tuple[bytes, tuple[Column, ...]]
 class Part:
     """A key column: its Avro `form`, the `width` a value must have (0: any), its `fixed` width in a clustering (0:
     vbytes), whether no bytes are `hollow`, none of its values, and `encode`, from CQL bytes to Avro bytes, for other
-    forms."""
+    forms. `stand_in`: the Avro of what is told in a partition key in place of no bytes."""
 
-    def __init__(self, form: int, width: int, fixed: int, hollow: bool, encode: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self,
+        form: int,
+        width: int,
+        fixed: int,
+        hollow: bool,
+        encode: Callable[[bytes], bytes],
+        stand_in: bytes = b"",
+    ) -> None:
         self.form = form
         self.width = width
         self.fixed = fixed
         self.hollow = hollow
         self.encode = encode
+        self.stand_in = stand_in
 
 
 class Plan:
@@ -134,7 +143,8 @@ class Plan:
     `index`: its place among the followed tables, -1 if it is none. `reason`: why a CDC table is not followed, empty for
     tables without CDC. `known`: False for a table without schema, which can't be walked. `schema`: its mutations change
     the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code
-    and bit in an `Effect`, keys left out. `headers`: lists of columns met lately.
+    and bit in an `Effect`, keys left out. `headers`: lists of columns met lately. `malformed`: changes that were
+    skipped for their keys.
     """
 
     def __init__(
@@ -150,6 +160,7 @@ class Plan:
         self.clustering: tuple[Part, ...] = ()
         self.columns: dict[bytes, Column] = {}
         self.headers: list[Header] = []
+        self.malformed = 0
 
     def give_up(self, column: bytes) -> None:
         """The schema does not know this column either: entries that name it can't be decoded."""
@@ -174,9 +185,10 @@ def _part(t: CqlType, encoded: bool, clustering: bool) -> Part:
     form = _OTHER if t.name in others else _FORMS.get(t.name, _OTHER)
     width = t.width or _WIDTHS.get(t.name, 0)
     hollow = t.name not in MAY_BE_EMPTY
+    instead = encoder(t)(stand_in(t)) if hollow and encoded and not clustering else b""
     if form == _OTHER:
-        return Part(form, 0, t.width, hollow, encoder(t, clustering) if encoded else bytes)
-    return Part(form, width, t.width, hollow, bytes)
+        return Part(form, 0, t.width, hollow, encoder(t, clustering) if encoded else bytes, instead)
+    return Part(form, width, t.width, hollow, bytes, instead)
 
 
 def _column(column: TableColumn) -> Column:
@@ -397,11 +409,14 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
 
     tell = plan.index >= 0
     prefix = b""
+    first = len(found)
+    empty: list[bytes] = []
     if tell:
         try:
-            prefix = partition_key(partition, plan)
+            prefix = partition_key(partition, plan, empty)
         except (ValueError, IndexError):
             notes.append("malformed_key")
+            plan.malformed += 1
             tell = False
     if flags & 4:
         newest, p = deletion(d, p, low)
@@ -433,6 +448,10 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
         if row_flags & 1:
             if opened:
                 raise Corrupt("a range that is not closed")
+            if empty:
+                for i in range(first, len(found)):
+                    index, partition, key, scope, last = found[i]
+                    found[i] = (index, partition, b"".join((key, *empty)), scope, last)
             return p
         if row_flags & 2:
             if opened is None:
@@ -454,6 +473,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
                 key = clustering_key(prefix, values, plan)
             except (ValueError, IndexError):
                 notes.append("malformed_key")
+                plan.malformed += 1
                 continue
             found.append((plan.index, partition, key, _ROW, tail(newest, expires, effect, expired)))
 
@@ -697,8 +717,12 @@ def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
     return wrapped(low + delta), p + _SIZES[d[p]]
 
 
-def partition_key(data: bytes, plan: Plan) -> bytes:
-    """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0."""
+def partition_key(data: bytes, plan: Plan, empty: list[bytes]) -> bytes:
+    """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0.
+
+    What Avro cannot tell, no bytes of a type that has none, is a stand-in; its place goes to `empty`, to be told behind
+    the key, as `KeyCodec` reads it.
+    """
     if len(plan.partition) == 1:
         return avro(data, plan.partition[0])
     out: list[bytes] = []
@@ -707,7 +731,11 @@ def partition_key(data: bytes, plan: Plan) -> bytes:
         size = data[p] << 8 | data[p + 1]
         if size > len(data) - p - 3 or data[p + 2 + size]:
             raise ValueError("not a composite key")
-        out.append(avro(data[p + 2 : p + 2 + size], part))
+        if size == 0 and part.hollow:
+            empty.append(long_bytes(len(out)))
+            out.append(part.stand_in)
+        else:
+            out.append(avro(data[p + 2 : p + 2 + size], part))
         p += size + 3
     if p != len(data):
         raise ValueError("not a composite key")

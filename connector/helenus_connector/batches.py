@@ -12,11 +12,12 @@ from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
 from helenus_connector.plan import Plan
-from helenus_connector.positions import Held, committed, latest, planned
+from helenus_connector.positions import Held, committed, latest, overlaid, planned
 from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Task
 from helenus_connector.tasks import DONE, Done, task
+from helenus_connector.unread import MOST_WAITING
 from helenus_schemas.errors import HelenusError, told_in
 from helenus_schemas.failpoints import reach
 
@@ -45,6 +46,9 @@ class Batches:
         pending.forget_images()  # what a batch published that failed is not known
         plan, _ = planned()
         self._before = latest(plan.checkpoint)
+        # Before that, an earlier run has counted the gaps.
+        self._stood = overlaid(committed(plan.checkpoint), held.offsets())
+        self._gaps: set[tuple[str, str | None, int | None]] = set()
         self.failure: BaseException | None = None
         self.done = 0
 
@@ -81,7 +85,8 @@ class Batches:
         for pending in self.pending.due(time.time(), plan.max_batch_size):
             due.setdefault(pending.topic, []).append(pending)
         try:
-            rows = frame.mapInArrow(task(plan, due), DONE).collect()
+            may_wait = max(0, MOST_WAITING - len(self.pending))
+            rows = frame.mapInArrow(task(plan, due, may_wait), DONE).collect()
         except PySparkException as failure:
             raise told_in(str(failure)) or failure from None
         return [pickle.loads(row.done) for row in rows]
@@ -115,6 +120,8 @@ class Batches:
                 continue
             self.pending.apply(done.outcome.resolved, done.outcome.found, now, done.outcome.told)
             _count(of_topic, done.outcome, now)
+            of_topic.unread = done.outcome.error or of_topic.unread
+            self._count_gaps(done, done.outcome, of_topic)
             if done.topic not in failed:
                 of_topic.succeeded()
         for topic, error in failed.items():
@@ -126,10 +133,32 @@ class Batches:
             is_done = done.outcome is not None and done.topic in tasks
             if is_done and not self._held.release(done.topic, done.starts, done.epoch):
                 self.pending.forget_images(done.topic)
+            elif is_done and done.ends:
+                self._held.hold(done.topic, done.ends, done.epoch)
         for topic, of_topic in tasks.items():
             keys, copies = self.pending.counts(topic)
             metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)
             metrics.EVENTS_PENDING.labels(*of_topic.labels).set(copies)
+            unread = self.pending.unread(topic)
+            metrics.KEYS_UNREAD.labels(*of_topic.labels).set(unread)
+            if not unread:
+                of_topic.unread = None
+
+    def _count_gaps(self, done: Done, outcome: Outcome, of_topic: Task) -> None:
+        """Count and report each gap once: it is in every partition, and read again where a run steps back."""
+        stood = self._stood.get(done.topic, {}).get("0", 0)
+        if outcome.lost or done.starts.get("0", -1) >= stood:
+            # From now on all is new; so it is in a topic that was recreated.
+            self._stood.pop(done.topic, None)
+            stood = 0
+        for gap in outcome.gaps:
+            known = done.topic, gap.node, gap.until
+            if gap.partition or gap.offset < stood or known in self._gaps:
+                continue
+            self._gaps.add(known)
+            metrics.GAPS.labels(*of_topic.labels).inc()
+            where = {"connector": of_topic.connector, "topic": done.topic, "node": gap.node, "until_us": gap.until}
+            _log.warning("events.gap", **where, advice="copy the table anew")
 
     def _wake(self, plan: Plan) -> None:
         due = self.pending.next_due()

@@ -26,6 +26,7 @@ import re
 import struct
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -244,6 +245,17 @@ class ChangeCache:
 
 def _deletion_id(kind: int, key: bytes) -> bytes:
     return hashlib.blake2b(b"%d deleted" % kind + key, digest_size=16).digest()
+
+
+def prune(directory: Path, tables: Mapping[str, int]) -> None:
+    """Remove the caches of other tables from the directory of a group, and those of earlier epochs: `tables` has the
+    epoch by events topic. A process that still uses one has it until it closes it.
+    """
+    for path in directory.glob("*/*.cache"):
+        topic, _, _ = path.name.rpartition("-")
+        if tables.get(topic) != int(path.parent.name):
+            path.resolve().unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def _opened(path: Path, size: int) -> int:

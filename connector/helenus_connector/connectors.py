@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.positions import Held, Offsets, adopt
 from helenus_connector.settle import PendingKeys
@@ -24,6 +25,7 @@ from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _LAST_BATCH_S = 30.0
+_TURN_S = 0.2
 DELETED = "DELETED"
 """Kept of a connector of a file that was deleted over REST, so that the same file does not bring it back."""
 
@@ -42,7 +44,8 @@ class NotStopped(Exception):
 
 
 class Connectors:
-    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread.
+    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread. Once the worker
+    is `ending`, no call waits any more.
 
     `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
     """
@@ -61,6 +64,7 @@ class Connectors:
         self.lock = threading.RLock()
         self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
+        self.ending = False
 
     def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Take over what an earlier worker kept, and the properties of files by name.
@@ -130,9 +134,11 @@ class Connectors:
             before = there.settings.query_group if there else group or settings.query_group
             topics: set[str] = set()
             if before != settings.query_group:
-                topics = {settings.of_table(table).events for table in [*tables, *connector.tasks]}
-                topics |= _matching(settings, self.held(before).where())
-                self._take_along(topics, before, settings.query_group)
+                topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
+                # Where the tables of a pattern are not known yet, another connector may have some: they stay there too.
+                known = topics | {task.settings.events for c in self._connectors.values() for task in c.tasks.values()}
+                matching = _matching(settings, self.held(before).where()) - known
+                self._take_along(topics | matching, before, settings.query_group)
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
             connector.error = connector.trouble = None
@@ -160,8 +166,11 @@ class Connectors:
             return of is None or of.wanted != "STOPPED" or not data & self._written.get(of.settings.query_group, set())
 
         why = None
-        if not self._batch_ended.wait_for(has_ended, _LAST_BATCH_S):
-            why = f"its last batch has not ended for {_LAST_BATCH_S:.0f} s: try again"
+        until = time.monotonic() + _LAST_BATCH_S
+        while not has_ended() and time.monotonic() < until and not self.ending:
+            self._batch_ended.wait(_TURN_S)
+        if not has_ended():
+            why = "its last batch has not ended yet: try again"
         elif (there := moving()) and there.wanted != "STOPPED":
             why = "stop the connector before it changes its group: its last batch is to end first"
         if why is not None:
@@ -249,15 +258,15 @@ class Connectors:
                 # Of all partitions: a batch that is under way has no say in any of them any more.
                 moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
                 stood = {p: at for p, at in where.get(topic, {}).items() if p in first[topic]}
-                held.move(topic, {**first[topic], **stood, **moved})
+                self._move(name, topic, {**first[topic], **stood, **moved})
 
     def reset(self, name: str) -> None:
         """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
         first = self._earliest(self._events_of(name))
         with self.lock:
-            held = self.held(self._stopped(name).settings.query_group)
+            self._stopped(name)
             for topic, offsets in first.items():
-                held.move(topic, offsets)
+                self._move(name, topic, offsets)
 
     def topics(self, name: str) -> list[str]:
         """The data topics of tables that are being told, since the connector was made or `reset_topics`."""
@@ -339,6 +348,15 @@ class Connectors:
                 if told is not None:
                     return f"{name}: {told}"
         return None
+
+    def _move(self, name: str, topic: str, offsets: Mapping[str, int]) -> None:
+        """Let a connector go on from here in a topic, which has these partitions and no others."""
+        connector = self._get(name)
+        self.held(connector.settings.query_group).move(topic, offsets)
+        copies = self.pending(connector.settings.query_group).shrink(topic, {*map(int, offsets)})
+        for task in connector.tasks.values():
+            if copies and task.settings.events == topic:
+                metrics.EVENTS.labels(*task.labels, "outdated").inc(copies)
 
     def _is_offset(self, offset: int) -> bool:
         """Whether a topic can have it: Kafka's are longs; Pulsar's begin with a long, and end with an int."""

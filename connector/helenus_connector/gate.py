@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
 from cassandra import ConsistencyLevel
 
 from helenus_connector.cache import BY_AGE, MAY, PUBLISHED, SETTLED, ChangeCache, Entry, change_id
@@ -42,7 +41,6 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec, Outgrown
 from helenus_schemas.transcode import long_bytes
 
-_log = structlog.get_logger(__name__)
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _LARGEST_KEY = 0xFFFF  # bytes that Cassandra takes of a partition key; a byte of Avro may stand for 12 of them
 
@@ -56,6 +54,15 @@ class Event(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+
+
+class Gap(NamedTuple):
+    """A gap in a node's log, `until` a write time in µs, as an agent reports it: in each partition of a topic."""
+
+    partition: int
+    offset: int
+    node: str | None
+    until: int | None
 
 
 @dataclass(slots=True)
@@ -96,9 +103,9 @@ class Work:
     bounds: Bounds | None = None
     parts: int = 1
 
-    def saw(self, image: Image) -> None:
-        """Take note of a row that lives in a marker's scope."""
-        oldest = image.oldest()
+    def saw(self, image: Image | None) -> None:
+        """Take note of what lives in a marker's scope; None if it can't be told."""
+        oldest = image.oldest() if image else None
         if oldest is None:
             self.timeless = True
         elif self.oldest is None or oldest < self.oldest:
@@ -115,8 +122,8 @@ class Admitted:
     """What the gate made of a batch: keys to read, keys that wait for what is `awaited`, events that cannot be decoded,
     and counts.
 
-    `gone` are due keys that the table can't have any more, and `outdated` counts such events: it was made anew, or a
-    type in its partition key got a field, which rows of before lack for ever.
+    `gaps` are among the settled. `gone` are due keys that the table can't have any more, and `outdated` counts such
+    events: it was made anew, or a type in its partition key got a field, which rows of before lack for ever.
     """
 
     read: int = 0
@@ -127,6 +134,7 @@ class Admitted:
     waiting: dict[Name, Pending] = field(default_factory=dict)
     awaited: dict[Name, dict[bytes, Awaited]] = field(default_factory=dict)
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
 
 
 class Gate:
@@ -166,7 +174,7 @@ class Gate:
             admitted.read += 1
             try:
                 self._admit(event, admitted, codec)
-            except ValueError as error:
+            except Malformed as error:
                 if isinstance(error, Outgrown) or written_at(event) < made_at:
                     admitted.outdated += 1
                     continue
@@ -200,7 +208,7 @@ class Gate:
         else:
             change, key = _decode(event, codec)
             if change.scope is Scope.GAP:
-                _tell_gap(event, change)
+                admitted.gaps.append(Gap(event.partition, event.offset, change.node, change.write_time))
                 admitted.settled += 1
                 return
             node, identity = (change.node or "").encode(), _identity(change, key)
@@ -297,7 +305,8 @@ class Gate:
         work = admitted.works.get(name)
         if work is None:
             nodes = min((self._nodes(pending, values, change) for change in awaited), default=1)
-            consistency = level(self.consistency, nodes, self._replication())
+            # What was never read has to be published first: a higher level may not be had for long.
+            consistency = self.consistency if pending.unread else level(self.consistency, nodes, self._replication())
             work = Work(pending.topic, pending.partition, key, values, scope, consistency, bounds=pending.bounds)
             admitted.works[name] = work
         work.scope = max(work.scope, scope)
@@ -466,11 +475,6 @@ def _of_scope(work: Work, awaited: Awaited, row: Row) -> Witness:
     return Witness.SILENT if work.timeless or work.scope is Scope.RANGE else Witness.ABSENT
 
 
-def _tell_gap(event: Event, change: Change) -> None:
-    where = {"topic": event.topic, "partition": event.partition, "offset": event.offset}
-    _log.warning("events.gap", **where, node=change.node, until_us=change.write_time, advice="copy the table anew")
-
-
 def _identity(change: Change, key: bytes) -> bytes | None:
     """What names a Change; None if nothing is known of copies: without a node, or with a digest that is no MD5, as a
     backfill's. Such a one always goes on.
@@ -488,7 +492,7 @@ def _decode(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
     if change.scope in (Scope.TABLE, Scope.GAP):
         return change, key or b""
     if key is None:
-        raise ValueError("an event without key")
+        raise Malformed("an event without key")
     key = codec.current(key, change.foreign)
     return _scoped(change, key, codec) if change.foreign else (change, key)
 

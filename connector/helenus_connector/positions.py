@@ -91,15 +91,18 @@ class Held:
         except FileNotFoundError:
             self._offsets = {}
         except durable.Damaged as error:
-            if (older := _older(file)) is not None:
-                self._offsets = older
-                return
-            what = (
-                f"the held positions are damaged: {error}. They say where connectors of query.group {checkpoint.name} "
-                "go on that failed, were paused or moved. Restore the file; or delete it, stop these connectors, set "
-                "their offsets over REST and resume them: events before those offsets are not read"
-            )
-            raise HelenusError(Kind.STATE, what, str(file)) from None
+            if (older := _older(file)) is None:
+                what = (
+                    f"the held positions are damaged: {error}. They say where connectors of query.group "
+                    f"{checkpoint.name} go on that failed, were paused or moved. Restore the file; or delete it, stop "
+                    "these connectors, set their offsets over REST and resume them: events before those offsets are "
+                    "not read"
+                )
+                raise HelenusError(Kind.STATE, what, str(file)) from None
+            self._offsets = older
+        self._epochs_file = checkpoint / "epochs"
+        with contextlib.suppress(FileNotFoundError, durable.Damaged):
+            self._epochs = durable.load(self._epochs_file, _VERSION)
 
     def offsets(self) -> Offsets:
         """A copy of what is held."""
@@ -117,7 +120,7 @@ class Held:
             self._released = {}
 
     def epoch(self, topic: str) -> int:
-        """How often `move` was called for a topic in this run."""
+        """How often `move` was called for a topic."""
         with self._lock:
             return self._epochs.get(topic, 0)
 
@@ -159,6 +162,7 @@ class Held:
             before = overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets).get(topic, {})
             self._save({**self._offsets, topic: {**dict.fromkeys(before, GONE), **offsets}})
             self._epochs[topic] = self._epochs.get(topic, 0) + 1
+            durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
 
     def _sync_plan(self) -> None:
         """Have the disk know where Spark's batch ends, before what says that it has not been done is gone from it."""

@@ -18,6 +18,7 @@ from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.fences import fence
 from helenus_connector.plan import Plan
+from helenus_connector.spark import answers
 from helenus_connector.states import Task
 from helenus_schemas.errors import HelenusError, Kind, told_in
 
@@ -61,6 +62,16 @@ class Query:
         """Ask it to end. A batch that is under way is done again at the next start."""
         self._stopping.set()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopping.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, after `stop`."""
+        return self._thread is not None and not self._thread.is_alive()
+
     def join(self) -> None:
         """Wait for its end."""
         if self._thread is not None:
@@ -72,6 +83,8 @@ class Query:
             tasks = self._connectors.running(self._group, time.time())
             # Before what is held: positions of a later epoch are not taken for ones of this.
             epochs = {topic: self._held.epoch(topic) for topic in tasks}
+            connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
+            tables = {t.settings.events for connector in connectors for t in list(connector.tasks.values())}
             held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
             plan = Plan(
                 self._worker,
@@ -82,6 +95,7 @@ class Query:
                 epochs,
                 self._slots,
                 self._start,
+                {topic: self._held.epoch(topic) for topic in sorted(tables)},
             )
             if plan != self._plan:
                 plan.save()
@@ -97,36 +111,51 @@ class Query:
     def _run(self, spark: Any) -> None:
         try:
             self._supervise(spark)
-        except Exception as error:  # Spark itself is gone, or the disk of the checkpoint
+        except Exception as error:
             self.failure = error
 
     def _supervise(self, spark: Any) -> None:
         failures = 0
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         while not self._stopping.is_set():
-            start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
-            if start is None:
+            self._batches = None
+            try:
+                error = self._once(spark)
+            except HelenusError as failure:  # as of a full disk
+                error = failure
+            except Exception as failure:
+                if not answers(spark):
+                    what = "Spark's Java process has ended: killed, as for want of memory, or crashed"
+                    raise HelenusError(Kind.BATCH_FAILED, what, f"query.group {self._group}") from None
+                error = _told(str(failure))
+            if error is None:
                 return
-            self._start = start
-            self._connectors.writes(self._group, ())
-            self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._pending)
-            query = self._begin(spark, batches)
-            _log.info("query.started", group=self._group)
-            while query.isActive and not self._stopping.wait(0.1):
-                if batches.done:
-                    self._trouble = None
-            if self._stopping.is_set():
-                query.stop()
-                return
-            error = _cause(query, batches)
             metrics.ERRORS.labels(error.kind.value).inc()
-            failures = 1 if batches.done else failures + 1
+            failures = 1 if self._batches is not None and self._batches.done else failures + 1
             wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
             if not self._worker.spark.get("master", "local").startswith("local"):
                 wait = max(wait, _ENDING_S)
             self._trouble = str(error)
             _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
             self._stopping.wait(wait)
+
+    def _once(self, spark: Any) -> HelenusError | None:
+        """Run the query until it ends, and say why it did; None if it was to stop."""
+        start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
+        if start is None:
+            return None
+        self._start = start
+        self._connectors.writes(self._group, ())
+        self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._pending)
+        query = self._begin(spark, batches)
+        _log.info("query.started", group=self._group)
+        while query.isActive and not self._stopping.wait(0.1):
+            if batches.done:
+                self._trouble = None
+        if self._stopping.is_set():
+            query.stop()
+            return None
+        return _cause(query, batches)
 
     def _begin(self, spark: Any, batches: Batches) -> Any:
         plan, _ = self.refresh()
@@ -156,7 +185,11 @@ def _cause(query: Any, batches: Batches) -> HelenusError:
     """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure
-    told = str(query.exception() or batches.failure or "the query ended")
+    return _told(str(query.exception() or batches.failure or "the query ended"))
+
+
+def _told(told: str) -> HelenusError:
+    """An error of Spark's, in its own words: as Py4J has them."""
     lines = [line.strip().removeprefix(": ") for line in told.splitlines() if line.strip()]  # as Py4J tells Java's own
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     return told_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import structlog
 
-from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked, unstamped
+from helenus_connector import pending_files
+from helenus_connector.pending_files import Ended
+from helenus_connector.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
 from helenus_connector.ranges import Bounds
-from helenus_schemas import durable
-from helenus_schemas.change import Bound, Scope
+from helenus_schemas.change import Scope
+from helenus_schemas.durable import Damaged
 
 _log = structlog.get_logger(__name__)
-_VERSION = 1
 MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
 _SOME = (bytes(16), bytes(15) + b"\1")
+AWAY, STUCK = 1, 2
+"""Why a key that has to be published was not read: its replicas are away; or they fail to."""
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
@@ -43,7 +43,9 @@ class Pending:
     `awaited` is `packed`. `image` is the MD5 of the last published value, None if that is not known. `copies` counts
     events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
     waits for, s since the epoch. `rest` says that no read of the next so many seconds can prove more, and `handed` when
-    the driver handed it to a batch, s by its clock. There may be very many: all that is in it counts.
+    the driver handed it to a batch, s by its clock. `unread` is AWAY or STUCK if it has to be published and could not
+    be read. The rows behind a truncation are left to be told from a `stripe` of the ring on. There may be very many:
+    all that is in it counts.
     """
 
     topic: str
@@ -59,6 +61,8 @@ class Pending:
     since: float = 0.0
     rest: float = 0.0
     handed: float = 0.0
+    unread: int = 0
+    stripe: int = 0
 
     @property
     def name(self) -> Name:
@@ -111,13 +115,6 @@ class Told:
         return key[: max(len(key) - self.clustering, len(key.rstrip(b"\0")))]
 
 
-class Ended(NamedTuple):
-    """When a run last read a topic, s since the epoch, and how many s from there the next one steps back."""
-
-    at: float
-    replay_s: float
-
-
 class PendingKeys:
     """The keys of a query's connectors that wait for a proven read. Lives in the driver, as long as the worker does.
     Its methods may be called from any thread.
@@ -161,6 +158,10 @@ class PendingKeys:
             held = [keys for (of, _), keys in self._keys.items() if of == topic]
             return sum(map(len, held)), sum(p.copies for keys in held for p in keys.values())
 
+    def unread(self, topic: str) -> int:
+        """How many keys of an events topic wait because they can't be read."""
+        return sum(p.unread > 0 for (of, _), keys in self._keys.items() if of == topic for p in keys.values())
+
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""
         with self._lock:
@@ -179,7 +180,7 @@ class PendingKeys:
 
     def _waits(self, pending: Pending, due: float) -> bool:
         """Whether a place in the queue is a key's own: it has another when it waits again."""
-        return pending.due == due and self._keys[pending.place].get(pending.within) is pending
+        return pending.due == due and self._keys.get(pending.place, {}).get(pending.within) is pending
 
     def _wait(self, pending: Pending, due: float) -> None:
         pending.due = due
@@ -251,6 +252,8 @@ class PendingKeys:
                 held.image = pending.image or held.image
                 held.since = min(held.since, pending.since)
                 held.scope = max(held.scope, pending.scope)
+                held.unread = max(held.unread, pending.unread)
+                held.stripe = min(held.stripe, pending.stripe)
                 continue
             if len(pending.awaited) > _MOST_AWAITED * AWAITED_BYTES:
                 pending.awaited = _few(unpacked(pending.awaited), age)
@@ -273,8 +276,8 @@ class PendingKeys:
     def forget_images(self, topic: str | None = None) -> None:
         """What was published last of a topic's keys, or of all, is not known any more: a batch failed on the way."""
         with self._lock:
-            for (of, _), keys in self._keys.items():
-                for pending in keys.values() if topic in (of, None) else ():
+            for pending in self._all():
+                if topic in (pending.topic, None):
                     pending.image = None
 
     def save(self, now: float, topics: Iterable[str]) -> None:
@@ -303,52 +306,39 @@ class PendingKeys:
         return saved is None or saved.replay_s != ended.replay_s or not 0 <= ended.at - saved.at < often
 
     def _save_keys(self, now: float) -> None:
-        kept = json.dumps(self._long(now))
+        kept = pending_files.as_text(p for p in self._all() if p.since < now - self._replay.get(p.topic, 0.0) / 2)
         if hash(kept) != self._kept:
-            durable.make(self._file.parent)
-            text = durable.sealed(kept, _VERSION)
-            durable.write(_keys_file(self._file), text, "the pending keys", "pending.keys-after-write")
+            pending_files.save_keys(self._file, kept)
         self._kept, self._kept_at, self._is_old = hash(kept), now, False
 
     def _save_ended(self) -> None:
-        durable.make(self._file.parent)
-        durable.save(self._file, self._ended, _VERSION, "when topics were read", "pending.after-write")
+        pending_files.save_ended(self._file, self._ended)
         self._saved = dict(self._ended)
 
-    def _long(self, now: float) -> list[list[Any]]:
-        """The keys that wait for half of what a restart steps back, and what they wait for, by place and scope."""
-        kept: list[list[Any]] = []
-        for (topic, partition), keys in self._keys.items():
-            long_ago = now - self._replay.get(topic, 0.0) / 2
-            by_scope: dict[int, list[Any]] = defaultdict(list)
-            for pending in keys.values():
-                if pending.since < long_ago:
-                    by_scope[int(pending.scope)].append([_told_as(pending), pending.awaited.hex()])
-            kept += [[topic, partition, scope, names] for scope, names in by_scope.items()]
-        return kept
+    def _all(self) -> Iterator[Pending]:
+        return (pending for keys in self._keys.values() for pending in keys.values())
 
     def load(self, now: float) -> None:
-        """Take over what an earlier run kept: to be read at level ALL, whoever reported its Changes, and published.
+        """Take over what an earlier run kept: to be read and published, and then proven at level ALL, whoever reported
+        its Changes.
 
         If a file is damaged, unconfirmed keys may be anywhere: all topics are read again from their first event. Raises
         HelenusError(STATE) for one that can't be read.
         """
         with self._lock:
             damage: list[str] = []
-            kept: list[tuple[Name, int, bytes]] = []
+            found: list[Pending] = []
             try:
-                self._ended = _ended(self._file)
-            except durable.Damaged as error:
+                self._ended = pending_files.load_ended(self._file)
+            except Damaged as error:
                 damage.append(f"{self._file}: {error}")
             try:
-                kept = _names(_keys_file(self._file))
-            except durable.Damaged as error:
-                damage.append(f"{_keys_file(self._file)}: {error}")
-            waits = unknown(self._age(now))
-            found = [
-                Pending(topic, p, key, scope, awaited or waits, bounds=bounds)
-                for (topic, p, key, bounds), scope, awaited in kept
-            ]
+                waits = unknown(self._age(now))
+                for topic, partition, scope, key, bounds, awaited in pending_files.load_keys(self._file):
+                    one = Pending(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
+                    found.append(one)
+            except Damaged as error:
+                damage.append(f"{self._file}.keys: {error}")
             self._apply([], found, now, {})
             self._saved = dict(self._ended)
             if damage:
@@ -358,19 +348,28 @@ class PendingKeys:
                 self._save_ended()  # this first: when the other one is whole again, nothing else tells
                 self._save_keys(now)
 
+    def shrink(self, topic: str, partitions: Collection[int]) -> int:
+        """A topic has these partitions alone: forget keys of others, and say how many events waited with them."""
+        with self._lock:
+            gone = [place for place in self._keys if place[0] == topic and place[1] not in partitions]
+            copies = sum(p.copies for place in gone for p in self._keys[place].values())
+            for place in gone:
+                del self._keys[place]
+            self._is_old |= bool(gone)
+            return copies
+
     def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Pending]]:
         """When these topics were last read, and their keys: for another query, which goes on with them."""
         with self._lock:
             ended = {topic: found for topic in topics if (found := self._ended.get(topic, self._ended.get("")))}
-            return ended, [p for (topic, _), keys in self._keys.items() if topic in topics for p in keys.values()]
+            return ended, [p for p in self._all() if p.topic in topics]
 
     def take(self, ended: Mapping[str, Ended], keys: Iterable[Pending], now: float) -> None:
         """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
         disk when this returns. Raises HelenusError(STATE).
         """
-        waits = unknown(self._age(now))
         with self._lock:
-            self._apply([], [replace(p, awaited=waits, image=None, attempts=0) for p in keys], now, {})
+            self._apply([], [replace(p, image=None, attempts=0, unread=AWAY) for p in keys], now, {})
             self._save_keys(now)
             self._ended.update(ended)
             self._save_ended()
@@ -386,19 +385,6 @@ class PendingKeys:
             self._save_ended()
 
 
-def begins(file: Path, topic: str, replay_s: float, now: float) -> float:
-    """From when on a topic is to be read again when a run begins with it, s since the epoch: `replay_s` before the last
-    one ended, or more if that one went by more. Raises HelenusError(STATE).
-    """
-    try:
-        found = _ended(file)
-        _names(_keys_file(file))
-    except durable.Damaged:  # the driver has said so
-        return 0.0
-    ended = found.get(topic, found.get("", Ended(now, replay_s)))
-    return max(0.0, ended.at - max(ended.replay_s, replay_s))
-
-
 def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
     """The Changes that a key waits for; of more than it may have, that there are some. Two stand for them: one grows
     old while the other stands for what still comes, so that a key which is written all the time is proven too.
@@ -408,43 +394,3 @@ def _few(awaited: Mapping[bytes, Awaited], now: float) -> bytes:
     some = {change: one for change, one in awaited.items() if change in _SOME}
     young = _SOME[1] if _SOME[0] in some else _SOME[0]
     return packed({**some, young: Awaited(None, now)})
-
-
-def _keys_file(file: Path) -> Path:
-    return file.with_suffix(".keys")
-
-
-def _ended(file: Path) -> dict[str, Ended]:
-    """When topics were read, by what a run kept: under "" those that it does not name. Raises Damaged."""
-    try:
-        return {topic: Ended(*ended) for topic, ended in durable.load(file, _VERSION).items()}
-    except FileNotFoundError:
-        return {}
-
-
-def _names(file: Path) -> list[tuple[Name, int, bytes]]:
-    """The keys in a file, with their scopes, and what they wait for. Raises Damaged."""
-    try:
-        kept = durable.load(file, _VERSION)
-    except FileNotFoundError:
-        return []
-    return [
-        ((topic, p, *_told_by(name)), scope, unstamped(bytes.fromhex(awaited)))
-        for topic, p, scope, names in kept
-        for name, awaited in names
-    ]
-
-
-def _told_as(pending: Pending) -> Any:
-    """A key, and the bounds of a range, as JSON has them."""
-    if pending.bounds is None:
-        return pending.key.hex()
-    ends = [end and [end.inclusive, [value.hex() for value in end.values]] for end in pending.bounds]
-    return [pending.key.hex(), *ends]
-
-
-def _told_by(name: Any) -> tuple[bytes, Bounds | None]:
-    if isinstance(name, str):
-        return bytes.fromhex(name), None
-    start, end = (end and Bound(end[0], tuple(map(bytes.fromhex, end[1]))) for end in name[1:])
-    return bytes.fromhex(name[0]), (start, end)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.transcode import long_bytes, read_long
 
 
@@ -163,7 +164,7 @@ def encode(change: Change) -> bytes:
 
 
 def decode(data: bytes) -> Change:
-    """Read a Change: ours, or DataStax's three fields in either order. Raises ValueError if it is none."""
+    """Read a Change: ours, or DataStax's three fields in either order. Raises Malformed if it is none."""
     digest: str | None
     node: str | None
     try:
@@ -189,7 +190,7 @@ def decode(data: bytes) -> Change:
         start, at = _read_bound(data, at)
         end, at = _read_bound(data, at)
         if parts < 1:
-            raise ValueError(f"not an event's value: a part of {parts}")
+            raise Malformed(f"not an event's value: a part of {parts}")
         effect, all_expired_at = 0, None
         if at < len(data):  # agents before these fields end here
             effect, at = read_long(data, at)
@@ -209,8 +210,10 @@ def decode(data: bytes) -> Change:
             effect=effect,
             all_expired_at=all_expired_at,
         )
-    except (IndexError, UnicodeDecodeError) as error:
-        raise ValueError(f"not an event's value: {error}") from None
+    except Malformed:
+        raise
+    except (IndexError, ValueError) as error:
+        raise Malformed(f"not an event's value: {error}") from None
 
 
 _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
@@ -233,7 +236,7 @@ def matched(value: bytes) -> re.Match[bytes] | None:
 
 
 def gist(match: re.Match[bytes]) -> Change:
-    """What a match tells of a Change: all but its place in the mutation and in the log. Raises ValueError."""
+    """What a match tells of a Change: all but its place in the mutation and in the log. Raises Malformed."""
     digest, node, scope, _, written, expires, effect, expired = match.groups()
     return Change(
         digest.decode(),
@@ -300,14 +303,14 @@ def _bound(bound: Bound | None) -> bytes:
 def _branch(data: bytes, at: int) -> tuple[bool, int]:
     branch = data[at]
     if branch not in (0, 2):
-        raise ValueError(f"not an event's value: union branch {branch}")
+        raise Malformed(f"not an event's value: union branch {branch}")
     return branch == 2, at + 1
 
 
 def _take(data: bytes, at: int) -> tuple[bytes, int]:
     size, at = read_long(data, at)
     if not 0 <= size <= len(data) - at:
-        raise ValueError(f"not an event's value: a length of {size}")
+        raise Malformed(f"not an event's value: a length of {size}")
     return data[at : at + size], at + size
 
 
@@ -333,7 +336,7 @@ def _read_bound(data: bytes, at: int) -> tuple[Bound | None, int]:
     count, at = read_long(data, at + 1)
     while count:
         if not 0 < count <= len(data) - at:
-            raise ValueError(f"not an event's value: a block of {count}")
+            raise Malformed(f"not an event's value: a block of {count}")
         for _ in range(count):
             value, at = _take(data, at)
             values.append(value)
@@ -348,7 +351,7 @@ def _skip_columns(data: bytes, at: int) -> int:
     count, at = read_long(data, at)
     while count:
         if not 0 < count <= len(data) - at:
-            raise ValueError(f"not an event's value: a block of {count}")
+            raise Malformed(f"not an event's value: a block of {count}")
         for _ in range(count):
             _, at = _take(data, at)
         count, at = read_long(data, at)

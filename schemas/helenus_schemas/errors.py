@@ -26,6 +26,7 @@ class Kind(enum.Enum):
     CASSANDRA_UNREACHABLE = "cassandra-unreachable"
     CASSANDRA_AUTH = "cassandra-auth"
     CASSANDRA_READ = "cassandra-read"
+    ROW_UNREADABLE = "row-unreadable"
     CDC_DISABLED = "cdc-disabled"
     CDC_ENCRYPTED = "cdc-encrypted"
     CDC_DIRECTORY = "cdc-directory"
@@ -64,6 +65,12 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.CASSANDRA_AUTH: Policy(Action.STOP, "check cassandra.username, cassandra.password and cassandra.ssl.*"),
     Kind.CASSANDRA_READ: Policy(Action.RETRY, "check that enough replicas are up for query.consistency"),
+    Kind.ROW_UNREADABLE: Policy(
+        Action.DEAD_LETTER,
+        "SELECT this key in cqlsh and look into the nodes' logs: too many tombstones (tombstone_failure_threshold), or "
+        "a damaged SSTable (nodetool scrub); others go on, and it is read again until it can be; "
+        "errors.tolerance=all dead-letters its events after ten reads",
+    ),
     Kind.CDC_DISABLED: Policy(
         Action.STOP, "set cdc_enabled: true in cassandra.yaml and restart the node, or ALTER TABLE ... WITH cdc = true"
     ),
@@ -99,7 +106,8 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.PARTITIONS_CHANGED: Policy(
         Action.STOP,
-        "stop writers, drain the topic, then start with a new checkpoint.dir; order per key spans one partition count",
+        "stop writers, drain the topic, give the data topic as many partitions; then stop the connector, reset its "
+        "offsets, resume and restart it over REST; order per key spans one partition count",
     ),
     Kind.OFFSETS_LOST: Policy(
         Action.STOP,

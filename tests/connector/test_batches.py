@@ -13,15 +13,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from helenus_connector import batches, metrics
 from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.gate import Gap
+from helenus_connector.pending_files import begins
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
-from helenus_connector.settle import Pending, PendingKeys, begins
+from helenus_connector.settle import AWAY, Pending, PendingKeys
 from helenus_connector.stage import Outcome
-from helenus_connector.states import Task
+from helenus_connector.states import Connector, Task
 from helenus_connector.tasks import Done
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -88,7 +92,7 @@ def query(tmp_path: Path) -> Iterator[Query]:
 
 
 def fine(topic: str, start: int, epoch: int = 0) -> Done:
-    return Done(topic, epoch, {"0": start}, Outcome(topic[-1]))
+    return Done(topic, epoch, {"0": start}, outcome=Outcome(topic[-1]))
 
 
 def failed(topic: str, start: int, epoch: int = 0, error: HelenusError = POISON) -> Done:
@@ -126,6 +130,43 @@ def test_an_operators_move_beats_the_batch_that_is_under_way(query: Query, done:
     query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
     assert query.held.offsets() == {B: {"0": 1}}
     assert query.tasks[B].error is None, "a batch of before says nothing of it"
+
+
+def test_what_was_too_many_bytes_for_a_task_is_held(query: Query) -> None:
+    query.plan(0, a=10, b=10)
+    part = Done(A, 0, {"0": 2, "1": 4}, {"1": 7}, Outcome("a"))
+    query.batches.process(Frame(part, fine(B, 0)), 0)
+    assert query.held.offsets() == {A: {"1": 7}}
+    assert query.tasks[A].error is query.tasks[A].trouble is None
+    query.batches.process(Frame(Done(A, 0, {"1": 7}, {}, Outcome("a"))), 1)
+    assert query.held.offsets() == {}
+    query.held.move(A, {"0": 1})
+    query.batches.process(Frame(part), 2)
+    assert query.held.offsets()[A]["0"] == 1, "an operator moved it meanwhile"
+
+
+def test_a_gap_is_counted_once(query: Query) -> None:
+    """It is in every partition. What a new run steps back to was counted before; in a recreated topic nothing was."""
+
+    def batch(start: int, *gaps: Gap, lost: int = 0) -> tuple[float, int]:
+        outcome = Outcome("a", gaps=list(gaps), lost=lost)
+        with capture_logs() as logs:
+            query.batches.process(Frame(Done(A, 0, {"0": start, "1": 0}, outcome=outcome)), 0)
+        counted = REGISTRY.get_sample_value(
+            "helenus_connector_gaps_total", dict(zip(("connector", "keyspace", "table"), ("a", "ks", "a"), strict=True))
+        )
+        return counted or 0.0, sum(entry["event"] == "events.gap" for entry in logs)
+
+    first, second = Gap(0, 4, "n", 100), Gap(0, 7, "n", 200)
+    query.plan(0, a=6)
+    assert batch(0, Gap(1, 3, "n", 100), first, first._replace(offset=5)) == (1, 1)
+    query.commit(0)
+    query.start()
+    assert batch(2, first) == (1, 0)
+    assert batch(2, first, second) == (2, 1)
+    assert batch(8, second._replace(offset=9), Gap(0, 10, "m", 200)) == (3, 1)
+    query.start()
+    assert batch(0, Gap(0, 1, "n", 300), lost=1) == (4, 1)
 
 
 def test_a_batch_that_is_done_again_without_a_topic_keeps_its_range(query: Query) -> None:
@@ -188,7 +229,7 @@ def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.Monk
     """No more than a batch may have events; and what a batch published is no longer what a pending key's image is."""
     handed_out: list[list[Pending]] = []
 
-    def task(plan: Plan, due: dict[str, list[Pending]]) -> None:
+    def task(plan: Plan, due: dict[str, list[Pending]], may_wait: int) -> None:
         handed_out.append(due.get(A, []))
 
     monkeypatch.setattr(batches, "task", task)
@@ -228,7 +269,7 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     query.start()
     query.plan(2, a=30, b=30)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
-    begin = [begins(query._planned()[0].pending_file, topic, 0.0, math.inf) for topic in (A, B)]
+    begin = [begins(query._planned()[0].pending_file)(topic, 0.0, math.inf) for topic in (A, B)]
     assert [at == math.inf for at in begin] == [batch == 1] * 2
 
 
@@ -290,3 +331,28 @@ def test_what_is_held_is_on_the_disk_before_the_batch_ends(query: Query, monkeyp
     query.plan(3, a=20, b=30)
     query.batches.process(Frame(fine(B, 10)), 3)
     assert steps == ["offsets/3", "default/offsets", "default/held.new", directory]
+
+
+def shown(task: Task) -> tuple[str, str | None]:
+    """A task as its connector's status has it."""
+    (status,) = Connector({}, task.settings, tasks={"t": task}).status().tasks
+    return status.state, status.trace
+
+
+def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, as other keys do; and no more of them wait than the driver holds."""
+    room: list[int] = []
+    monkeypatch.setattr(batches, "task", lambda plan, due, may_wait: room.append(may_wait))
+    monkeypatch.setattr(batches, "MOST_WAITING", 5)
+    task = query.tasks[A]
+    task.ready = True
+    cause = HelenusError(Kind.CASSANDRA_READ, "not enough replicas", "ks.a, k = 5")
+    waits = [Pending(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
+    query.plan(0, a=10)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome("a", error=cause, unread=3, found=waits))), 0)
+    assert shown(task) == ("RUNNING", str(cause))
+    assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 3
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome("a", resolved=waits))), 1)
+    assert shown(task) == ("RUNNING", None)
+    assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
+    assert room == [5, 2]

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector import cache as cache_module
 from helenus_connector import directory
-from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id
+from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id, prune
 from helenus_connector.proof import Deletion
 from helenus_schemas.change import Change, encode, matched
 
@@ -219,3 +219,21 @@ def test_where_room_cannot_be_asked_for_it_is_taken_as_it_comes(
         monkeypatch.setattr(os, "posix_fallocate", fallocate)
     cache = ChangeCache(tmp_path / "c", 1024, 60)
     assert cache.bit(NODES[0]) == 1
+
+
+def test_caches_of_tables_that_are_gone_are_removed(tmp_path: Path) -> None:
+    """And those of before an operator moved a table; also where they lie on disk."""
+    on_disk = tmp_path / "disk"
+    on_disk.write_bytes(b"")
+    for epoch, name in ((0, "events-ks.t-0"), (0, "events-ks.t-11"), (1, "events-ks.u-0"), (2, "events-ks.u-0")):
+        (tmp_path / "default" / str(epoch)).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "default" / str(epoch) / f"{name}.cache").write_bytes(b"")
+    (tmp_path / "default" / "0" / "events-ks.gone-0.cache").symlink_to(on_disk)
+    (tmp_path / "default" / "0" / "schemas.json").write_text("{}")
+    prune(tmp_path / "default", {"events-ks.t": 0, "events-ks.u": 2})
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
+    assert left == [
+        *("default/0/events-ks.t-0.cache", "default/0/events-ks.t-11.cache"),
+        *("default/0/schemas.json", "default/2/events-ks.u-0.cache"),
+    ]
+    assert not on_disk.exists()

@@ -13,12 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors, NotStopped, Unknown
+from helenus_connector.pending_files import begins
 from helenus_connector.positions import Held, committed
-from helenus_connector.settle import Pending, begins
+from helenus_connector.settle import Pending
 from helenus_connector.states import Task
 from helenus_schemas.config import ConfigError
 from helenus_schemas.errors import HelenusError, Kind
@@ -165,7 +167,7 @@ def test_tables_that_match_join_and_one_failing_leaves_the_others(tmp_path: Path
     settings = all_of.all()["a"].settings
     missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
     all_of.looked("a", settings, {"t": missing, "u1": None})
-    all_of.looked("a", settings, {"t": None, "u1": None, "u2": None})
+    all_of.looked("a", settings, {"t": missing, "u1": None, "u2": None})
     states = all_of.status("a")
     assert [(t.id, t.state) for t in states.tasks] == [(0, "FAILED"), (1, "UNASSIGNED"), (2, "UNASSIGNED")]
     assert "there is no such table" in (states.tasks[0].trace or "")
@@ -359,10 +361,24 @@ def test_another_group_takes_along_what_waits(tmp_path: Path, by: str) -> None:
         all_of = connectors(tmp_path)
         all_of.load({"a": {**config, "query.group": "slow"}})
     assert all_of.held("slow").where() == {TOPIC: {"0": 7, "1": 8}}
-    assert begins(tmp_path / "slow" / "pending", TOPIC, 30.0, 5000.0) == 970.0
-    assert all_of.pending("default").counts(TOPIC) == (0, 0)
+    assert begins(tmp_path / "slow" / "pending")(TOPIC, 30.0, 5000.0) == 970.0
+    stays = by == "a file of patterns"  # it may be another connector's
+    assert all_of.pending("default").counts(TOPIC) == (int(stays), 0)
     after = connectors(tmp_path)
-    assert [after.pending(group).counts(TOPIC)[0] for group in ("default", "slow")] == [0, 1]
+    assert [after.pending(group).counts(TOPIC)[0] for group in ("default", "slow")] == [int(stays), 1]
+
+
+def test_another_group_takes_along_nothing_of_others(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("b", CONFIG)
+    all_of.put("a", {**CONFIG, "table": "t|u"})
+    all_of.looked("a", all_of.all()["a"].settings, {"t": None, "u": None})
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}, "events-ks.u": {"0": 1}})
+    waits(all_of, "default")
+    all_of.want("a", "STOPPED")
+    all_of.put("a", {**CONFIG, "table": "t|u", "query.group": "slow"})
+    assert all_of.held("slow").where() == {"events-ks.u": {"0": 1}}
+    assert [all_of.pending(group).counts(TOPIC)[0] for group in ("default", "slow")] == [1, 0]
 
 
 MOVE = """
@@ -393,7 +409,7 @@ def test_killed_while_it_changes_its_group_it_has_all_that_waits(tmp_path: Path,
     group = after.all()["a"].settings.query_group
     assert after.offsets("a") == {TOPIC: {0: 7, 1: 8}}
     assert after.pending(group).counts(TOPIC)[0] == 1
-    assert begins(tmp_path / group / "pending", TOPIC, 30.0, 5000.0) == 970.0
+    assert begins(tmp_path / group / "pending")(TOPIC, 30.0, 5000.0) == 970.0
 
 
 def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,6 +422,10 @@ def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkey
     with pytest.raises(ConfigError, match="its last batch has not ended"):
         all_of.put("a", {**CONFIG, "query.group": "slow"})
     monkeypatch.setattr("helenus_connector.connectors._LAST_BATCH_S", 60.0)
+    all_of.ending = True
+    with pytest.raises(ConfigError, match="its last batch has not ended"):
+        all_of.put("a", {**CONFIG, "query.group": "slow"})
+    all_of.ending = False
     steps: list[str] = []
 
     def ends() -> None:
@@ -485,3 +505,52 @@ def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "connectors.json").write_text("{")
     with pytest.raises(HelenusError, match="cannot read the connectors"):
         connectors(tmp_path).load({})
+
+
+@pytest.mark.parametrize("kind", [Kind.TABLE_MISSING, Kind.CDC_DISABLED])
+def test_a_task_that_failed_for_its_table_goes_on_when_that_is_there_again(tmp_path: Path, kind: Kind) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    settings = all_of.all()["a"].settings
+    all_of.looked("a", settings, {"t": HelenusError(kind, "it is being recreated", "ks.t")})
+    assert all_of.status("a").tasks[0].state == "FAILED"
+    all_of.looked("a", settings, {"t": None})
+    assert all_of.status("a").tasks[0].trace is None
+    assert TOPIC in running(all_of)
+    all_of.all()["a"].tasks["t"].failed(HelenusError(Kind.POISON_EVENT, "not an event"), 0.0)
+    all_of.looked("a", settings, {"t": None})
+    assert all_of.status("a").tasks[0].state == "FAILED", "for another reason"
+
+
+def test_a_table_has_time_to_be_recreated_from_when_it_was_missed_first(tmp_path: Path) -> None:
+    """Not from when a read timed out before, in the same row of failures."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    task = running(all_of)[TOPIC]
+    missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
+    away = HelenusError(Kind.CASSANDRA_READ, "timed out")
+    for error, at in ((away, 0), (away, 100), (missing, 101), (missing, 125), (away, 126), (missing, 140)):
+        task.failed(error, at)
+        assert task.error is None, at
+        assert task.trouble is error
+    task.failed(missing, 169)
+    assert task.error is None
+    task.failed(missing, 171)
+    assert task.error is missing
+
+
+def test_keys_of_partitions_that_are_gone_wait_no_longer(tmp_path: Path) -> None:
+    """Nothing would read them again, and they would take other keys' turns for ever."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG, "STOPPED")
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8, "2": 9}})
+    keys = all_of.pending("default")
+    keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
+    keys.apply([], [Pending(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
+    labels = {"connector": "a", "keyspace": "ks", "table": "t", "outcome": "outdated"}
+    before = REGISTRY.get_sample_value("helenus_connector_events_total", labels) or 0.0
+    all_of.reset("a")
+    assert all_of.offsets("a") == {TOPIC: {0: 5, 1: 0}}
+    assert keys.counts(TOPIC) == (2, 6)
+    assert [p.partition for p in keys.due(2000.0, 9)] in ([0, 1], [1, 0])
+    assert REGISTRY.get_sample_value("helenus_connector_events_total", labels) == before + 3

@@ -25,9 +25,10 @@ from cassandra.metadata import SimpleStrategy
 from helenus_connector import gate, stage, version
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
+from helenus_connector.pending_files import begins
 from helenus_connector.proof import Timed, block_for, unpacked
 from helenus_connector.reread import Image, SchemaChanged
-from helenus_connector.settle import PendingKeys, begins
+from helenus_connector.settle import PendingKeys
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.change import Change, Effect, column_bit, encode
 from helenus_schemas.cql import parse
@@ -230,7 +231,7 @@ class Connector:
         """A new driver, some time later: it has the checkpoint's offset and file, and steps back."""
         self.restarts += 1
         self.pending = PendingKeys({TOPIC: 2.0}, {TOPIC: 30.0}, self.directory / "pending", self.cluster.monotonic)
-        since = begins(self.directory / "pending", TOPIC, self.settings.settle_replay_ms / 1000, 0.0)
+        since = begins(self.directory / "pending")(TOPIC, self.settings.settle_replay_ms / 1000, 0.0)
         if self.restarts:
             self.cluster.pass_by(self.cluster.random.choice((5, 200)))
         self.pending.load(self.cluster.now)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from helenus_connector.pending_files import begins
 from helenus_connector.positions import Held
 from helenus_connector.proof import Awaited, packed, unpacked
-from helenus_connector.settle import Pending, PendingKeys, Told, begins
+from helenus_connector.settle import Pending, PendingKeys, Told
 from helenus_schemas import durable
 from helenus_schemas.change import Bound, Scope
 from helenus_schemas.errors import HelenusError
@@ -189,9 +190,9 @@ def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
     keys = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
     keys.apply([], [Pending("t", 1, b"old", 0, since=100.0)], now=1000.0)
     keys.save(1000.0, ["t", "paused"])
-    assert begins(file, "t", 30.0, 2000.0) == 970.0
+    assert begins(file)("t", 30.0, 2000.0) == 970.0
     (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:-9] if how is None else how)
-    assert [begins(file, topic, 30.0, 2000.0) for topic in ("t", "paused")] == [0.0, 0.0]
+    assert [begins(file)(topic, 30.0, 2000.0) for topic in ("t", "paused")] == [0.0, 0.0]
     told: list[str] = []
     for _ in range(2):
         later = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
@@ -200,7 +201,7 @@ def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
         told += [entry["event"] for entry in logs]
     assert (told, len(later)) == (["pending.damaged"], int(damaged == "pending"))
     later.save(2000.0, ["t"])
-    assert [begins(file, topic, 30.0, 3000.0) for topic in ("t", "paused")] == [1970.0, 0.0]
+    assert [begins(file)(topic, 30.0, 3000.0) for topic in ("t", "paused")] == [1970.0, 0.0]
 
 
 def test_nothing_that_lies_there_is_run(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_a_shorter_step_back_forgets_no_key(tmp_path: Path, restarts: bool) -> N
     keys.apply([], [Pending("t", 1, b"k", 0, since=960.0)], now=960.0)
     keys.save(1000.0, ["t"])
     if restarts:
-        assert begins(file, "t", 10.0, 1001.0) <= 960.0
+        assert begins(file)("t", 10.0, 1001.0) <= 960.0
         keys = PendingKeys({"t": 2.0}, {"t": 10.0}, file)
         keys.load(1001.0)
         keys.apply([], [Pending("t", 1, b"k", 0, since=960.0)], now=1001.0)  # as it is read again
@@ -234,7 +235,7 @@ def test_a_shorter_step_back_forgets_no_key(tmp_path: Path, restarts: bool) -> N
     keys.save(1001.0, ["t"])
     later = PendingKeys({"t": 2.0}, {"t": 10.0}, file)
     later.load(1002.0)
-    assert begins(file, "t", 10.0, 1002.0) <= 960.0 or len(later) == 1
+    assert begins(file)("t", 10.0, 1002.0) <= 960.0 or len(later) == 1
 
 
 def test_ranges_and_keys_are_kept_as_they_are(tmp_path: Path) -> None:
