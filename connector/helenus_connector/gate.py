@@ -468,7 +468,8 @@ def _of_scope(work: Work, awaited: Awaited, row: Row) -> Witness:
     written, effect = awaited.write_time, awaited.effect
     if written is None or not effect:
         return Witness.SILENT
-    oldest = min((time for time in (work.oldest, *row.times) if time is not None), default=None)
+    statics = row.times if work.scope is Scope.PARTITION else ()  # a range has none
+    oldest = min((time for time in (work.oldest, *statics) if time is not None), default=None)
     if oldest is not None and oldest <= written:
         return Witness.AGAINST
     # Of a range no bounds are remembered: rows of before it that come late are found by a second look.

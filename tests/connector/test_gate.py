@@ -238,6 +238,43 @@ def test_what_was_taken_away_since_is_not_waited_for_ten_times_longer(tmp_path: 
     assert rest == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
 
 
+@pytest.mark.parametrize(
+    ("scope", "effect", "oldest", "proven"),
+    [
+        (Scope.RANGE, Effect.DELETES, None, False),  # it waits for a second look, and no longer
+        (Scope.RANGE, Effect.DELETES, 4, False),
+        (Scope.PARTITION, Effect.GONE, 6, True),
+        (Scope.PARTITION, Effect.GONE, 4, False),
+    ],
+)
+@pytest.mark.parametrize("static", [None, 3, 9])
+def test_a_range_has_no_static_columns(
+    tmp_path: Path, scope: Scope, effect: int, oldest: int | None, proven: bool, static: int | None
+) -> None:
+    """Those of its partition are older, and stay; those of a partition that was deleted are newer, or will go."""
+    of_rows = Table(
+        "ks",
+        "t",
+        uuid.UUID(int=1),
+        (Column("k", parse("int"), "partition_key", 0), Column("c", parse("int"), "clustering", 0)),
+        cdc=True,
+    )
+    running = Running(tmp_path)
+    running.codec = KeyCodec(of_rows)
+    key = running.codec.encode((bytes(4), None))
+    times = [] if static is None else [static.to_bytes(8, "big")]
+    timed = Timed.of([Column("s", parse("int"), "static")][: len(times)], [])
+    running.image = Image((b"",), static, times, timed) if times else None
+    change = Change(DIGEST, running.nodes[0], scope, segment=7, position=1, write_time=5, effect=int(effect))
+    (work,) = running.gate.admit([Event("t", 1, 1, 3, key, encode(change))], [], running.codec).works.values()
+    work.read_at, work.image, work.oldest = time.time(), running.image, oldest
+    work.pending = Pending("t", 1, key, scope, handed=0.0)
+    is_stale = scope is Scope.PARTITION and static == 3
+    assert bool(running.gate.unproven(work)) == (not proven or is_stale)
+    if scope is Scope.RANGE:
+        assert (work.rest > 0) == (oldest is None), "rows that it deletes speak against it, static columns do not"
+
+
 DIGEST, NODE = "0123456789abcdef0123456789abcdef", "11111111-2222-3333-4444-555555555555"
 KAFKA = b"\2@" + DIGEST.encode() + b"\2H" + NODE.encode() + b"\0"
 PULSAR = b"\0" + KAFKA[:-1]
