@@ -45,9 +45,12 @@ BY_AGE = 4
 _NODES = 1024
 _BITS = 64
 _NODE = struct.Struct(">16sqq")
+MAY = 8
+"""Added to a kind of deletion: a Change that deletes nothing for sure, but may."""
+
 _KINDS = 16
 _EXPIRING = _KINDS - 1
-_NO_KINDS = bytes(_EXPIRING)
+_NO_KINDS = bytes(MAY)
 _SET = 8
 _SLOT = struct.Struct(">16sQII")
 _DELETION = struct.Struct(">16sqII")
@@ -118,7 +121,7 @@ class ChangeCache:
         """Forget all Changes, and what was deleted."""
         self._held.clear()
         self._deletions.clear()
-        self._map[:_EXPIRING] = _NO_KINDS
+        self._map[:_EXPIRING] = bytes(_EXPIRING)
         self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
 
     def is_new(self, node: bytes, reported: tuple[int, int]) -> bool:
@@ -137,8 +140,8 @@ class ChangeCache:
 
     @property
     def has_deletions(self) -> bool:
-        """Whether any deletion was noted."""
-        return self._map[:_EXPIRING] != _NO_KINDS
+        """Whether any was noted, other than those that may be."""
+        return self._map[:MAY] != _NO_KINDS
 
     def deletes(self, kind: int) -> bool:
         """Whether any of this kind was noted."""

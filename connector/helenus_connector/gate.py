@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from cassandra import ConsistencyLevel
 
-from helenus_connector.cache import BY_AGE, PUBLISHED, SETTLED, ChangeCache, Entry, change_id
+from helenus_connector.cache import BY_AGE, MAY, PUBLISHED, SETTLED, ChangeCache, Entry, change_id
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.proof import (
     ALL_COLUMNS,
@@ -240,11 +240,18 @@ class Gate:
 
     @staticmethod
     def _note_deletion(cache: ChangeCache, change: Change, key: bytes) -> None:
-        """Remember what deletes and writes nothing: a row that shows older cells later on is not what it will be."""
-        deletes = change.effect & (Effect.GONE | Effect.DELETES)
-        if deletes and not change.effect & Effect.LIVE and change.write_time is not None:
-            columns = 0 if change.effect & Effect.GONE else change.effect & ALL_COLUMNS
-            cache.delete(change.scope, key, Deletion(change.write_time, columns or ALL_COLUMNS))
+        """Remember what deletes: a row that shows older cells later on is not what it will be. Of what writes too it is
+        not known which columns it deletes, and a truncation takes rows whatever their times: these may explain.
+        """
+        effect, time = change.effect, change.write_time
+        if time is None:
+            return
+        if change.scope is Scope.TABLE:
+            cache.delete(MAY + change.scope, key, Deletion(time, ALL_COLUMNS))
+        elif effect & (Effect.GONE | Effect.DELETES):
+            columns = 0 if effect & Effect.GONE else effect & ALL_COLUMNS
+            kind = change.scope + (MAY if effect & Effect.LIVE else 0)
+            cache.delete(kind, key, Deletion(time, columns or ALL_COLUMNS))
 
     def _go_on(
         self,
@@ -327,7 +334,7 @@ class Gate:
             met = meets(work.consistency, self._nodes(work, work.values, change), factor)
             is_shown = row is None and not (deleted or work.is_marked or image is None)
             is_shown = is_shown and (not awaited.effect or bool(awaited.effect & Effect.LIVE))
-            if image is not None and is_shown and image.shows(awaited.write_time):
+            if image is not None and is_shown and image.shows(awaited.write_time, awaited.effect):
                 said = Witness.SHOWN  # the ordinary case, by its bytes
             else:
                 if row is None:
@@ -349,16 +356,30 @@ class Gate:
         self, work: Work, awaited: Awaited, row: Row, deletion: Deletion | None, cache: ChangeCache
     ) -> Witness:
         now = time.time()
-        if work.is_marked and self._has_rows:
-            return _of_scope(work, awaited, row, now)
+        # What is not of the whole scope is of a partition's static columns.
+        of_statics = work.scope is Scope.PARTITION and awaited.effect and not awaited.effect & Effect.GONE
+        if work.is_marked and self._has_rows and not of_statics:
+            return _of_scope(work, awaited, row)
         if deletion is not None and row.exists and deletion.undone_by(row):
             return Witness.AGAINST  # cells that are there will go
         said = witness(awaited, row, deletion, now)
-        if said is Witness.AGAINST and awaited.write_time is not None and not row.exists:
-            gone = self._of_partition(cache, Scope.RANGE, work)
-            if gone is not None and gone.time >= awaited.write_time:
-                return Witness.SILENT  # a range that was deleted since may hold it
+        if said is Witness.AGAINST and self._is_unsure(work, awaited, deletion, cache, now):
+            return witness(awaited, row, deletion, now, unsure=True)
         return said
+
+    def _is_unsure(
+        self, work: Work, awaited: Awaited, deletion: Deletion | None, cache: ChangeCache, now: float
+    ) -> bool:
+        """Whether something that was written since may have taken away what a Change wrote: a range that held it,
+        nulls among other values, deletions of its columns one by one, a truncation, a cell that has expired.
+        """
+        if awaited.write_time is None:
+            return False
+        found = [deletion, self._of_partition(cache, Scope.RANGE, work), cache.deletion(MAY + Scope.TABLE, b"")]
+        found += [cache.deletion(MAY + scope, work.key) for scope in (Scope.ROW, Scope.STATIC, Scope.PARTITION)]
+        if any(one is not None and one.time >= awaited.write_time for one in found):
+            return True
+        return any(other.may_hide(awaited, now) for other in work.awaited.values() if other is not awaited)
 
     def _deletion(self, cache: ChangeCache, work: Work) -> Deletion | None:
         """The newest deletion that was reported of a row's key, or of its whole partition."""
@@ -449,14 +470,13 @@ def _row(image: Image | None) -> Row:
     return Row(True, times, image.timed) if len(times) == len(image.timed.bits) else Row(True)
 
 
-def _of_scope(work: Work, awaited: Awaited, row: Row, now: float) -> Witness:
+def _of_scope(work: Work, awaited: Awaited, row: Row) -> Witness:
     """What the rows that live in a marker's scope, and a partition's static `row`, say of a Change."""
     written, effect = awaited.write_time, awaited.effect
     if written is None or not effect:
         return Witness.SILENT
-    if work.scope is Scope.PARTITION and not effect & Effect.GONE:
-        return witness(awaited, row, None, now)  # of the statics, beside a deletion
-    oldest = min((time for time in (work.oldest, *row.times) if time is not None), default=None)
+    statics = row.times if work.scope is Scope.PARTITION else ()  # a range has none
+    oldest = min((time for time in (work.oldest, *statics) if time is not None), default=None)
     if oldest is not None and oldest <= written:
         return Witness.AGAINST
     # Of a range no bounds are remembered: rows of before it that come late are found by a second look.

@@ -61,13 +61,15 @@ class Witness(enum.Enum):
 
 class Timed(NamedTuple):
     """The columns of a row, as a read tells their write times: of each the `bits` in an effect, and whether it is
-    `single`, of one cell. `untold` are the bits of those whose times CQL does not tell, `shared` those of several.
+    `single`, of one cell. `untold` are the bits of those whose times CQL does not tell, `shared` those of several, and
+    `many` those of columns of many cells.
     """
 
     bits: tuple[int, ...] = ()
     single: tuple[bool, ...] = ()
     untold: int = 0
     shared: int = 0
+    many: int = 0
 
     @classmethod
     def of(cls, timed: Sequence[Column], others: Sequence[Column]) -> Timed:
@@ -75,7 +77,8 @@ class Timed(NamedTuple):
         bits = [column_bit(column.name) for column in (*timed, *others)]
         shared = sum({bit for bit in bits if bits.count(bit) > 1})
         untold = sum(set(bits[len(timed) :]))
-        return cls(tuple(bits[: len(timed)]), tuple(not c.type.multicell for c in timed), untold, shared)
+        many = sum({column_bit(column.name) for column in (*timed, *others) if column.type.multicell})
+        return cls(tuple(bits[: len(timed)]), tuple(not c.type.multicell for c in timed), untold, shared, many)
 
 
 class Row(NamedTuple):
@@ -88,6 +91,13 @@ class Row(NamedTuple):
     times: Sequence[int | None] = ()
     timed: Timed = Timed()
 
+    def shows(self, write_time: int, effect: int) -> bool:
+        """Whether a cell was written at that very time, by a Change of this effect."""
+        if not effect:
+            return write_time in self.times
+        told = zip(self.times, self.timed.bits, strict=True)
+        return bool(effect & Effect.LIVE) and any(time == write_time and bit & effect for time, bit in told)
+
 
 class Deletion(NamedTuple):
     """The newest deletion that was reported of a row, or its partition: its time in µs, and the bits of the columns it
@@ -99,11 +109,15 @@ class Deletion(NamedTuple):
 
     def undone_by(self, row: Row) -> bool:
         """Whether a row shows what it deletes."""
-        columns = self.columns if self.columns == ALL_COLUMNS else self.columns & ~row.timed.shared
+        columns = self.certain(row.timed)
         return any(
             time is not None and time <= self.time and bit & columns
             for time, bit in zip(row.times, row.timed.bits, strict=True)
         )
+
+    def certain(self, timed: Timed) -> int:
+        """The columns that it deletes for sure: of one with many cells, it may be of one cell alone."""
+        return self.columns if self.columns == ALL_COLUMNS else self.columns & ~timed.shared & ~timed.many
 
 
 class Awaited(NamedTuple):
@@ -116,29 +130,40 @@ class Awaited(NamedTuple):
     effect: int = 0
     all_expired_at: int | None = None
 
+    def may_hide(self, change: Awaited, now: float) -> bool:
+        """Whether it may have taken away all that another Change wrote: a cell that expired hides older ones."""
+        if self.write_time is None or change.write_time is None or self.write_time < change.write_time:
+            return False
+        return _is_expired(self, now)
+
     def waited(self, now: float) -> float:
         """For how long the driver has waited since the last report, s."""
         return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
 
 
-def witness(change: Awaited, row: Row, deletion: Deletion | None, now: float) -> Witness:
+def witness(change: Awaited, row: Row, deletion: Deletion | None, now: float, unsure: bool = False) -> Witness:
     """What a row says of a Change, where a `deletion` is the newest that is known of it; `now` in s since the epoch.
+    `unsure` says that something written since may have taken away what is missing.
 
     A node shows all of a mutation's part in a row at once: who shows one cell of it shows it.
     """
     time, effect = change.write_time, change.effect
     if time is None:
         return Witness.SILENT
-    if time in row.times and (effect & Effect.LIVE or not effect):
+    if row.shows(time, effect):
         return Witness.SHOWN
     if not effect or effect & Effect.COUNTER:
         return Witness.SILENT
     if effect & Effect.LIVE:
-        return _of_write(time, change, row, deletion, now)
+        return _of_write(time, change, row, deletion, unsure or _is_expired(change, now))
     return _of_deletion(time, effect, row)
 
 
-def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, now: float) -> Witness:
+def _is_expired(change: Awaited, now: float) -> bool:
+    return change.all_expired_at is not None and change.all_expired_at < now
+
+
+def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, unsure: bool) -> Witness:
     effect, timed = change.effect, row.timed
     columns = effect & ALL_COLUMNS
     null = older = newer = 0
@@ -166,16 +191,16 @@ def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, n
         if not row.exists and deletion.columns == ALL_COLUMNS:
             return Witness.ABSENT
         is_row_there = row.exists or not effect & Effect.ROW
-        if columns and is_row_there and (newer | null & deletion.columns) == columns:
+        if columns and is_row_there and (newer | null & deletion.certain(timed)) == columns:
             return Witness.ABSENT
     if not columns and row.exists:
         # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.
         held = any(at is not None for at in row.times) or timed.untold
         return Witness.SILENT if held or (deletion is not None and deletion.time >= time) else Witness.SHOWN
-    if change.all_expired_at is not None and change.all_expired_at < now:
+    if unsure:
         return Witness.SILENT
-    if newer and effect & (Effect.DELETES | Effect.GONE):
-        return Witness.SILENT  # what is missing may be what it deleted
+    if effect & (Effect.DELETES | Effect.GONE) and (newer or (row.exists and effect & Effect.ROW)):
+        return Witness.SILENT  # what is missing may be what it deleted, all of it if it wrote the row itself
     return Witness.AGAINST if (newer | null) == columns else Witness.SILENT
 
 

@@ -53,11 +53,14 @@ class Image(NamedTuple):
         """The oldest of its cells' write times."""
         return min((int.from_bytes(time, "big", signed=True) for time in self.times if time), default=self.write_time)
 
-    def shows(self, write_time: int | None) -> bool:
-        """Whether one of its own cells was written at that very time."""
-        if write_time is None or write_time == self.write_time:
-            return write_time is not None
-        return write_time.to_bytes(8, "big", signed=True) in self.times
+    def shows(self, write_time: int | None, effect: int = 0) -> bool:
+        """Whether one of its own cells was written at that very time; with an `effect`, one in its columns."""
+        if write_time is None:
+            return False
+        told = write_time.to_bytes(8, "big", signed=True)
+        if effect and self.times:
+            return any(time == told and bit & effect for time, bit in zip(self.times, self.timed.bits, strict=True))
+        return write_time == self.write_time or told in self.times
 
 
 Rows = Iterator[tuple[Key, Image]]

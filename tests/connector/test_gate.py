@@ -17,7 +17,7 @@ from helenus_connector.gate import Event, Gap, Gate
 from helenus_connector.proof import Timed, packed
 from helenus_connector.reread import Image
 from helenus_connector.settle import Pending
-from helenus_schemas.change import Bound, Change, Effect, Scope, encode
+from helenus_schemas.change import Bound, Change, Effect, Scope, column_bit, encode
 from helenus_schemas.cql import CqlType, parse
 from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Column, Table
@@ -192,7 +192,7 @@ def test_a_row_that_a_known_deletion_takes_away_proves_nothing(tmp_path: Path) -
     running.image = None
     gone = running.event(100, write_time=9, effect=int(Effect.GONE))._replace(offset=1)
     assert running.batch(gone) == (1, 0)
-    write = Change("f" * 32, running.nodes[0], segment=7, position=200, write_time=5, effect=int(Effect.LIVE))
+    write = Change("f" * 32, running.nodes[0], segment=7, position=200, write_time=5, effect=LIVE | V)
     late = Event("t", 1, 200, 3, running.key, encode(write))
     assert running.batch(late) == (1, 0), "explained by the deletion"
     column = Timed.of([Column("v", parse("int"))], [])
@@ -201,6 +201,78 @@ def test_a_row_that_a_known_deletion_takes_away_proves_nothing(tmp_path: Path) -
     running.image = Image((b"",), 10, [(10).to_bytes(8, "big")], column)
     newer = write._replace(digest="d" * 32, write_time=10)
     assert running.batch(late._replace(value=encode(newer))) == (1, 0)
+
+
+LIVE, DELETES = int(Effect.LIVE), int(Effect.DELETES)
+V, W = column_bit("v"), column_bit("w")
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        [{"effect": LIVE | DELETES | V | W, "write_time": 9}],
+        [{"effect": DELETES | V, "write_time": 8}, {"effect": DELETES | W, "write_time": 9}],
+        [{"effect": LIVE | V | W, "write_time": 9, "all_expired_at": 1}],
+        [{"scope": Scope.TABLE, "write_time": 9}],
+    ],
+    ids=["a null among values", "one column after the other", "a cell that expired", "a truncation"],
+)
+def test_what_was_taken_away_since_is_not_waited_for_ten_times_longer(tmp_path: Path, later: Any) -> None:
+    """A column that a write has and the row has not: it is known what may have taken it away."""
+    running = Running(tmp_path)
+    timed = Timed.of([Column("v", parse("int")), Column("w", parse("int"))], [])
+    running.image = Image((b"", b""), 9, [None, None], timed)
+    write = running.event(100, effect=LIVE | V | W)
+    digests = iter("abcdef")
+    events = []
+    for n, more in enumerate(later):
+        change = Change(next(digests) * 32, running.nodes[0], segment=7, position=200 + n, **more)
+        key = b"" if change.scope is Scope.TABLE else running.key
+        events.append(Event("t", 1, 200 + n, 3, key, encode(change)))
+    works = running.gate.admit([write, *events], [], running.codec).works.values()
+    for work in works:
+        work.read_at, work.image = time.time(), running.image
+        work.pending = Pending("t", 1, running.key, 0, handed=0.0)
+        running.gate.unproven(work)
+    (rest,) = {work.rest for work in works if work.scope is Scope.ROW}
+    assert rest == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
+
+
+@pytest.mark.parametrize(
+    ("scope", "effect", "oldest", "proven"),
+    [
+        (Scope.RANGE, Effect.DELETES, None, False),  # it waits for a second look, and no longer
+        (Scope.RANGE, Effect.DELETES, 4, False),
+        (Scope.PARTITION, Effect.GONE, 6, True),
+        (Scope.PARTITION, Effect.GONE, 4, False),
+    ],
+)
+@pytest.mark.parametrize("static", [None, 3, 9])
+def test_a_range_has_no_static_columns(
+    tmp_path: Path, scope: Scope, effect: int, oldest: int | None, proven: bool, static: int | None
+) -> None:
+    """Those of its partition are older, and stay; those of a partition that was deleted are newer, or will go."""
+    of_rows = Table(
+        "ks",
+        "t",
+        uuid.UUID(int=1),
+        (Column("k", parse("int"), "partition_key", 0), Column("c", parse("int"), "clustering", 0)),
+        cdc=True,
+    )
+    running = Running(tmp_path)
+    running.codec = KeyCodec(of_rows)
+    key = running.codec.encode((bytes(4), None))
+    times = [] if static is None else [static.to_bytes(8, "big")]
+    timed = Timed.of([Column("s", parse("int"), "static")][: len(times)], [])
+    running.image = Image((b"",), static, times, timed) if times else None
+    change = Change(DIGEST, running.nodes[0], scope, segment=7, position=1, write_time=5, effect=int(effect))
+    (work,) = running.gate.admit([Event("t", 1, 1, 3, key, encode(change))], [], running.codec).works.values()
+    work.read_at, work.image, work.oldest = time.time(), running.image, oldest
+    work.pending = Pending("t", 1, key, scope, handed=0.0)
+    is_stale = scope is Scope.PARTITION and static == 3
+    assert bool(running.gate.unproven(work)) == (not proven or is_stale)
+    if scope is Scope.RANGE:
+        assert (work.rest > 0) == (oldest is None), "rows that it deletes speak against it, static columns do not"
 
 
 DIGEST, NODE = "0123456789abcdef0123456789abcdef", "11111111-2222-3333-4444-555555555555"

@@ -77,7 +77,10 @@ def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
         (LIVE | V, (), AGAINST),
         (LIVE | V | W | ROW | DELETES, (5, None), SHOWN),
         (LIVE | V | W | ROW | DELETES, (9, None), SILENT),  # w may be what it deleted
-        (LIVE | V | W | ROW | DELETES, (None, None), AGAINST),
+        (LIVE | V | W | ROW | DELETES, (None, None), SILENT),  # both may be what it deleted
+        (LIVE | V | W | ROW | DELETES, (), AGAINST),
+        (LIVE | V | W | ROW | DELETES, (3, None), AGAINST),
+        (LIVE | V | W | DELETES, (None, None), AGAINST),
         (LIVE | ROW, (None, None), SHOWN),  # a key alone, and it is there
         (LIVE | ROW, (3, None), SILENT),  # for its own sake, or for a cell's?
         (LIVE | ROW, (), AGAINST),
@@ -150,6 +153,23 @@ def test_columns_of_many_cells_and_those_without_times_say_little() -> None:
     assert said(LIVE | V | W, 5, 5, timed=hidden) is SHOWN
     assert said(LIVE | V, 5, 9, timed=hidden) is SILENT
     assert said(LIVE | V | W, 5, 9, timed=hidden) is SILENT
+
+
+def test_the_deletion_of_one_element_takes_no_column_away() -> None:
+    many = Timed.of([Column("v", parse("map<text, int>")), COLUMNS[1]], [])
+    row = Row(True, (4, 9), many)
+    assert not Deletion(6, V).undone_by(row), "others of its elements stay"
+    assert Deletion(6, ALL_COLUMNS).undone_by(row)
+    assert said(LIVE | V, 5, None, 9, timed=many, deletion=Deletion(6, V)) is not ABSENT, "it may be of another one"
+    assert said(LIVE | V, 5, None, 9, timed=many, deletion=Deletion(6, ALL_COLUMNS)) is ABSENT
+
+
+def test_another_write_of_the_same_time_is_another() -> None:
+    """As clients set times of their own."""
+    assert said(LIVE | V, 5, None, 5) is AGAINST
+    assert said(LIVE | V, 5, 5, 5) is SHOWN
+    image = Image((b"", b""), 5, [None, (5).to_bytes(8, "big")], TIMED)
+    assert (image.shows(5), image.shows(5, LIVE | V), image.shows(5, LIVE | W)) == (True, False, True)
 
 
 def test_columns_that_share_a_bit_are_not_told_apart() -> None:
