@@ -25,6 +25,7 @@ from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
 _LAST_BATCH_S = 30.0
+_TURN_S = 0.2
 DELETED = "DELETED"
 """Kept of a connector of a file that was deleted over REST, so that the same file does not bring it back."""
 
@@ -43,7 +44,8 @@ class NotStopped(Exception):
 
 
 class Connectors:
-    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread.
+    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread, and no call waits
+    once the worker is `ending`.
 
     `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
     """
@@ -62,6 +64,7 @@ class Connectors:
         self.lock = threading.RLock()
         self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
+        self.ending = False
 
     def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Take over what an earlier worker kept, and the properties of files by name.
@@ -163,8 +166,12 @@ class Connectors:
             return of is None or of.wanted != "STOPPED" or not data & self._written.get(of.settings.query_group, set())
 
         why = None
-        if not self._batch_ended.wait_for(has_ended, _LAST_BATCH_S):
-            why = f"its last batch has not ended for {_LAST_BATCH_S:.0f} s: try again"
+        for _ in range(int(_LAST_BATCH_S / _TURN_S)):
+            if has_ended() or self.ending:
+                break
+            self._batch_ended.wait(_TURN_S)
+        if not has_ended():
+            why = "its last batch has not ended yet: try again"
         elif (there := moving()) and there.wanted != "STOPPED":
             why = "stop the connector before it changes its group: its last batch is to end first"
         if why is not None:

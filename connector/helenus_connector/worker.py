@@ -64,6 +64,7 @@ class Worker:
     def stop(self) -> None:
         """Ask the worker to end; `run` returns within seconds. A batch that is under way is done again at the start."""
         self._stopping.set()
+        self.connectors.ending = True
         self.connectors.changed.set()
         self._topics.hurry(_GRACE_S)
         for query in list(self._queries.values()):

@@ -422,6 +422,10 @@ def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkey
     with pytest.raises(ConfigError, match="its last batch has not ended"):
         all_of.put("a", {**CONFIG, "query.group": "slow"})
     monkeypatch.setattr("helenus_connector.connectors._LAST_BATCH_S", 60.0)
+    all_of.ending = True
+    with pytest.raises(ConfigError, match="its last batch has not ended"):
+        all_of.put("a", {**CONFIG, "query.group": "slow"})
+    all_of.ending = False
     steps: list[str] = []
 
     def ends() -> None:
