@@ -44,8 +44,8 @@ class NotStopped(Exception):
 
 
 class Connectors:
-    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread. Once the worker
-    is `ending`, no call waits any more.
+    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread, and no call waits
+    once the worker is `ending`.
 
     `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
     """
@@ -178,8 +178,9 @@ class Connectors:
             return of is None or of.wanted != "STOPPED" or not data & self._written.get(of.settings.query_group, set())
 
         why = None
-        until = time.monotonic() + _LAST_BATCH_S
-        while not has_ended() and time.monotonic() < until and not self.ending:
+        for _ in range(int(_LAST_BATCH_S / _TURN_S)):
+            if has_ended() or self.ending:
+                break
             self._batch_ended.wait(_TURN_S)
         if not has_ended():
             why = "its last batch has not ended yet: try again"
