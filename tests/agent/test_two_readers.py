@@ -251,6 +251,7 @@ def test_what_a_clean_stop_leaves_is_taken_away(bench: Bench, monkeypatch: pytes
     for segment in (10, 11, 12):
         bench.raw.segment(segment)
     bench.start(topic_partitions="1")
+    bench.raw.write(12)  # a section without a byte: how Cassandra closes it
     for segment in (10, 12):
         discard(bench.raw, segment)
     bench.raw.segment(13)
