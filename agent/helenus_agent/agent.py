@@ -231,7 +231,7 @@ class Agent:
             if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.suspect(error.topic):
                 return
             refused = [table for table in self._tables.followed_now if self._outbox.topic(table) == error.topic]
-            if not refused:
+            if not refused and not self._leave_drops(error.topic):
                 raise
             self._leave_out([(table, error) for table in refused])
 
@@ -293,7 +293,7 @@ class Agent:
             self._tell_dropped({heirs[change[0]] for change in batch.changes if change[0] in heirs})
         for index, error in self._outbox.append(batch):
             guard.too_large(self._positions, self._tables.followed[index], error)
-        if segment.unlinked and batch.changes and segment.id not in self._stolen:
+        if segment.unlinked and batch.changes and segment.id not in self._stolen and self._follow.misses(segment):
             self._stolen.add(segment.id)
             guard.unlinked(segment.id, segment.path)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
@@ -335,6 +335,14 @@ class Agent:
         places = {table: index for index, table in self._tables.heirs(tables).items()}
         for notice in self._drops.due(tables, self._reached):
             self._outbox.tell(places.get(notice.table, self._tables.index(notice.table)), notice, self._node)
+
+    def _leave_drops(self, topic: str) -> bool:
+        """A topic is refused: pass over the drops that it was to be told of. True if there are some."""
+        waiting = self._drops.waiting
+        of_it = [d for d in waiting if self._outbox.topic(self._tables.followed[self._tables.index(d)]) == topic]
+        for dropped in of_it:
+            self._drops.leave(dropped)
+        return bool(of_it)
 
     def _commit(self, timeout: float) -> None:
         started = time.monotonic()
@@ -480,7 +488,7 @@ class Agent:
         for table, _ in refused:
             self._tables.refuse(table.id)
             self._truncations.leave(table.id)
-            self._drops.leave(table.id)
+            self._leave_drops(self._outbox.topic(table))
         if refused and not self._tables.followed_now:
             raise refused[0][1]
         for table, why in refused:

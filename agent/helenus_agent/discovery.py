@@ -91,6 +91,7 @@ class Cassandra:
         self._where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}"
         self._session = self._connect()
         self._down: float | None = None
+        self._is_refused = False
         self._version: Any = None
         self._asked: Any = None
         self._next = 0.0
@@ -103,7 +104,8 @@ class Cassandra:
             settings = {r.name: r.value for r in found if r.name.startswith(_SETTINGS) and r.value is not None}
         except HelenusError as error:
             settings = {}  # no virtual tables before 4.0
-            if error.kind is Kind.CASSANDRA_AUTH:
+            if error.kind is Kind.CASSANDRA_AUTH and not self._is_refused:
+                self._is_refused = True
                 _log.warning("node.settings_refused", advice="GRANT SELECT ON system_views.settings TO its role")
         addresses = {name: str(value) for name in _ADDRESSES if (value := getattr(local, name))}
         return Node(local.host_id, local.release_version, settings, local.data_center, addresses)

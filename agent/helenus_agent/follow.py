@@ -149,6 +149,10 @@ class Follow:
         metrics.RAW_BYTES.set(self.size)
         metrics.PENDING.set(len(self._segments))
 
+    def misses(self, segment: Segment) -> bool:
+        """Whether cdc_raw has no such segment now: it may have been linked since the last listing."""
+        return not (self.directory / segment.path.name).exists()
+
     def next(self) -> Segment | None:
         """The segment to read from, None if there is nothing to read at the moment."""
         while self._ready and not self._ready[0].unread:

@@ -93,7 +93,7 @@ def quarantined(positions: Positions, path: Path) -> None:
 
 def unlinked(segment: int, path: Path) -> None:
     """A segment with changes was deleted in cdc_raw by somebody else, and is read where the node still has it."""
-    advice = "something else deletes segments in cdc_raw: let only one agent read it"
+    advice = "another program deletes segments in cdc_raw, or the node does (cdc_block_writes: false)"
     _log.error("segment.unlinked", segment=segment, read_from=str(path), advice=advice)
 
 

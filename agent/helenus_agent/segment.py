@@ -219,19 +219,25 @@ class Segment:
         return self._broken or self._doubt is None
 
     def is_blank(self) -> bool:
-        """True if there is a header, and nothing but zeros behind it. Raises OSError, but none for a file that is gone.
+        """True if nothing is in it but a header, and the markers of sections without a byte. Raises OSError, but
+        not for a file that is gone.
 
         A node that is stopped leaves the segment so that it had made ready. If it has no other name for it any more,
         nothing will be written there.
         """
-        if self._written or self.started:
+        if self._written:
             return False
         try:
             with open(self.path, "rb") as file:
-                if read_header(start := file.read(_TAIL), self._version, self.id) is None:
+                start = file.read(_TAIL)
+                if read_header(start, self._version, self.id) is None:
                     return False
-                size = 18 + int.from_bytes(start[12:14], "big")
-                self._written = any(start[size:]) or any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+                at = 18 + int.from_bytes(start[12:14], "big")
+                while (marker := start[at : at + _MARKER]) != _NOTHING and len(marker) == _MARKER:
+                    if read_marker(marker, self.id, at) != at + _MARKER:
+                        break
+                    at += _MARKER
+                self._written = any(start[at:]) or any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
         except (FileNotFoundError, Corrupt):
             return False
         return not self._written

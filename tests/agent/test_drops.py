@@ -159,6 +159,27 @@ def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> Non
     assert told(bench) == [1, "TABLE"]
 
 
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_topic_that_is_refused(bench: Bench, again: bool, there: bool) -> None:
+    """The others go on; who is let in again is told of the gap."""
+    bench.raw.segment(11)
+    bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1), write_of(OTHER, 1))
+    bench.work()
+    bench.log.closed = {"events-ks.t"}
+    if not there:
+        del bench.log.topics["events-ks.t"]
+        assert bench.agent is not None
+        bench.agent._outbox.doubt()
+    drop(bench, *([AGAIN] if again else []))
+    bench.raw.write(10, write_of(OTHER, 2))
+    bench.run(seconds=2)
+    assert told(bench, "events-else.other") == [1, 2]
+    assert told(bench) == [1]
+    assert bench.saved.dropped.get(str(TABLE.id)) is None
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_dropped_without_cdc(bench: Bench, killed: bool) -> None:
     """What it was before is on the topic still."""

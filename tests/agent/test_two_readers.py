@@ -159,7 +159,7 @@ def test_quiet_segments_that_come_and_go_are_no_gap(node: Bench) -> None:
     assert metric("possible_loss_total") == possible
 
 
-def test_segments_that_are_refused_for_want_of_room_are_no_gap(node: Bench) -> None:
+def test_segments_that_are_refused_for_want_of_room_are_no_gap(node: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full cdc_raw: the node does not link a segment, and takes no write to a CDC table for it. Later it may."""
     write(node, 10, 1)
     node.start(topic_partitions="1")
@@ -168,8 +168,15 @@ def test_segments_that_are_refused_for_want_of_room_are_no_gap(node: Bench) -> N
     steal(node.raw, 11)
     with capture_logs() as lines:
         node.work()
+        # There is room again: it is linked, and written to before the next listing.
         (node.raw.path / "CommitLog-7-11.log").hardlink_to(node.raw.log / "CommitLog-7-11.log")
         node.raw.write(11, write_of(TABLE, 2))
+        assert node.agent is not None
+        monkeypatch.setattr(module, "_LIST", 60.0)
+        node.agent.step()
+        node.agent._commit(1.0)
+        assert told(node) == [1, 2]
+        monkeypatch.setattr(module, "_LIST", -1.0)
         node.raw.index(11, complete=True)
         node.work()
     assert told(node) == [1, 2]
@@ -251,6 +258,7 @@ def test_what_a_clean_stop_leaves_is_taken_away(bench: Bench, monkeypatch: pytes
     for segment in (10, 11, 12):
         bench.raw.segment(segment)
     bench.start(topic_partitions="1")
+    bench.raw.write(12)  # a section without a byte: how Cassandra closes it
     for segment in (10, 12):
         discard(bench.raw, segment)
     bench.raw.segment(13)
