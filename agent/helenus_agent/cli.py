@@ -98,6 +98,8 @@ def _drain(properties: Path, offline: bool) -> None:
     with _told():
         settings = AgentSettings.load(properties)
         check(settings, str(properties))
+        if offline:  # no marker will ever come behind what was written last
+            settings = settings.model_copy(update={"read_mode": "eager"})
         left = run(settings, drain=True, offline=offline)
     if left:
         click.echo(f"helenus-agent: not all could be sent: {left}", err=True)

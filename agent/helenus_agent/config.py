@@ -134,6 +134,8 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super().conflicts(given)
+        if given.get("cassandra.password") and not given.get("cassandra.username"):
+            yield "cassandra.username", "set it too: a cassandra.password alone logs nobody in"
         if "cassandra.config" not in given and "cdc.raw.dir" not in given:
             yield "cassandra.config", "set it, the path of the node's cassandra.yaml, or cdc.raw.dir"
         needed = "pulsar.service.url" if given.get("log") == "pulsar" else "kafka.bootstrap.servers"

@@ -361,8 +361,6 @@ class CassandraSettings(Settings):
     def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         if given.get("cassandra.username") and not given.get("cassandra.password"):
             yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
-        if given.get("cassandra.password") and not given.get("cassandra.username"):
-            yield "cassandra.username", "set it too: a cassandra.password alone logs nobody in"
 
     @property
     def server(self) -> tuple[object, ...]:

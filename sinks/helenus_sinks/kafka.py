@@ -70,6 +70,7 @@ _ADVICE = {
     Kind.CONFIG: "correct that setting of librdkafka in the properties file",
 }
 _ECHO = "sasl.oauthbearer.config beginning at: "
+_TOGETHER = "Failed to create"  # begins what librdkafka says of settings that do not go together
 _VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
 
@@ -396,12 +397,15 @@ def objections(config: Mapping[str, str], asked: Collection[str]) -> dict[str, s
         return {}
     found: dict[str, str] = {}
     for key in asked:
-        if reason := _objection({"bootstrap.servers": "none:1", key: config[key]}):
+        reason = _objection({"bootstrap.servers": "none:1", key: config[key]})
+        if reason and not reason.startswith(_TOGETHER):
             found[key] = reason
     left = {key: value for key, value in config.items() if key not in found}
-    if reason := _objection(left):  # to some of them together
+    while (reason := _objection(left)) and "" not in found:
         named = (key for key in asked if key in left and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", reason))
-        found[next(named, "")] = reason
+        key = next(named, "")
+        found[key] = reason
+        left.pop(key, None)
     return found
 
 

@@ -81,6 +81,9 @@ def test_settings_of_librdkafka_by_file_and_full_key(tmp_path: Path) -> None:
     """All of them, by `validate` and by the run."""
     file = tmp_path / "agent.properties"
     given = {**KAFKA, "cdc.raw.dir": str(tmp_path), "kafka.producer.compression.type": "zstd"}
+    given["kafka.producer.security.protocol"] = "SASL_SSL"
+    given |= {"kafka.producer.sasl.username": "u", "kafka.producer.sasl.password": "p"}
+    given["kafka.producer.sasl.mechanisms"] = "PLAIN"
     given.update({f"kafka.producer.{key}": value for key, (value, _) in WRONG.items()})
     file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
     for command in ("validate", "run"):
@@ -91,6 +94,7 @@ def test_settings_of_librdkafka_by_file_and_full_key(tmp_path: Path) -> None:
                 done.stderr
             )
         assert "compression" not in done.stderr
+        assert "security.protocol" not in done.stderr, "it only needs others beside it"
         assert "hunter2" not in done.stderr
 
 
