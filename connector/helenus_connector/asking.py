@@ -151,6 +151,7 @@ class Asking:
                 try:
                     if len(query.keys) == 1 and self.until < math.inf:
                         raise self._failed(error)
+                    query.hung |= stuck > 0
                     answer = self._insist(query, consistency, error, query.rows)
                 except HelenusError as failure:
                     stuck += self.until == math.inf
