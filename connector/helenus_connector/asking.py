@@ -76,6 +76,7 @@ class Asking:
         self.is_current = False
         self.budget: Budget | None = None
         self._prepared: dict[str, Any] = {}
+        self._made: dict[tuple[str, bool], Any] = {}
         self._queries = Statements(table, self.group_size)
         self._probe_at = math.inf
         self.tells_all_times = True
@@ -269,6 +270,7 @@ class Asking:
         if self.tells_all_times:
             self._timed = [(c, told) for c, told in self._timed if not told.startswith(_OF_MANY)]
             self.tells_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
+            self._made.clear()
         return True
 
     def _probe(self) -> None:
@@ -276,6 +278,7 @@ class Asking:
         if time.monotonic() > self._probe_at:
             self.tells_all_times, self._probe_at = True, math.inf
             self._timed = self._columns_with_write_time()
+            self._made.clear()
 
     def _slow_down(self, error: BaseException) -> None:
         """A timeout is a sign of load; at the level of a proof it may be of one replica alone that is away. What a
@@ -294,7 +297,11 @@ class Asking:
         """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
         Cassandra a fifth more.
         """
-        query.statement = self._statics_of(query.where) if query.statics else self._select(query.where)
+        made = self._made.get((query.where, query.statics))
+        if made is None:
+            made = self._statics_of(query.where) if query.statics else self._select(query.where)
+            self._made[query.where, query.statics] = made
+        query.statement = made
         bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
         bound.values = query.values
         bound.consistency_level = consistency
