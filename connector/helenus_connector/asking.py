@@ -161,7 +161,7 @@ class Asking:
                     yield query, Unread(failure, False)
                     continue
             except InvalidRequest as error:
-                if self._is_unknown(error, query) or self._is_too_large(error, query.rows):
+                if self._is_unknown(error, query.statement.query_string) or self._is_too_large(error, query.rows):
                     query.rows = self._first_page(query)
                     waiting.appendleft((query, self._send(query, consistency, query.rows)))
                     asked += query.rows or len(query.keys)
@@ -207,7 +207,7 @@ class Asking:
                 self._slow_down(error)
                 return self._insist(query, consistency, error, max(1, rows // 8), state)
             except InvalidRequest as error:
-                if self._is_unknown(error, query) or self._is_too_large(error, rows):
+                if self._is_unknown(error, query.statement.query_string) or self._is_too_large(error, rows):
                     continue
                 if query.keys == [()] or len(query.keys) > 1:
                     raise SchemaChanged(str(error)) from None
@@ -261,11 +261,11 @@ class Asking:
         self._page = rows // 2
         return True
 
-    def _is_unknown(self, error: InvalidRequest, query: Query) -> bool:
+    def _is_unknown(self, error: Exception, cql: str) -> bool:
         """Whether the node that was asked is of a Cassandra before 5.0, and others are not: do without what it does not
         know, for a while, and ask again.
         """
-        if _OF_MANY.lower() not in str(error).lower() or _OF_MANY not in query.statement.query_string:
+        if _OF_MANY.lower() not in str(error).lower() or _OF_MANY not in cql:
             return False
         if self.tells_all_times:
             self._timed = [(c, told) for c, told in self._timed if not told.startswith(_OF_MANY)]
@@ -313,8 +313,15 @@ class Asking:
 
     def _select(self, where: str) -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
-        columns += [expression for _, expression in self._timed]
-        return self._prepare(f"SELECT {', '.join(columns)} FROM {self._name()}" + (f" WHERE {where}" if where else ""))
+        behind = f" WHERE {where}" if where else ""
+        while True:
+            told = [*columns, *(expression for _, expression in self._timed)]
+            cql = f"SELECT {', '.join(told)} FROM {self._name()}{behind}"
+            try:
+                return self._prepare(cql)
+            except SchemaChanged as error:
+                if not self._is_unknown(error, cql):
+                    raise
 
     def _statics_of(self, where: str) -> Any:
         columns = [quote(c.name) for c in self.table.partition_key + self.table.statics]

@@ -29,6 +29,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec
 from helenus_schemas.table import Table
 
+_FEWEST = 0.001
+"""Of the keys that are asked for, so many live at least: more are in no statement."""
 _SKIP = 100
 """Rows that are no dearer to read and leave than another statement is."""
 
@@ -95,7 +97,7 @@ class Reader(Asking):
                         yield key, None
                 left = [key for key, row in zip(left, rows, strict=True) if row is None]
             # Keys without a row tell nothing of how large rows are, but how many there are to come.
-            self._live = max(read / len(query.keys), self._live / 2)
+            self._live = max(read / len(query.keys), self._live / 2, _FEWEST)
 
     def statics(self, key: Key, consistency: int) -> Image | None:
         """The static columns of a key's partition; None if it is gone or the table has none. Raises as `rows`."""
@@ -148,7 +150,9 @@ class Reader(Asking):
         places: dict[Scope, dict[Key, int]] = {}
         ranges: list[tuple[int, Key, Bounds]] = []
         for place, (scope, key, bounds) in enumerate(asked):
-            if scope is Scope.RANGE:
+            if scope is Scope.STATIC and not self.table.statics:
+                yield place, (None, iter(()))
+            elif scope is Scope.RANGE:
                 ranges.append((place, key, bounds or (None, None)))
             else:
                 places.setdefault(scope, {})[key] = place

@@ -43,7 +43,8 @@ class UnreadKeys:
     def note(self, work: Work, cause: Unread) -> None:
         """A key was not read."""
         self._causes.setdefault(id(work), cause)
-        if not cause.is_away:
+        is_new = work.events or (work.pending and work.pending.unread)  # else its proof alone was not to be had
+        if is_new and not cause.is_away:
             self._stuck[_name(work)] = None
             if len(self._stuck) > _MOST_STUCK:
                 del self._stuck[next(iter(self._stuck))]

@@ -148,6 +148,14 @@ def test_deleted_rows_take_about_as_few_statements_as_live_ones() -> None:
     assert as_many <= 1.2 * statements < 100
 
 
+def test_deletes_go_on_for_ever() -> None:
+    session = Session(FLAT, {})
+    reader = Reader(session, FLAT, SETTINGS)
+    for n in range(1200):
+        read(session, [key(n)], reader)
+    assert read(session, [key(n) for n in range(1000)], reader) == (0, 10)
+
+
 def test_large_rows_behind_many_deleted_ones_are_not_answered_at_once() -> None:
     """How many lived says nothing of how large they are."""
     session = Session(FLAT, {n: [0] for n in range(4000, 4100)}, size=1 << 20)
@@ -197,6 +205,13 @@ def test_many_static_columns_are_few_statements() -> None:
     found = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
     assert {place: told for place, (told, _) in found.items() if told} == {7: 70, 8: 80}
     assert reader.statements <= 12
+
+
+def test_static_columns_of_a_table_without_any_are_not_read() -> None:
+    """They were dropped since."""
+    session = Session(WIDE, {7: [1, 2]})
+    assert scoped(session, [(Scope.STATIC, (*key(7), None), None)]) == {0: (None, [])}
+    assert session.most_under_way == 0
 
 
 @pytest.mark.parametrize("of", [WIDE, SHARED])
@@ -281,7 +296,10 @@ def test_a_scan_goes_on_from_a_stripe(first: int) -> None:
     assert told == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
 
 
-def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("while_prepared", [True, False])
+def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, while_prepared: bool
+) -> None:
     """MAXWRITETIME came with 5.0: while a cluster is upgraded, half of the nodes refuse it."""
     of = table(K, V, Column("m", parse("list<int>")))
     session = Session(of, {n: [0] for n in range(500)})
@@ -289,7 +307,7 @@ def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(monkey
     assert reader.tells_all_times
     asked = iter(range(10**6))
     unknown = InvalidRequest("Unknown function 'maxwritetime'")
-    session.refuses = lambda cql: unknown if "MAXWRITETIME" in cql and next(asked) % 2 else None
+    session.refuses = lambda cql: unknown if "MAXWRITETIME" in cql and next(asked) % 2 == while_prepared else None
     reader.is_current = True
     live, statements = read(session, [key(n) for n in range(500)], reader)
     assert (live, reader.tells_all_times, statements < 60) == (500, False, True)
