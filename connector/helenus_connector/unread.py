@@ -90,7 +90,7 @@ class UnreadKeys:
         """Why a key that is left was not read."""
         cause = self._causes.get(id(work))
         why = cause.error.what if cause else "cannot read rows"
-        where = f"{table.full_name}, {key_text(table, work.values)}"
+        where = ", ".join(filter(None, (table.full_name, key_text(table, work.values))))
         return HelenusError(Kind.CASSANDRA_READ if self.is_away(work) else Kind.ROW_UNREADABLE, why, where)
 
     def pending(self, work: Work) -> Pending:
