@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra import ConsistencyLevel
+from cassandra.concurrent import execute_concurrent_with_args
 from integration.staged import Staged
 
+from helenus_connector import reread
 from helenus_schemas.change import Scope
 from helenus_stack.status import Status
 
@@ -150,5 +153,36 @@ def test_markers_of_many_partitions(status: Status, session: Any, tmp_path: Path
         outcome = stage.run([stage.event(*key(n), scope=Scope.STATIC) for n in range(64)])
         assert outcome.published == 64
         assert {n: len(records) for n, records in told(before).items()} == dict.fromkeys(range(64), 1)
+    finally:
+        stage.close()
+
+
+@pytest.mark.parametrize("skip", [-1, 10**9])
+def test_the_rows_of_a_topic_partition(
+    status: Status, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: int
+) -> None:
+    """By the stripes of the ring that it has, or by reading through: the same rows, each once, in the ring's order."""
+    session.execute(
+        "CREATE KEYSPACE IF NOT EXISTS groups WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    session.execute("CREATE TABLE IF NOT EXISTS groups.ring (a int, b text, PRIMARY KEY ((a, b))) WITH cdc = true")
+    insert = session.prepare("INSERT INTO groups.ring (a, b) VALUES (?, ?)")
+    execute_concurrent_with_args(session, insert, [(n, f"{n}") for n in range(2000)])
+    keys = [(n.to_bytes(4, "big"), f"{n}".encode()) for n in range(2000)]
+    stage = Staged(status, tmp_path / "cache", "groups.ring")
+    monkeypatch.setattr(reread, "_SKIP", skip)
+    try:
+        stage.run([])
+        reader = stage.stage._versions.now.reader
+        for parts in (1, 8192):
+            for partition in {reread.stripe_of(key) % parts for key in keys[:10]}:
+                mine = sorted(key for key in keys if reread.stripe_of(key) % parts == partition)
+                found = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE)]
+                assert sorted(found) == mine
+                stripes = [reread.stripe_of(key) for key in found]
+                assert stripes == sorted(stripes)
+                last = stripes[-1]
+                rest = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE, last)]
+                assert rest == [key for key in found if reread.stripe_of(key) >= last]
     finally:
         stage.close()
