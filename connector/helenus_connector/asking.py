@@ -81,6 +81,7 @@ class Asking:
         self._probe_at = math.inf
         self.tells_all_times = True
         self._timed = self._columns_with_write_time()
+        self._timed_statics = [c for c in table.statics if not c.type.multicell and c.type.name != "counter"]
         self._page = _PAGE
         self._row_bytes = float(_ROW)
 
@@ -325,8 +326,7 @@ class Asking:
 
     def _statics_of(self, where: str) -> Any:
         columns = [quote(c.name) for c in self.table.partition_key + self.table.statics]
-        timed = (c for c in self.table.statics if not c.type.multicell and c.type.name != "counter")
-        times = [f"WRITETIME({quote(c.name)})" for c in timed]
+        times = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics]
         return self._prepare(f"SELECT DISTINCT {', '.join(columns + times)} FROM {self._name()} WHERE {where}")
 
     def _columns_with_write_time(self) -> list[tuple[Column, str]]:

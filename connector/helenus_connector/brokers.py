@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ def read(
     data_loss: str,
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
-) -> Iterator[list[Message]]:
+) -> Generator[list[Message], None, None]:
     """The records of several ranges, in chunks; in order within a range.
 
     Where a topic no longer has events of a range, `lost` hears how many if `data_loss` is `continue`; `failed` hears
@@ -52,7 +52,7 @@ def read(
     that failed goes no further, the others do.
     """
     if worker.log == "pulsar":
-        found: Iterator[list[Message]] = _of_pulsar("pulsar_events").read(
+        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_events").read(
             _pulsar(worker), places, data_loss, lost, failed
         )
         return found
@@ -72,7 +72,9 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
 
 def _log(worker: WorkerSettings, which: str) -> Log:
     if which == "kafka":
-        return KafkaLog(worker.producer_config)
+        log = KafkaLog(worker.producer_config)
+        log.replication_factor = worker.topic_creation_default_replication_factor
+        return log
     config = _pulsar(worker)
     from helenus_sinks.pulsar import PulsarLog
 

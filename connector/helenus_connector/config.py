@@ -26,7 +26,7 @@ from helenus_schemas.config import (
     read_properties,
     together,
 )
-from helenus_schemas.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, RegistryUrls
+from helenus_schemas.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, RegistryUrls, ReplicationFactor
 from helenus_schemas.key import Compat
 
 Format = Literal["key-value-avro", "key-value-json", "json"]
@@ -72,6 +72,9 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """Settings of librdkafka for producers; they go before `kafka.*`."""
     consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
     """Settings of librdkafka for consumers; they go before `kafka.*`."""
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
+    """How many of Kafka's brokers have each topic that the worker makes. -1: as the brokers have it, by
+    `default.replication.factor`, which is 1 unless somebody set it."""
     listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
     """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
     listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None
@@ -195,8 +198,10 @@ class ConnectorSettings(CassandraSettings):
     """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
     """When a key whose image is not proven yet is read again."""
-    settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 1_000
-    """How old a change must be when it is read, to be proven where the row does not show its time."""
+    settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
+    """How long after its last report a change must be read to count as confirmed where the row neither shows it nor
+    explains why not: counters, range deletes, expired rows. Ten times that where the row contradicts it. Keep it far
+    above every write timeout."""
     settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
     """How far a start steps back in the events topic, so that nothing unproven is forgotten."""
     key_converter: Annotated[str, About("Records", "LOW")] = ""
@@ -215,6 +220,8 @@ class ConnectorSettings(CassandraSettings):
     """How records show decimals: exactly, as text, or as the nearest double."""
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
     """How records show varints: exactly, as text, or as a long where it fits."""
+    time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], About("Records", "LOW")] = "nanoseconds"
+    """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
@@ -239,6 +246,8 @@ class ConnectorSettings(CassandraSettings):
     """Whether schemas are registered; false takes those that are there."""
     max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 50_000
     """How many events a batch takes at most, of all the tables that share it: the highest number counts."""
+    max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), About("Reading", "LOW")] = 128 << 20
+    """How many bytes of events a batch takes at most, as `max.batch.size`; its tasks share them evenly."""
     cache_max_capacity: Annotated[int, Field(ge=8), About("Reading", "LOW")] = 131_072
     """How many changes per partition of the topic are remembered, to tell copies of them."""
     cache_expire_after_ms: Annotated[Milliseconds, About("Reading", "LOW")] = 600_000
@@ -353,9 +362,10 @@ class ConnectorSettings(CassandraSettings):
 
     @property
     def forms(self) -> dict[str, str]:
-        """How records show decimals and varints, by type name, where that is not their exact form."""
+        """How records show decimals, varints and times, by type name, where that is not their exact form."""
         modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
-        return {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+        found = {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+        return found if self.time_precision_mode == "nanoseconds" else {**found, "time": self.time_precision_mode}
 
     @property
     def tables(self) -> list[str]:

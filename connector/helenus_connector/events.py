@@ -63,6 +63,23 @@ class Planner(Protocol):
         """
         ...
 
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """What tells each topic from another one of its name, which was made later; none where nothing tells."""
+        ...
+
+    def leaders(self) -> dict[str, dict[str, int]]:
+        """The leader epoch of every partition, by topic, at the last `latest`; nothing where there are none.
+
+        As long as it is the same, no record was replaced by another one.
+        """
+        ...
+
+    def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
+        """The partitions that lost records before a position since they had these leaders, as after an unclean
+        election, each with the offset from which on its records are others.
+        """
+        ...
+
     def size(self, place: Range) -> int:
         """How many events are in a range, as far as can be told without reading it."""
         ...

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from helenus_connector.events import Message, Range
@@ -18,10 +25,13 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import broker_error
 
 _CHUNK = 10_000
+_CHUNK_BYTES = 8 << 20
+_FIRST_CHUNK = 500  # until it is known how large events are
 _TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 60.0
 _FIRST = -2  # librdkafka's offset of a topic's start
 _UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
 _AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
 
 
@@ -29,9 +39,11 @@ class Planner:
     """The `events.Planner` of Kafka. `config` is librdkafka's."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
+        self._config = config
         self._where = config["bootstrap.servers"]
         with _told(self._where):
             self._admin = AdminClient({"log_level": "0", **config})
+        self._leaders: dict[str, dict[str, int]] = {}
         self._commits: dict[str, Future[Any]] = {}
         self._refused: set[str] = set()
 
@@ -42,13 +54,69 @@ class Planner:
         return {t: len(known[t].partitions) if t in led else 0 for t in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        return self._offsets(partitions, OffsetSpec.latest(), some=True)
+        self._leaders = {}
+        return self._offsets(partitions, OffsetSpec.latest(), self._leaders)
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         return self._offsets(partitions, OffsetSpec.earliest())
 
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
         return self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with _told(self._where):
+            wanted = TopicCollection(list(topics))
+            asked = self._admin.describe_topics(wanted, request_timeout=_TIMEOUT_S) if topics else {}
+            for topic, future in asked.items():
+                try:
+                    found[topic] = str(future.result().topic_id)
+                except KafkaException:  # it is missing, or may not be described: asking for its end tells
+                    continue
+        return {topic: told for topic, told in found.items() if told != _NO_ID}
+
+    def leaders(self) -> dict[str, dict[str, int]]:
+        return self._leaders
+
+    def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
+        """The client finds it out (KIP-320) where it begins to read with the leader epoch of before, and begins where
+        the records are others then.
+        """
+        now = self._leaders.get(topic, {})
+        asked = {
+            int(p): at for p, at in positions.items() if at and leaders.get(p, -1) >= 0 and now.get(p) != leaders[p]
+        }
+        if not asked:
+            return {}
+        consumer = Consumer(
+            {
+                "log_level": "0",
+                **self._config,
+                "group.id": "helenus-reader",
+                "enable.auto.commit": "false",
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": "true",
+            }
+        )
+        found: dict[str, int] = {}
+        deadline = time.monotonic() + _TIMEOUT_S
+        try:
+            with _told(f"topic {topic}"):
+                consumer.assign([TopicPartition(topic, p, at, leader_epoch=leaders[str(p)]) for p, at in asked.items()])
+                while asked:
+                    for message in consumer.consume(len(asked), timeout=0.2):
+                        error, at = message.error(), message.offset()
+                        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                            if not error.retriable() and error.code() not in _AWAY:
+                                raise KafkaException(error)
+                        elif (partition := message.partition()) in asked and at < asked.pop(partition):
+                            found[str(partition)] = at
+                    if asked and time.monotonic() > deadline:
+                        what = f"Kafka does not tell whether {topic} has lost records"
+                        raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._where)
+        finally:
+            consumer.close()
+        return found
 
     def size(self, place: Range) -> int:
         return max(0, place.end - place.start)
@@ -82,7 +150,10 @@ class Planner:
     def close(self) -> None:
         """Nothing: the client goes with this object."""
 
-    def _offsets(self, partitions: Mapping[str, int], spec: Any, some: bool = False) -> Offsets:
+    def _offsets(
+        self, partitions: Mapping[str, int], spec: Any, leaders: dict[str, dict[str, int]] | None = None
+    ) -> Offsets:
+        """With `leaders` to fill in, topics that can't be asked are left out, if others can."""
         wanted = {TopicPartition(t, p): spec for t, n in partitions.items() for p in range(n)}
         found: Offsets = {}
         gone: set[str] = set()
@@ -91,10 +162,13 @@ class Planner:
             asked = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT_S) if wanted else {}
             for place, future in asked.items():
                 try:
-                    found.setdefault(place.topic, {})[str(place.partition)] = future.result().offset
+                    told = future.result()
+                    found.setdefault(place.topic, {})[str(place.partition)] = told.offset
+                    if leaders is not None and told.leader_epoch is not None and told.leader_epoch >= 0:
+                        leaders.setdefault(place.topic, {})[str(place.partition)] = told.leader_epoch
                 except KafkaException as error:
                     if error.args[0].code() not in _UNKNOWN:
-                        if not some:
+                        if leaders is None:
                             raise
                         failed[place.topic] = error
                     gone.add(place.topic)
@@ -132,7 +206,7 @@ def read(
     data_loss: str,
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
-) -> Iterator[list[Message]]:
+) -> Generator[list[Message], None, None]:
     """As `brokers.read`, all ranges at once. The process keeps its consumers between calls."""
     open_ranges = {(r.topic, r.partition): r for r in places if r.start < r.end}
     if not open_ranges:
@@ -149,12 +223,13 @@ def read(
         consumer.pause(closed[-1:])
 
     chunk: list[Any] = []
+    most, events, size = _FIRST_CHUNK, 0, 0
     try:
         consumer.assign([TopicPartition(t, p, r.start) for (t, p), r in open_ranges.items()])
         while open_ranges:
             chunk = []
             missing = sum(r.end - at[place] for place, r in open_ranges.items())
-            for message in consumer.consume(min(_CHUNK, missing), timeout=0.5):
+            for message in consumer.consume(min(most, missing), timeout=0.5):
                 place = (message.topic(), message.partition())
                 error = message.error()
                 held = open_ranges.get(place)
@@ -170,6 +245,7 @@ def read(
                         lost(held, _gone(consumer, held))
                     if error is None and message.offset() < held.end:
                         chunk.append(message)
+                        size += len(message.key() or b"") + len(message.value() or b"")
                     at[place] = max(at[place], message.offset() + (error is None))
                     if at[place] >= held.end:
                         close(place)
@@ -182,6 +258,8 @@ def read(
                     close(place)
             if chunk:
                 deadline = time.monotonic() + _READ_TIMEOUT_S
+                events += len(chunk)
+                most = max(1, min(_CHUNK, _CHUNK_BYTES * events // max(size, 1)))
                 yield chunk
             elif time.monotonic() > deadline:
                 what = "no events come, though the topic has more"

@@ -30,7 +30,14 @@ EVENTS_LOST = Counter(
     "Events that the topic no longer had when they were to be read (errors.data.loss=continue).",
     _LABELS,
 )
-LAG = Gauge("helenus_connector_lag_events", "Events in the topic that are not done with yet.", _LABELS)
+GAPS = Counter(
+    "helenus_connector_gaps_total", "Gaps in a node's commit log that agents reported: copy the table anew.", _LABELS
+)
+LAG = Gauge(
+    "helenus_connector_lag_events",
+    "Events in the topic that are not done with yet; NaN while no broker answers.",
+    _LABELS,
+)
 EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events whose outcome is open.", _LABELS)
 KEYS_PENDING = Gauge("helenus_connector_keys_pending", "Keys that will be read again.", _LABELS)
 KEYS_UNREAD = Gauge("helenus_connector_keys_unread", "Those of them that could not be read yet.", _LABELS)
@@ -68,17 +75,8 @@ BATCH_SECONDS = Histogram(
 )
 
 _OF_TABLE: tuple[MetricWrapperBase, ...] = (
-    *(
-        EVENTS_READ,
-        EVENTS_LOST,
-        LAG,
-        EVENTS_PENDING,
-        KEYS_PENDING,
-        KEYS_UNREAD,
-        RECORDS,
-        RECORDS_TOO_LARGE,
-        ROWS_UNTOLD,
-    ),
+    *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_PENDING, KEYS_PENDING, KEYS_UNREAD),
+    *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNTOLD),
     *(KEYS_READ, STATEMENTS, QUERY_SECONDS, REPLICATION_SECONDS),
 )
 Labels = tuple[str, str, str]

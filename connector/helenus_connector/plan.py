@@ -17,8 +17,9 @@ class Plan:
     """One streaming query as it is now: the tables it reads, each as settings of its own, by events topic.
 
     `held` is where to read on in these topics where that is not what the checkpoint says, `epochs` counts how often an
-    operator moved them. `slots` is how many tasks Spark runs at once. `directory` is the run's own, made on each host.
-    `logging` is how the driver reports: its planner and workers do so too.
+    operator moved them. `slots` is how many tasks Spark runs at once, `start` the number of the start that its fence
+    knows. `tables` has the epochs of all tables of the group, also of those that don't run now. `directory` is the
+    run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too.
     """
 
     worker: WorkerSettings
@@ -28,12 +29,19 @@ class Plan:
     held: Offsets = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     slots: int = 1
+    start: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
     logging: Setup = field(default_factory=setup)
 
     @property
     def max_batch_size(self) -> int:
         """Events in a batch, of all tables together."""
         return max((c.max_batch_size for c in self.connectors.values()), default=1)
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Bytes of events in a batch, of all tables together."""
+        return max((c.max_batch_size_in_bytes for c in self.connectors.values()), default=1)
 
     @property
     def groups(self) -> dict[str, list[str]]:

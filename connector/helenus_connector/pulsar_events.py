@@ -23,6 +23,7 @@ from helenus_sinks.pulsar import PulsarConfig
 TIMEOUT_S = 10.0
 """For an answer of the broker."""
 _CHUNK = 5_000
+_CHUNK_BYTES = 8 << 20
 _READ_TIMEOUT_S = 60.0
 _IMPATIENT_S = 2.0
 _KEPT = 64  # readers, each with up to a thousand messages
@@ -106,7 +107,7 @@ def read(
     data_loss: str,
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
-) -> Iterator[list[Message]]:
+) -> Generator[list[Message], None, None]:
     """As `brokers.read`, one range after the other. The process keeps its latest readers between calls.
 
     How many events are lost nobody knows: `lost` hears of one, where a topic ends before a range does.
@@ -142,6 +143,7 @@ def read(
 def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Message], None, bool]:
     """Reads to the range's end; False if the topic's comes first."""
     chunk: list[Message] = []
+    size = 0
     whole = True
     deadline = time.monotonic() + patience
     while reading.at < place.end:
@@ -162,9 +164,10 @@ def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Me
             break
         reading.at = at + 1
         chunk.append(told(place, message))
-        if len(chunk) == _CHUNK:
+        size += len(chunk[-1].key() or b"") + len(chunk[-1].value())
+        if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
             yield chunk
-            chunk = []
+            chunk, size = [], 0
     if chunk:
         yield chunk
     return whole

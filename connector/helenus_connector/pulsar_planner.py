@@ -92,6 +92,18 @@ class Planner:
                     found.setdefault(topic, {})[str(p)] = offset_of(reader.read_next(_TIMEOUT_MS)) if there else -1
         return found
 
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:  # noqa: ARG002
+        """None: no ledger has the id of an earlier one, so an offset is of one topic and of one record."""
+        return {}
+
+    def leaders(self) -> dict[str, dict[str, int]]:
+        """None, as `ids`."""
+        return {}
+
+    def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:  # noqa: ARG002
+        """None: what was acknowledged stays, or its ledger can't be read."""
+        return {}
+
     def size(self, place: Range) -> int:
         """By how many messages entries had of late. Of several ledgers only the last is counted: the others' sizes are
         not known.

@@ -1,7 +1,8 @@
 """Schemas in a Confluent-compatible registry, with the ids kept on the host.
 
 A worker process that Spark ends forgets its ids; a file beside the cache keeps them, so that a registry that is away
-stops only the writing of schemas it has not seen.
+stops only the writing of schemas it has not seen. They are kept beside the checkpoint too, for a worker that starts
+while the registry is away: one that answers is asked first, as it may have lost its schemas meanwhile.
 """
 
 from __future__ import annotations
@@ -10,31 +11,37 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
+import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
-from helenus_schemas.avro import made_anew, objection, parsed, unnamed
+from helenus_schemas.avro import has_times, made_anew, objection, other_times, parsed, unnamed
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONFLICT = 409
 _REFUSED = {_CONFLICT, 422}
 _UNKNOWN_TO_IT = {401, 403}
+_log = structlog.get_logger(__name__)
+_AWAY_S = 30.0
+"""For how long a registry that did not answer is not asked for what is known of it: each time may take seconds."""
 _KEY = "value.converter.schema.registry"
 
 
 class Registry:
     """Registers schemas under a subject; ids are remembered in `memory`, a file. Records in JSON need none.
 
-    Raises HelenusError CONFIG for two logins.
+    What was registered is kept in `kept`, a directory, for when the registry is away. Raises HelenusError CONFIG for
+    two logins.
     """
 
-    def __init__(self, settings: ConnectorSettings, memory: Path) -> None:
+    def __init__(self, settings: ConnectorSettings, memory: Path, kept: Path | None = None) -> None:
         # The client gets the login beside the address: its errors, and the log of its library, tell addresses.
         self._url, login = _apart(settings.value_converter_schema_registry_url)
         if given := settings.value_converter_schema_registry_basic_auth_user_info:
@@ -55,11 +62,18 @@ class Registry:
         self._config = config
         self._may_register = settings.value_converter_auto_register_schemas
         self._memory = memory
+        self._kept_in = kept
+        self._is_needed = settings.output_format == "key-value-avro"
+        self._away_until = 0.0
 
     def check(self) -> None:
         """Raise HelenusError if the registry does not answer, where there has to be one."""
-        if self._url:
+        if self._url and self._is_needed:
             self._ask(self._client.get_subjects)
+
+    def knows(self, subject: str) -> bool:
+        """Whether a schema of this subject was ever registered: a worker may run while the registry is away."""
+        return bool(self._ids(subject))
 
     def register(self, subject: str, schema: str) -> int:
         """The id of a schema in a subject, registered if it is new. A subject that has no level of its own is set to
@@ -68,19 +82,16 @@ class Registry:
         With `auto.register.schemas=false` it has to be there, and nothing is set.
         Raises HelenusError REGISTRY_UNREACHABLE, on which the batch is done again, REGISTRY_REFUSED or SCHEMA_MISSING.
         """
-        name = self._name(subject, schema)
-        known = self._remembered()
-        if name in known:
-            return known[name]
+        return self._known(subject, self._name(subject, schema), lambda: self._registered(subject, schema))
+
+    def _registered(self, subject: str, schema: str) -> int:
         avro = Schema(schema, "AVRO")
         if self._may_register:
+            self._check_times(subject, schema)
             if self._found(lambda: self._client.get_compatibility(subject), subject) is None:
                 self._ask(lambda: self._set_compatibility(subject), subject)
-            number = int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
-        else:
-            number = int(self._ask(lambda: self._client.lookup_schema(subject, avro), subject).schema_id)
-        self._remember({**self._remembered(), name: number})
-        return number
+            return int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
+        return int(self._ask(lambda: self._client.lookup_schema(subject, avro), subject).schema_id)
 
     def keep(self, subject: str, schema: str, value: str) -> int:
         """The id of the subject's latest schema, if this one gives the same bytes; else as `register`.
@@ -88,15 +99,12 @@ class Registry:
         For keys: their bytes decide on compaction and place, so a column that gets another name changes nothing.
         `value` is the schema of the values beside them. Raises REGISTRY_REFUSED too where names would be wrong.
         """
-        name = self._name(subject, schema + value)
-        known = self._remembered()
-        if name in known:
-            return known[name]
-        number = self._kept(subject, schema, value)
-        if number is None:
-            number = self.register(subject, schema)
-        self._remember({**self._remembered(), name: number})
-        return number
+
+        def ask() -> int:
+            number = self._kept(subject, schema, value)
+            return self.register(subject, schema) if number is None else number
+
+        return self._known(subject, self._name(subject, schema + value), ask)
 
     def close(self) -> None:
         """Let go of the registry."""
@@ -134,6 +142,21 @@ class Registry:
             raise self._refused(what, f"{self._url}, subject {subject}")
         return int(latest.schema_id) if is_kept else None
 
+    def _check_times(self, subject: str, schema: str) -> None:
+        """Raise REGISTRY_REFUSED for a schema whose times are of another unit than the subject's, as of records that
+        DataStax's connector wrote: the registry takes it.
+        """
+        new = parsed(schema)
+        if not has_times(new):
+            return
+        latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+        try:
+            what = latest and other_times(parsed(latest.schema.schema_str), new)
+        except ValueError:  # of another kind than Avro
+            return
+        if what:
+            raise self._refused(what, f"{self._url}, subject {subject}")
+
     def _found(self, look: Callable[[], Any], subject: str) -> Any:
         """What the registry has, None if it has none."""
 
@@ -146,6 +169,46 @@ class Registry:
                 raise
 
         return self._ask(ask, subject)
+
+    def _known(self, subject: str, name: str, ask: Callable[[], int]) -> int:
+        """The id by its name: as it is remembered, as the registry says, or, if that is away, as it was once."""
+        remembered = self._remembered()
+        if name in remembered:
+            return remembered[name]
+        earlier = self._ids(subject)
+        if name in earlier and time.monotonic() < self._away_until:
+            return earlier[name]
+        try:
+            number = ask()
+        except HelenusError as error:
+            if error.kind is not Kind.REGISTRY_UNREACHABLE or name not in earlier:
+                raise
+            self._away_until = time.monotonic() + _AWAY_S
+            _log.warning("registry.away", subject=subject, schema_id=earlier[name], error=error.what)
+            return earlier[name]
+        self._remember({**self._remembered(), name: number})
+        self._keep_id(subject, {**self._ids(subject), name: number})
+        return number
+
+    def _ids(self, subject: str) -> dict[str, int]:
+        """What was registered under a subject in this registry, by name."""
+        if self._kept_in is None:
+            return {}
+        try:
+            ids = json.loads((self._kept_in / _file(subject)).read_text())
+        except (OSError, ValueError):  # it is only for when the registry is away
+            return {}
+        return {name: number for name, number in ids.items() if name.startswith(f"{self._url} ")}
+
+    def _keep_id(self, subject: str, ids: Mapping[str, int]) -> None:
+        # Executors on other hosts need not have the checkpoint.
+        if self._kept_in is None or not self._kept_in.parent.is_dir():
+            return
+        try:
+            self._kept_in.mkdir(mode=0o700, exist_ok=True)
+            _write(self._kept_in / _file(subject), ids)
+        except OSError as error:
+            _log.warning("registry.not_kept", subject=subject, error=str(error))
 
     def _name(self, subject: str, schema: str) -> str:
         return f"{self._url} {subject} {hashlib.md5(schema.encode(), usedforsecurity=False).hexdigest()}"
@@ -187,10 +250,23 @@ class Registry:
             return {}
 
     def _remember(self, ids: dict[str, int]) -> None:
-        file, path = tempfile.mkstemp(dir=self._memory.parent)
-        with os.fdopen(file, "w") as out:
-            json.dump(ids, out)
-        Path(path).replace(self._memory)
+        _write(self._memory, ids)
+
+
+def registered(checkpoint_dir: Path) -> Path:
+    """Where a worker keeps which schemas were registered."""
+    return checkpoint_dir.absolute() / "schemas.registered"  # a name that no query.group has
+
+
+def _file(subject: str) -> str:
+    return f"{quote(subject, safe='')}.json"
+
+
+def _write(path: Path, ids: Mapping[str, int]) -> None:
+    file, new = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(file, "w") as out:
+        json.dump(ids, out)
+    Path(new).replace(path)
 
 
 def _apart(addresses: str) -> tuple[str, str]:

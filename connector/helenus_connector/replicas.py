@@ -39,10 +39,17 @@ class Replicas:
 
         While nodes come and go, one that is none of them may have logged a write too: a read does not meet it.
         """
-        hosts = self._metadata.all_hosts()
-        if partition_key is not None:
-            hosts = self._metadata.get_replicas(self._keyspace, partition_key)
+        hosts = self._hosts(partition_key)
         return {str(h.host_id) for h in hosts if self._everywhere or h.datacenter == self._dc}
+
+    def holders(self, partition_key: bytes | None) -> set[str]:
+        """The same in all data centres."""
+        return {str(h.host_id) for h in self._hosts(partition_key)}
+
+    def _hosts(self, partition_key: bytes | None) -> Any:
+        if partition_key is None:
+            return self._metadata.all_hosts()
+        return self._metadata.get_replicas(self._keyspace, partition_key)
 
     def some(self) -> bool:
         """Whether a partition is held by some of the nodes, not by all."""

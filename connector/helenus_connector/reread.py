@@ -19,6 +19,7 @@ from helenus_connector.asking import SchemaChanged as SchemaChanged
 from helenus_connector.asking import Unread as Unread
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.groups import Grouping
+from helenus_connector.proof import Timed
 from helenus_connector.ranges import Bounds, slices
 from helenus_connector.rows import Page, RawRow
 from helenus_connector.statements import Query
@@ -27,7 +28,7 @@ from helenus_schemas import names
 from helenus_schemas.change import Scope
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec
-from helenus_schemas.table import Table
+from helenus_schemas.table import Column, Table
 
 _FEWEST = 0.001
 """Of the keys that are asked for, so many live at least: more are in no statement."""
@@ -39,12 +40,17 @@ class Image(NamedTuple):
     """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
 
     `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none. `times`: all of them as
-    CQL bytes, if there are several.
+    CQL bytes, if there are several; `timed` are their columns.
     """
 
     values: tuple[bytes | None, ...]
     write_time: int | None
     times: Sequence[bytes | None] = ()
+    timed: Timed = Timed()
+
+    def oldest(self) -> int | None:
+        """The oldest of its cells' write times."""
+        return min((int.from_bytes(time, "big", signed=True) for time in self.times if time), default=self.write_time)
 
     def shows(self, write_time: int | None) -> bool:
         """Whether one of its own cells was written at that very time."""
@@ -69,6 +75,9 @@ class Reader(Asking):
         self._pk_width = len(table.partition_key)
         self.is_single = False
         self._live = 1.0  # of the keys that were asked for lately
+        self._of_rows = self._timed
+        self._told = self._times_of(self._timed)
+        self._told_statics = Timed.of(self._timed_statics, _without(table.statics, self._timed_statics))
 
     def rows(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | Unread | None]]:
         """Each of these keys once with its row, None if it has none, in the order of the answers.
@@ -250,13 +259,19 @@ class Reader(Asking):
     def _image(self, row: RawRow) -> Image:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
-        return Image(values, *_times(row[end:]))
+        if self._of_rows is not self._timed:  # a node has not the function that tells more
+            self._of_rows, self._told = self._timed, self._times_of(self._timed)
+        return Image(values, *_times(row[end:]), self._told)
+
+    def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
+        columns = [column for column, _ in timed]
+        return Timed.of(columns, _without(self.table.regulars, columns))
 
     def _of_statics(self, row: RawRow) -> Image:
         """The static columns, of a row of them alone."""
         end = self._pk_width + len(self.table.statics)
         values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
-        return Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]))
+        return Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]), self._told_statics)
 
     def _beside(self, row: RawRow) -> Image | None:
         """The static columns beside a row."""
@@ -264,6 +279,10 @@ class Reader(Asking):
             return None
         start, end = self._key_width + len(self.table.regulars), self._key_width + len(self.table.values)
         return Image((*[None] * len(self.table.regulars), *row[start:end]), None)
+
+
+def _without(columns: Sequence[Column], some: Sequence[Column]) -> list[Column]:
+    return [column for column in columns if column not in some]
 
 
 class _Failed(HelenusError):

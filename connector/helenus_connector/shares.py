@@ -29,10 +29,11 @@ class Part:
 
 
 class Parts(InputPartition):
-    """The work of one task."""
+    """The work of one task, which reads no more than about so many bytes of it."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], most_bytes: int) -> None:
         self.parts = tuple(parts)
+        self.most_bytes = most_bytes
 
 
 def limited(

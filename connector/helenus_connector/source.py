@@ -1,17 +1,20 @@
 """The streaming source: events topics as a Spark Python Data Source.
 
-An offset is `{"tick": n, "topics": {topic: {partition: next offset}}}`. The tick moves when there is something to do
-although no event came: keys are due to be read again, a topic goes on from a held position, something is wrong with
-one, a run begins; and once in a while on quiet topics, because Spark ends workers that idle for a minute.
+An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": {topic: `lineage`}}`. The tick moves when
+there is something to do although no event came: keys are due to be read again, a topic goes on from a held position,
+something is wrong with one, a run begins; and once in a while on quiet topics, because Spark ends workers that idle for
+a minute.
 """
 
 from __future__ import annotations
 
 import marshal
 import pickle
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +28,9 @@ from helenus_connector.brokers import planner, read
 from helenus_connector.events import Message, Planner, Range
 from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
+from helenus_connector.pending_files import begins
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
-from helenus_connector.settle import ended
 from helenus_connector.shares import Part, Parts, limited, shared_out
 from helenus_schemas import logs
 from helenus_schemas.errors import HelenusError, Kind
@@ -51,7 +54,8 @@ class Note:
     """What a task must know of a partition beside its records.
 
     It is the task's own in this batch, read from `start` on, as planned in `epoch` of its topic. `lost` counts events
-    that the topic no longer has, `error` is why it cannot be read.
+    that the topic no longer has, `error` is why it cannot be read. If there is an `end`, it was read up to, not
+    including, that alone: more would have been too many bytes.
     """
 
     topic: str
@@ -60,6 +64,7 @@ class Note:
     epoch: int
     lost: int = 0
     error: HelenusError | None = None
+    end: int | None = None
 
 
 class EventsSource(DataSource):
@@ -87,6 +92,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: object = None
         self._planner: Planner | None = None
         self._partitions: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
         self._counted = 0.0
         self._begun: set[str] = set()
         self._fresh: tuple[dict[str, Any], Offsets] = {}, {}
@@ -96,12 +102,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._away: str | None = None
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
-        # Topics may join long after the start, and what was pending in them is of the run before all the same.
-        self._ended = ended(self.plan.pending_file)
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the process that made them.
-        return {**self.__dict__, "_planner": None, "_ended": None}
+        return {**self.__dict__, "_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Of no topic: each joins with a batch, whose end says where it began. Spark keeps no batch's start."""
@@ -123,7 +127,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 latest = self._broker().latest(self._known())
                 if self._target is not None:
                     latest = {t: self._target[t] for t in latest if t in self._target}
-                begin = self._begin(start["topics"], latest)
+                logs = lineage(self._ids, self._broker().leaders(), self.plan.epochs)
+                begin, cut = self._begin(start, latest, logs)
                 # A topic that joins is taken in where it begins now, and read by the next batch.
                 if new := {t: n for t, n in self._partitions.items() if t in latest and t not in begin}:
                     first = self._broker().earliest(new)
@@ -149,11 +154,17 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             self._broker_is(None)
             wake = self._target is None and (bool(self._wrong or self.plan.held) or now >= self._due())
+            if self._target is not None:
+                # A part of a batch that was too many bytes is read by the next one.
+                held = self.plan.held.items()
+                wake |= any(at < self._target.get(t, {}).get(p, 0) for t, ats in held for p, at in ats.items())
             if topics == start["topics"]:
                 # What a run began with is done at once: its first batch tells of what else waits. One that is to read
                 # what is there, reads again only what was there when the last one ended.
                 wake |= begin != stood or (self._target is None and bool(self._fresh[1]))
             end = {"tick": start["tick"] + wake, "topics": topics}
+            if known := self._logs(start, logs, cut, latest):
+                end["logs"] = known
             if end != start:
                 self._last_batch = now
                 if end["topics"] != start["topics"]:
@@ -166,8 +177,11 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = overlaid(start["topics"], self.plan.held)
-        again = self._again(begin)
+        cut = {topic: told["cut"] for topic, told in end.get("logs", {}).items() if "cut" in told}
+        begin = {topic: {**offsets, **cut.get(topic, {})} for topic, offsets in begin.items()}
+        again = self._again(begin) | cut.keys()
         gone = self._gone({topic: begin[topic] for topic in begin if topic in end["topics"] and topic not in again})
+        gone.update({topic: list(partitions) for topic, partitions in cut.items()})
         # A batch that a run was killed in is done again as it is. What was pending then, the next one steps back to.
         fresh = self._fresh[1] if self._fresh[0] == start else {}
         begin.update(fresh)
@@ -193,7 +207,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 events = sum(map(self._broker().size, share))
                 parts.append(Part(share, loss, epoch, error, events, 0 if i else len(lost)))
         most = max((c.tasks_max for c in self.plan.connectors.values()), default=1)
-        return [Parts(task) for task in shared_out(parts, max(most, self.plan.slots))]
+        tasks = shared_out(parts, max(most, self.plan.slots))
+        return [Parts(task, self.plan.max_batch_bytes // len(tasks)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Parts)
@@ -216,16 +231,36 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             epoch = epochs[place.topic, place.partition]
             found.append(Note(place.topic, place.partition, place.start, epoch, error=error))
 
+        left = partition.most_bytes
         for data_loss in ("fail", "continue"):
             parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
             places = [r for p in parts for r in p.ranges]
+            random.shuffle(
+                places
+            )  # on Pulsar they are read one by one, and what the first take is not left to the last
+            at = {(r.topic, r.partition): r.start for r in places}
             try:
-                for chunk in read(self.plan.worker, places, data_loss, lost, failed):
-                    for events in packed(chunk):
-                        yield _row(events=events)
+                # Of the second kind too, some are read in each batch.
+                with closing(read(self.plan.worker, places, data_loss, lost, failed)) as chunks:
+                    for chunk in chunks:
+                        for events in packed(chunk):
+                            yield _row(events=events)
+                        at.update({(m.topic(), m.partition()): m.offset() + 1 for m in chunk})
+                        left -= sum(map(size_of, chunk))
+                        if left <= 0:
+                            break
+                    else:
+                        continue
             except HelenusError as error:  # of the client, on this host
                 for place in places:
                     failed(place, error)
+                continue
+            # More than that is more than a task can hold: the rest of these ranges is held, and read next.
+            wrong = {(note.topic, note.partition) for note in found if note.error}
+            for place in places:
+                name = place.topic, place.partition
+                if at[name] < place.end and name not in wrong:
+                    found.append(Note(*name, place.start, epochs[name], end=at[name]))
         if found:
             yield _row(notes=pickle.dumps(found))
         spare("source")
@@ -264,9 +299,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen = (told.st_mtime_ns, told.st_ino)
         return None if seen == self._seen else (Plan.load(str(self.plan.file)), seen)
 
-    def _begin(self, start: Offsets, latest: Offsets) -> Offsets:
-        """Where topics are to be read from, given where the last batch ended; finds what is wrong with any."""
-        begin = overlaid(start, self.plan.held)
+    def _begin(self, start: dict[str, Any], latest: Offsets, logs: Logs) -> tuple[Offsets, Offsets]:
+        """Where topics are to be read from, given where the last batch ended; finds what is wrong with any. And where
+        those go on that have others than the records that were there.
+        """
+        begin = overlaid(start["topics"], self.plan.held)
+        cut: Offsets = {}
         now = time.monotonic()
         self._wrong = {}
         for topic in list(self._partitions):
@@ -274,14 +312,59 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 del self._partitions[topic]
             elif error := other_partitions(topic, begin, latest):
                 self._wrong[topic] = error
-            elif any(0 <= last < begin.get(topic, {}).get(p, 0) for p, last in latest[topic].items()):
+            elif topic in begin and (lost := self._lost(topic, begin[topic], start, logs)):
+                self._behind.pop(topic, None)
+                begin[topic] = {**begin[topic], **lost}
+                cut[topic] = lost
+            elif topic not in self._wrong and any(
+                0 <= last < begin.get(topic, {}).get(p, 0) for p, last in latest[topic].items()
+            ):
                 # A broker that has just become the leader may not know its end for a moment.
                 if now - self._behind.setdefault(topic, now) > _BEHIND_S:
                     what = f"{topic} ends before the position of its connector: was it made anew?"
                     self._wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what)
             else:
                 self._behind.pop(topic, None)
-        return begin
+        return begin, cut
+
+    def _lost(self, topic: str, at: dict[str, int], start: dict[str, Any], logs: Logs) -> dict[str, int]:
+        """The partitions of a topic that lost records which were there, each with where it goes on; none if that is to
+        stop the topic's connector.
+        """
+        before, now = start.get("logs", {}).get(topic), logs.get(topic)
+        if before is None or now is None or before["epoch"] != now["epoch"]:
+            return {}  # it joins, or an operator moved it to where it is now
+        try:
+            if before["id"] and now["id"] and before["id"] != now["id"]:
+                what, lost = f"{topic} was deleted and recreated", self._broker().earliest({topic: len(at)})[topic]
+            elif lost := self._broker().cut(topic, before["leaders"], at):
+                where = ", ".join(f"partition {p} from offset {first}" for p, first in lost.items())
+                what = f"{topic} has lost records that were acknowledged, as by an unclean leader election: {where}"
+        except HelenusError as error:
+            self._wrong[topic] = error
+            return {}
+        if not lost:
+            return {}
+        if self.plan.connectors[topic].errors_data_loss == "fail":
+            what = f"{what}; reset the connector's offsets, and copy the table anew"
+            self._wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}")
+            return {}
+        structlog.get_logger(__name__).warning("source.lost", topic=topic, reason=what, goes_on=lost)
+        return lost
+
+    def _logs(self, start: dict[str, Any], logs: Logs, cut: Offsets, latest: Offsets) -> Logs:
+        """What tells the topics' records from others, as of the end of a batch. What is wrong with a topic stays so."""
+        before = start.get("logs", {})
+        known = {topic: {k: v for k, v in told.items() if k != "cut"} for topic, told in before.items()}
+        for topic in latest.keys() & logs.keys() - self._wrong.keys():
+            # What can't be asked just now is what it was.
+            now, older = logs[topic], known.get(topic, {"id": "", "leaders": {}})
+            same = not (now["id"] and older["id"]) or now["id"] == older["id"]
+            leaders = {**older["leaders"], **now["leaders"]} if same else now["leaders"]
+            known[topic] = {**now, "id": now["id"] or older["id"], "leaders": leaders}
+            if topic in cut:
+                known[topic]["cut"] = cut[topic]
+        return {topic: told for topic, told in known.items() if told["id"] or told["leaders"]}
 
     def _broker_is(self, away: str | None) -> None:
         """Tell, once each time, that the broker is away or back."""
@@ -306,6 +389,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if asked:
                 # One without a leader just now has the partitions it had. That it is gone is told by its end.
                 found = self._broker().partitions(asked)
+                # Before the ends: what is noted with a position is never newer than it.
+                self._ids.update(self._broker().ids(asked))
                 self._partitions.update({t: n for t, n in found.items() if n or t not in self._partitions})
         except HelenusError:
             if not any(self._partitions.values()):
@@ -347,9 +432,13 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not topics:
             return fresh
         broker, known = self._broker(), self._known()
+        # Topics may join long after the start, and what was pending in them is of the run before all the same, or of
+        # another query.
+        begin_at = begins(self.plan.pending_file)
 
         def since(topic: str) -> dict[str, int]:
-            then = int((self._ended(topic) or time.time()) * 1000) - self.plan.connectors[topic].settle_replay_ms
+            replay_s = self.plan.connectors[topic].settle_replay_ms / 1000
+            then = int(begin_at(topic, replay_s, time.time()) * 1000)
             return broker.since({topic: known.get(topic, 0)}, then).get(topic, {})
 
         with ThreadPoolExecutor(_ASKED) as pool:
@@ -377,6 +466,20 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
 
+Logs = dict[str, dict[str, Any]]
+
+
+def lineage(ids: Mapping[str, str], leaders: Mapping[str, Mapping[str, int]], epochs: Mapping[str, int]) -> Logs:
+    """What tells the records of each topic from others at the same offsets, as JSON: the topic's `id`, its partitions'
+    leader epochs as `leaders`, and in which `epoch` an operator moved it. Where a topic goes on after it has lost
+    records, that is `cut`, in the batch that counts it.
+    """
+    return {
+        topic: {"id": ids.get(topic, ""), "leaders": dict(leaders.get(topic, {})), "epoch": epochs.get(topic, 0)}
+        for topic in {*ids, *leaders}
+    }
+
+
 def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusError | None:
     """PARTITIONS_CHANGED if a topic has not the partitions it had: order per key would be lost."""
     before, now = start.get(topic), latest[topic]
@@ -390,14 +493,18 @@ def packed(messages: Sequence[Message]) -> Iterator[bytes]:
     pack: list[tuple[object, ...]] = []
     size = 0
     for m in messages:
-        key, value = m.key(), m.value()
-        pack.append((m.topic(), m.partition(), m.offset(), m.timestamp()[1], key, value))
-        size += len(key or b"") + len(value or b"")
+        pack.append((m.topic(), m.partition(), m.offset(), m.timestamp()[1], m.key(), m.value()))
+        size += size_of(m)
         if len(pack) == _PACK_EVENTS or size >= _PACK_BYTES:
             yield marshal.dumps(pack)
             pack, size = [], 0
     if pack:
         yield marshal.dumps(pack)
+
+
+def size_of(message: Message) -> int:
+    """Its bytes."""
+    return len(message.key() or b"") + len(message.value() or b"")
 
 
 def unpacked(events: bytes) -> Iterator[Event]:

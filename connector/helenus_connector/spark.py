@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
@@ -75,7 +76,23 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
     spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
     spark.sparkContext.setLogLevel("OFF")
+    _say_no_more(spark)
     return spark
+
+
+def answers(spark: Any) -> bool:
+    """Whether Spark's Java process is there."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # Py4J's, of some kinds
+        return False
+
+
+def _say_no_more(spark: Any) -> None:
+    """Where the Java process ends, Py4J and PySpark print what they were reading: the worker says it once."""
+    logging.getLogger().addFilter(lambda record: record.module not in ("java_gateway", "clientserver"))
+    with contextlib.suppress(AttributeError):
+        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
 
 
 def _settings(worker: WorkerSettings) -> dict[str, str]:

@@ -20,7 +20,7 @@ import structlog
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Admitted, Event, Gate, Work, asks_for, written_at
+from helenus_connector.gate import Admitted, Event, Gap, Gate, Work, asks_for, written_at
 from helenus_connector.proof import packed
 from helenus_connector.registry import Registry
 from helenus_connector.replicas import Replicas
@@ -56,7 +56,8 @@ class Outcome:
     how many events wait with it. `too_large` are records that were no records of the whole row, for their size.
     `unread` are keys that wait because they can't be read, `error` is why the first of them can't.
     `untold` are rows without a record: dead letters for a value that can't be told, and rows behind a marker whose key
-    has no form. `lost` are events that the topic no longer had. `told` is what was published where.
+    has no form. `lost` are events that the topic no longer had, `gaps` those of nodes' logs. `told` is what was
+    published where.
     """
 
     connector: str
@@ -71,6 +72,7 @@ class Outcome:
     untold: int = 0
     unread: int = 0
     lost: int = 0
+    gaps: list[Gap] = field(default_factory=list)
     keys_read: int = 0
     statements: int = 0
     query_seconds: float = 0.0
@@ -82,17 +84,29 @@ class Outcome:
 
 
 class Stage:
-    """The work on one connector's events in one process. Keeps its sessions and statements between batches."""
+    """The work on one table's events in one process. Keeps its sessions and statements between batches.
 
-    def __init__(self, settings: ConnectorSettings, session: Any, log: Log, directory: Path) -> None:
+    Its caches lie in `directory`, what all tables of its connector share in `shared`. `registered` is as in `Registry`.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        session: Any,
+        log: Log,
+        directory: Path,
+        shared: Path | None = None,
+        registered: Path | None = None,
+    ) -> None:
         self.settings = settings
         self.session = session
         self.log = log
         self._name = f"{settings.keyspace}.{settings.table}"
-        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json")
+        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
         self._replicas = Replicas(session, settings)
         self._gate = Gate(settings, self._replicas, directory)
-        self._budget = Budget(directory / f"{settings.events}.budget", settings.query_max_rate)
+        connector = hashlib.md5(settings.name.encode(), usedforsecurity=False).hexdigest()
+        self._budget = Budget((shared or directory) / f"{connector}.budget", settings.query_max_rate)
         self._versions = Versions(settings, session, self._registry, self._budget)
         self._began = self._patience = 0.0
         self._unread = UnreadKeys()
@@ -125,6 +139,7 @@ class Stage:
             outcome.outdated = admitted.outdated + sum(p.copies for p in admitted.gone)
             outcome.resolved.extend(admitted.gone)
             outcome.found.extend(admitted.waiting.values())
+            outcome.gaps = admitted.gaps
             try:
                 done = self._publish(works, outcome, trust_images and attempts == 1, may_wait)
                 self._dead_letter(admitted, outcome)
@@ -382,9 +397,9 @@ class Stage:
         known = None
         if work.pending and trust_images and not work.events and not told.covers(work.key):
             known = work.pending.image
-        work.unproven = self._gate.unproven(work)
         try:
             if self._is_row(work):
+                work.unproven = self._gate.unproven(work)
                 make = self._row_of(work)
                 record, cause = _tried(make, work.image)
                 if known or cause or work.unproven:
@@ -397,9 +412,11 @@ class Stage:
                 if known:
                     work.digest = _digest(self._records(work))
                     if work.digest == known:
+                        work.unproven = self._gate.unproven(work)
                         return
                 told.add(work.key, True)
                 work.digest = _digest(self._records(work, outcome))
+                work.unproven = self._gate.unproven(work)
         except (HelenusError, SchemaChanged) as error:
             if not isinstance(error, HelenusError) or error.kind is Kind.CASSANDRA_READ:
                 work.read_at = None  # not all of it was read
@@ -425,7 +442,11 @@ class Stage:
 
         A row that cannot be told holds up no other.
         """
-        for told in self._marked(work):
+        work.oldest, work.timeless = None, False
+        for place, told in enumerate(self._marked(work)):
+            # With the marker come the statics, which may all be null.
+            if told is None or (told[2] and (place or told[2].values.count(None) < len(told[2].values))):
+                work.saw(told and told[2])
             if told is None:
                 if outcome is not None:
                     outcome.untold += 1
@@ -449,7 +470,12 @@ class Stage:
             live = self._scan(work, first)
         else:
             marker = partial(
-                self._now.shape.marker, work.key, write_time=work.write_time, event=event, bounds=work.bounds
+                self._now.shape.marker,
+                work.key,
+                write_time=work.write_time,
+                event=event,
+                bounds=work.bounds,
+                values=work.values,
             )
             yield marker, work.key, work.image
             if id(work) in self._ahead:
@@ -603,6 +629,7 @@ class Stage:
                         attempts,
                         bounds=work.bounds,
                         since=since,
+                        rest=work.rest,
                     )
                 )
             if is_read:

@@ -11,11 +11,13 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 
 Wanted = Literal["RUNNING", "PAUSED", "STOPPED"]
 _MISSING_S = 30.0
+_RECREATED = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
+"""What a table says for a while that is dropped and recreated."""
 
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """A task as Kafka Connect's status shows it; `trace` says why it failed, or why some of its keys wait."""
+    """A task as Kafka Connect's status shows it; `trace` says why it failed, what it waits for, or why keys wait."""
 
     id: int
     state: str
@@ -24,7 +26,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A connector as Kafka Connect's status shows it."""
+    """A connector as Kafka Connect's status shows it; `trace` says why it failed, or what it waits for."""
 
     state: str
     trace: str | None
@@ -37,7 +39,8 @@ class Task:
 
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
-    keys can't be read, while it runs.
+    keys can't be read, while it runs. `waiting` is what it waits for without having tried: its events topic, or brokers
+    that are away.
     """
 
     id: int
@@ -47,9 +50,11 @@ class Task:
     error: HelenusError | None = None
     trouble: HelenusError | None = None
     unread: HelenusError | None = None
+    waiting: str | None = None
     retry_at: float = 0.0
     _failures: int = 0
     _failing_since: float = 0.0
+    _missing_since: float | None = None
     _wrong_since: float | None = None
 
     @property
@@ -65,6 +70,11 @@ class Task:
         """Connector, keyspace and table, as metrics have them."""
         return self.settings.name, self.settings.keyspace, self.settings.table
 
+    @property
+    def misses_table(self) -> bool:
+        """Whether it failed because its table was not there, or without `cdc`."""
+        return self.error is not None and self.error.kind in _RECREATED
+
     def failed(self, error: HelenusError, now: float) -> None:
         """An attempt at its work failed. What may pass is tried again, after a pause that grows."""
         # A topic that is gone is made again before.
@@ -74,30 +84,38 @@ class Task:
         for_s = now - self._failing_since
         timeout_ms = self.settings.errors_retry_timeout
         may_pass = error.action is Action.RETRY and not 0 <= timeout_ms <= for_s * 1000
-        # A table that was there may be dropped to be made anew, and has time for it.
-        if may_pass or (error.kind is Kind.TABLE_MISSING and for_s < _MISSING_S):
+        # A table that was there may be dropped to be recreated, and has time for it: whatever failed before.
+        if error.kind is not Kind.TABLE_MISSING:
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since = now
+        if may_pass or (self._missing_since is not None and now - self._missing_since < _MISSING_S):
             longest = min(0.5 * 2 ** min(self._failures - 1, 16), self.settings.errors_retry_delay_max_ms / 1000)
             self.trouble, self.retry_at = error, now + random.uniform(longest / 2, longest)
         else:
             self.error = error
 
     def looked(self, error: HelenusError | None, now: float) -> None:
-        """What a look at its table said. One that runs may be missing, or without `cdc`, while it is made anew."""
+        """What a look at its table said. One that runs may be missing, or without `cdc`, while it is recreated; a task
+        that failed for that goes on when it is there again.
+        """
         if error is None:
             self._wrong_since = None
+            if self.misses_table:
+                self.restart()
             return
         self._wrong_since = self._wrong_since or now
         in_time = now - self._wrong_since < _MISSING_S
-        if not (self.ready and in_time and error.kind in (Kind.TABLE_MISSING, Kind.CDC_DISABLED)):
+        if not (self.ready and in_time and error.kind in _RECREATED):
             self.error = error
 
     def succeeded(self) -> None:
         """Its part of a batch was done."""
-        self.trouble, self.retry_at, self._failures = None, 0.0, 0
+        self.trouble, self.retry_at, self._failures, self._missing_since = None, 0.0, 0, None
 
     def restart(self) -> None:
         """Forget what failed, and try again: from the topics on."""
-        self.error, self.ready, self.refused, self._wrong_since = None, False, False, None
+        self.error, self.waiting, self.ready, self.refused, self._wrong_since = None, None, False, False, None
         self.succeeded()
 
 
@@ -105,8 +123,8 @@ class Task:
 class Connector:
     """What is wanted of a connector, and its tasks by table. `file` is what its properties file said, if it has one.
 
-    `error` speaks against all of it; `trouble` may pass. Its tables are looked at again at `look_at`, s since the
-    epoch; `looked` says that this went well once.
+    `error` speaks against all of it; `trouble` may pass. Its tables were looked at last at `looked_at`, s since the
+    epoch, and are again at `look_at`; `looked` says that this went well once.
     """
 
     config: dict[str, str]
@@ -117,6 +135,7 @@ class Connector:
     error: HelenusError | None = None
     trouble: HelenusError | None = None
     look_at: float = 0.0
+    looked_at: float = 0.0
     looked: bool = False
     forgotten: set[str] = field(default_factory=set)
 
@@ -129,13 +148,20 @@ class Connector:
         stopped = self.wanted == "STOPPED"
         state = "FAILED" if self.error and not stopped else self.wanted
         tasks = [] if stopped else [self._status(task) for task in self.tasks.values()]
-        return Status(state, str(self.error) if state == "FAILED" else None, tasks)
+        reason = self.error if state == "FAILED" else self.trouble if state == "RUNNING" else None
+        return Status(state, _trace(reason), tasks)
 
     def _status(self, task: Task) -> TaskStatus:
         if task.error is not None:
             return TaskStatus(task.id, "FAILED", str(task.error))
         if self.wanted == "PAUSED":
             return TaskStatus(task.id, "PAUSED")
-        if not task.ready or self.error:
-            return TaskStatus(task.id, "UNASSIGNED")
-        return TaskStatus(task.id, "RUNNING", str(task.unread) if task.unread else None)
+        state = "RUNNING" if task.ready and not self.error else "UNASSIGNED"
+        reason = task.trouble or task.unread
+        if state == "UNASSIGNED":
+            reason = self.error or self.trouble or task.trouble
+        return TaskStatus(task.id, state, _trace(reason) or task.waiting)
+
+
+def _trace(reason: HelenusError | None) -> str | None:
+    return None if reason is None else str(reason)

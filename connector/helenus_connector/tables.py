@@ -20,26 +20,35 @@ from helenus_schemas.table import Table, read_tables
 class Tables:
     """The definitions of tables, for the driver. Keeps a session for each Cassandra that connectors name.
 
-    One thread uses it at a time.
+    `registered` is where it is kept which schemas were registered. One thread uses it at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, registered: Path | None = None) -> None:
+        self._registered = registered
         self._sessions: dict[tuple[object, ...], Any] = {}
         self._read: dict[tuple[object, ...], tuple[object, dict[str, Table]]] = {}
 
     def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
         """The tables that a connector names or that match it, each with what speaks against telling it.
 
-        Reaches all that it needs once. Raises HelenusError if that fails.
+        Reaches all that it needs once. Raises HelenusError if that fails; but a registry may be away if schemas of one
+        of the tables at least were registered before.
         """
-        registry = Registry(settings, directory / "schemas.json")
+        registry = Registry(settings, directory / "schemas.json", self._registered)
+        away: HelenusError | None = None
         try:
             registry.check()
+        except HelenusError as error:
+            if error.kind is not Kind.REGISTRY_UNREACHABLE:
+                raise
+            away = error
         finally:
             registry.close()
         tables = self._tables(settings)
         matching = sorted(name for name, table in tables.items() if table.cdc and settings.matches(name))
         named = dict.fromkeys([*settings.tables, *matching])
+        if away is not None and not any(registry.knows(f"{settings.of_table(name).data}-value") for name in named):
+            raise away
         session = self._session(settings)
         return {name: _objection(settings.of_table(name), tables.get(name), session) for name in named}
 

@@ -18,11 +18,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from helenus_connector.brokers import data_log
+from helenus_connector.cache import prune
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.directory import use
+from helenus_connector.fences import enter
 from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
+from helenus_connector.registry import registered
 from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.settle import Pending
 from helenus_connector.source import Note, unpacked
@@ -41,13 +44,15 @@ DONE = "done binary"
 class Done:
     """What became of some partitions of one topic: either its `outcome` or the `error` that stopped it.
 
-    `starts` is where they were read from, by partition as text, and `epoch` when that was planned. Without either, the
-    topic had left the plan, and nothing was done.
+    `starts` is where they were read from, by partition as text, and `epoch` when that was planned. `ends` is up to
+    where, of those that were not read to the end of the batch. Without outcome and error, the topic had left the plan,
+    and nothing was done.
     """
 
     topic: str
     epoch: int = 0
     starts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
     outcome: Outcome | None = None
     error: HelenusError | None = None
 
@@ -57,6 +62,7 @@ _sessions: dict[tuple[object, ...], Any] = {}
 _failing: dict[tuple[object, ...], float] = {}
 """Since when nothing is read from a Cassandra, monotonic s."""
 _ANEW_S = 30.0
+_pruned: dict[tuple[str, str], dict[str, int]] = {}
 _logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for what most tables share."""
 
@@ -69,6 +75,7 @@ def task(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _end_with_parent()
         logs.follow(plan.logging)
+        _prune(plan)
         context = TaskContext.get()
         first = context is None or context.attemptNumber() == 0
         done: dict[str, Done] = {}
@@ -85,14 +92,17 @@ def task(
                     about.starts[str(note.partition)] = note.start
                     about.epoch = note.epoch
                     about.error = about.error or note.error
+                    if note.end is not None:
+                        about.ends[str(note.partition)] = note.end
                     lost[note.topic] = lost.get(note.topic, 0) + note.lost
-        for topic, about in done.items():
-            settings = plan.connectors.get(topic)
-            if settings is not None and about.error is None:
-                again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
-                _run(plan, settings, events[topic], again, first, about, may_wait)
-                if about.outcome is not None:
-                    about.outcome.lost = lost[topic]
+        with enter(plan.checkpoint, plan.start):
+            for topic, about in done.items():
+                settings = plan.connectors.get(topic)
+                if settings is not None and about.error is None:
+                    again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
+                    _run(plan, settings, events[topic], again, first, about, may_wait)
+                    if about.outcome is not None:
+                        about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
         yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
         spare(("stages", len(_stages)))
@@ -159,18 +169,33 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
     name = (plan.directory, plan.group, settings.events)
     made_in, stage = _stages.get(name, (-1, None))
     if stage is None or made_in != epoch or stage.settings != settings:
-        directory = use(Path(plan.directory)) / plan.group / str(epoch)
+        shared = use(Path(plan.directory)) / plan.group
+        directory = shared / str(epoch)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         session = _sessions.get(settings.server)
         if session is None:
             session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
             _sessions[settings.server] = session
         if stage is not None:
+            del _stages[name]  # if no other can be made, it is not to be closed again
             stage.close()
-        stage = Stage(settings, session, log, directory)
+        stage = Stage(settings, session, log, directory, shared, registered(plan.worker.checkpoint_dir))
         _stages[name] = epoch, stage
     stage.log = log
     return stage
+
+
+def _prune(plan: Plan) -> None:
+    """When the group's tables change: let go of those that it has no more, and remove their caches from this host."""
+    name = (plan.directory, plan.group)
+    if _pruned.get(name) == plan.tables:
+        return
+    for place, (_, stage) in list(_stages.items()):
+        if place[:2] == name and place[2] not in plan.tables:
+            stage.close()
+            del _stages[place]
+    prune(use(Path(plan.directory)) / plan.group, plan.tables)
+    _pruned[name] = plan.tables
 
 
 def _connect_anew(settings: ConnectorSettings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import ssl
 import time
 import urllib.error
@@ -83,11 +84,12 @@ class Fares:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a worker told at a time, s: its tables, and why connectors or tasks failed."""
+    """What a worker told at a time, s: its tables, why connectors or tasks failed, and what others wait for."""
 
     at: float
     tables: Mapping[Labels, Fares]
     failures: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
 
 
 def look(worker: Worker) -> Moment:
@@ -97,7 +99,7 @@ def look(worker: Worker) -> Moment:
     try:
         samples = [s for family in text_string_to_metric_families(told) for s in family.samples]
         status = json.loads(worker.get("/connectors?expand=status"))
-        failures = tuple(_failures(status))
+        failures, waiting = tuple(_reasons(status, failed=True)), tuple(_reasons(status, failed=False))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"that is no worker of Helenus: {type(error).__name__} {error}"
         raise HelenusError(Kind.WORKER_UNREACHABLE, what, worker.url) from None
@@ -112,15 +114,19 @@ def look(worker: Worker) -> Moment:
             continue
         for key in (name, f"{name}/{labels.get('outcome', '')}"):
             fares.values[key] = fares.get(key) + sample.value
-    return Moment(time.monotonic(), tables, failures)
+    return Moment(time.monotonic(), tables, failures, waiting)
 
 
-def _failures(status: Mapping[str, Any]) -> Iterator[str]:
+def _reasons(status: Mapping[str, Any], failed: bool) -> Iterator[str]:
+    """Why connectors and tasks are FAILED, or what those wait for that are not."""
     for name, of in sorted(status.items()):
+        whole = of["status"]["connector"].get("trace")
         for part in (of["status"]["connector"], *of["status"]["tasks"]):
-            if part["state"] == "FAILED":
-                number = f" task {part['id']}" if "id" in part else ""
-                yield f"{name}{number}: {part.get('trace', 'failed').splitlines()[0]}"
+            number = f" task {part['id']}" if "id" in part else ""
+            trace = part.get("trace", "failed" if part["state"] == "FAILED" else None)
+            if trace is None or failed is not (part["state"] == "FAILED") or (number and trace == whole):
+                continue
+            yield f"{name}{number}: {trace.splitlines()[0]}"
 
 
 def view(before: Moment, now: Moment) -> RenderableType:
@@ -134,7 +140,8 @@ def view(before: Moment, now: Moment) -> RenderableType:
     for labels, fares in sorted(now.tables.items()):
         grid.add_row(*_row(labels, before.tables.get(labels, Fares()), fares, seconds))
     tables = grid if now.tables else Text("The worker has no tables yet.")
-    return Group(tables, *(Text(line, style="red") for line in now.failures))
+    lines = [*(Text(line, style="red") for line in now.failures), *(Text(line, style="yellow") for line in now.waiting)]
+    return Group(tables, *lines)
 
 
 def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:
@@ -159,6 +166,8 @@ def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[
 
 
 def _number(value: float) -> str:
+    if math.isnan(value):
+        return "?"
     for unit, size, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
         if value >= least:
             return f"{value / size:.1f}{unit}"

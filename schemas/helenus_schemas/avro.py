@@ -41,6 +41,8 @@ _SCALARS: dict[str, Schema] = {
     "timeuuid": {"type": "string", "logicalType": "uuid"},
     "varint": {"type": "bytes", "logicalType": "cql_varint"},
 }
+_MICROS = {"type": "long", "logicalType": "time-micros"}
+_TOLD: dict[str, Schema] = {"microseconds": _MICROS}
 _RECORDS: dict[str, list[tuple[str, str]]] = {
     "decimal": [("bigint", "bytes"), ("scale", "int")],
     "duration": [("months", "int"), ("days", "int"), ("nanoseconds", "long")],
@@ -63,22 +65,22 @@ TRUNCATION = '{"type":"record","name":"Truncation","namespace":"helenus","fields
 """The schema of the key of a record that concerns a whole table: `keyspace.table`."""
 
 
-def key_schema(table: Table, compat: Compat = "exact") -> Schema:
-    """The schema of a primary key: partition columns plain, clustering columns nullable.
+def key_schema(table: Table, compat: Compat = "exact", nullable: bool = False) -> Schema:
+    """The schema of a primary key: partition columns plain, unless all are to be `nullable`, clustering columns not.
 
     A null clustering column stands for the whole partition. Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=True)
-    return schemas.table(_compatible(table, schemas.fields(table.primary_key), compat))
+    return schemas.table(_compatible(table, schemas.fields(table.primary_key, not nullable), compat))
 
 
-def value_schema(table: Table) -> Schema:
+def value_schema(table: Table, nullable: bool = False) -> Schema:
     """The schema of a row outside its key, every column nullable; of key columns only, it has those, as the key does.
 
     Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=False)
-    return schemas.table(schemas.fields(value_columns(table), bool(never_null(table))))
+    return schemas.table(schemas.fields(value_columns(table), bool(never_null(table)) and not nullable))
 
 
 def json_schema(table: Table, part: Literal["key", "value", "row"], compat: Compat = "exact") -> Schema:
@@ -158,6 +160,42 @@ def unnamed(schema: Schema) -> Schema:
     if isinstance(schema, dict):
         return {key: unnamed(value) for key, value in schema.items() if key not in _NAMES}
     return [unnamed(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def other_times(known: Schema, new: Schema) -> str | None:
+    """What speaks against records that go on where those `known` are: a `time` of theirs is a number of something else,
+    which no registry notices, as both are longs. None if nothing does.
+
+    DataStax's connector writes µs, as this one does where it is told to.
+    """
+    ours, theirs = (dict(_times(schema)) for schema in (new, known))
+    differ = [name for name, kind in ours.items() if theirs.get(name, kind) != kind]
+    if not differ:
+        return None
+    unit = {"cql_time": "ns", "time-micros": "µs"}
+    was, now = unit[theirs[differ[0]]], unit[ours[differ[0]]]
+    how = "set time.precision.mode, and for keys key.compat, as the topic has it, or choose another data.topic"
+    return f"the topic has {', '.join(differ)} as a time in {was}, and would get it in {now}: {how}"
+
+
+def has_times(schema: Schema) -> bool:
+    """Whether a field, at any depth, is a time."""
+    return any(_times(schema))
+
+
+def _times(schema: Schema, name: str = "") -> Iterator[tuple[str, str]]:
+    """The fields, at any depth, that are times: `column.field` and the logical type."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _times(branch, name)
+    elif isinstance(schema, dict):
+        if schema.get("logicalType") in ("cql_time", "time-micros"):
+            yield name, schema["logicalType"]
+        for field in schema.get("fields") or ():
+            yield from _times(field["type"], f"{name}.{field['name']}" if name else field["name"])
+        for part in ("type", "items", "values"):
+            if isinstance(schema.get(part), (dict, list)):
+                yield from _times(schema[part], name)
 
 
 def objection(known: Schema, key: Schema, value: Schema) -> str | None:
@@ -248,7 +286,7 @@ class _Schemas:
 
     def _of(self, t: CqlType) -> Schema:
         if t.told:
-            return t.told  # the names are Avro's
+            return _TOLD.get(t.told, t.told)  # else the names are Avro's
         if t.name in _SCALARS:
             return _SCALARS[t.name]
         if t.name in ("list", "set", "vector"):
@@ -324,10 +362,9 @@ def _bare(t: CqlType, keyspace: str) -> CqlType:
 
 def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Schema]:
     """A key's fields in that form of keys."""
-    micros = {"type": "long", "logicalType": "time-micros"}
     for field, column in zip(fields, table.primary_key, strict=True):
         if compat == "datastax" and column.type.name == "time":
-            field["type"] = ["null", micros] if isinstance(field["type"], list) else micros
+            field["type"] = ["null", _MICROS] if isinstance(field["type"], list) else _MICROS
     return fields
 
 

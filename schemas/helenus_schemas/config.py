@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -288,10 +289,31 @@ class Settings(BaseModel):
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
-    """The keys and values of a Java properties file, as they are written. Raises ConfigError."""
+    """The keys and values of a Java properties file, as they are written; of a key that is given twice, which is warned
+    of, the last. Raises ConfigError.
+    """
+    found = _pairs(path)
+    for key in _twice(found):
+        structlog.get_logger(__name__).warning("config.twice", source=str(path), key=key, then="the last one counts")
+    return dict(found)
+
+
+def check_properties(path: str | Path) -> None:
+    """Raise ConfigError for keys that a properties file has twice."""
+    if twice := _twice(_pairs(path)):
+        reason = "it is given more than once, and the last one counts: leave the others out"
+        raise ConfigError([Problem(str(path), key, None, reason) for key in twice])
+
+
+def _twice(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+
+
+def _pairs(path: str | Path) -> list[tuple[str, str]]:
     try:
         with open(path, encoding="utf-8") as file:
-            return dict(javaproperties.load(file))
+            found: list[tuple[str, str]] = javaproperties.load(file, object_pairs_hook=list)
+            return found
     except OSError as error:
         reason = f"cannot read the properties file: {error.strerror}"
     except (UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
@@ -331,6 +353,8 @@ class CassandraSettings(Settings):
     def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         if given.get("cassandra.username") and not given.get("cassandra.password"):
             yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
+        if given.get("cassandra.password") and not given.get("cassandra.username"):
+            yield "cassandra.username", "set it too: a cassandra.password alone logs nobody in"
 
     @property
     def server(self) -> tuple[object, ...]:

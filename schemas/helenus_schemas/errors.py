@@ -106,7 +106,8 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.PARTITIONS_CHANGED: Policy(
         Action.STOP,
-        "stop writers, drain the topic, then start with a new checkpoint.dir; order per key spans one partition count",
+        "stop writers, drain the topic, give the data topic as many partitions; then stop the connector, reset its "
+        "offsets, resume and restart it over REST; order per key spans one partition count",
     ),
     Kind.OFFSETS_LOST: Policy(
         Action.STOP,

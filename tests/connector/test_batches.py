@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from helenus_connector import batches, metrics
 from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.gate import Gap
+from helenus_connector.pending_files import begins
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
-from helenus_connector.settle import AWAY, Pending, ended
+from helenus_connector.settle import AWAY, Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Connector, Task
 from helenus_connector.tasks import Done
@@ -52,7 +59,9 @@ class Query:
     def start(self) -> None:
         self.held = Held(self.directory / "default")
         (self.directory / "default").mkdir(exist_ok=True)
-        self.batches = Batches(self._planned, self.held)
+        self.pending = PendingKeys({}, {}, self._planned()[0].pending_file)
+        self.pending.load(0.0)
+        self.batches = Batches(self._planned, self._planned, self.held, self.pending)
 
     def _settings(self, table: str) -> ConnectorSettings:
         return ConnectorSettings.of({"name": table, "keyspace": "ks", "table": table, "output.format": "json"}, table)
@@ -83,7 +92,7 @@ def query(tmp_path: Path) -> Iterator[Query]:
 
 
 def fine(topic: str, start: int, epoch: int = 0) -> Done:
-    return Done(topic, epoch, {"0": start}, Outcome(topic[-1]))
+    return Done(topic, epoch, {"0": start}, outcome=Outcome(topic[-1]))
 
 
 def failed(topic: str, start: int, epoch: int = 0, error: HelenusError = POISON) -> Done:
@@ -121,6 +130,43 @@ def test_an_operators_move_beats_the_batch_that_is_under_way(query: Query, done:
     query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
     assert query.held.offsets() == {B: {"0": 1}}
     assert query.tasks[B].error is None, "a batch of before says nothing of it"
+
+
+def test_what_was_too_many_bytes_for_a_task_is_held(query: Query) -> None:
+    query.plan(0, a=10, b=10)
+    part = Done(A, 0, {"0": 2, "1": 4}, {"1": 7}, Outcome("a"))
+    query.batches.process(Frame(part, fine(B, 0)), 0)
+    assert query.held.offsets() == {A: {"1": 7}}
+    assert query.tasks[A].error is query.tasks[A].trouble is None
+    query.batches.process(Frame(Done(A, 0, {"1": 7}, {}, Outcome("a"))), 1)
+    assert query.held.offsets() == {}
+    query.held.move(A, {"0": 1})
+    query.batches.process(Frame(part), 2)
+    assert query.held.offsets()[A]["0"] == 1, "an operator moved it meanwhile"
+
+
+def test_a_gap_is_counted_once(query: Query) -> None:
+    """It is in every partition. What a new run steps back to was counted before; in a recreated topic nothing was."""
+
+    def batch(start: int, *gaps: Gap, lost: int = 0) -> tuple[float, int]:
+        outcome = Outcome("a", gaps=list(gaps), lost=lost)
+        with capture_logs() as logs:
+            query.batches.process(Frame(Done(A, 0, {"0": start, "1": 0}, outcome=outcome)), 0)
+        counted = REGISTRY.get_sample_value(
+            "helenus_connector_gaps_total", dict(zip(("connector", "keyspace", "table"), ("a", "ks", "a"), strict=True))
+        )
+        return counted or 0.0, sum(entry["event"] == "events.gap" for entry in logs)
+
+    first, second = Gap(0, 4, "n", 100), Gap(0, 7, "n", 200)
+    query.plan(0, a=6)
+    assert batch(0, Gap(1, 3, "n", 100), first, first._replace(offset=5)) == (1, 1)
+    query.commit(0)
+    query.start()
+    assert batch(2, first) == (1, 0)
+    assert batch(2, first, second) == (2, 1)
+    assert batch(8, second._replace(offset=9), Gap(0, 10, "m", 200)) == (3, 1)
+    query.start()
+    assert batch(0, Gap(0, 1, "n", 300), lost=1) == (4, 1)
 
 
 def test_a_batch_that_is_done_again_without_a_topic_keeps_its_range(query: Query) -> None:
@@ -223,8 +269,68 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     query.start()
     query.plan(2, a=30, b=30)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
-    told = ended(query._planned()[0].pending_file)
-    assert [told(topic) is None for topic in (A, B)] == [batch == 1] * 2
+    begin = [begins(query._planned()[0].pending_file)(topic, 0.0, math.inf) for topic in (A, B)]
+    assert [at == math.inf for at in begin] == [batch == 1] * 2
+
+
+@pytest.mark.parametrize("moved", ["apply", "save"])
+@pytest.mark.parametrize("done", [fine, failed])
+def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
+    query: Query, done: Callable[[str, int], Done], moved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the driver keeps what waits, say: it looked at the epoch already."""
+    query.plan(0, a=10, b=10)
+    query.held.hold(B, {"0": 3})
+    kept = getattr(query.pending, moved)
+
+    def move(*args: Any) -> None:
+        query.held.move(B, {"0": 1})
+        kept(*args)
+
+    monkeypatch.setattr(query.pending, moved, move)
+    query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
+    assert query.held.offsets() == {B: {"0": 1}}
+    assert Held(query.directory / "default").offsets() == {B: {"0": 1}}
+
+
+def test_a_query_that_is_started_again_knows_what_waits(query: Query) -> None:
+    """With the events that wait, or they would have no outcome; what was published last is not known any more."""
+    query.plan(0, a=10)
+    done = fine(A, 0)
+    assert done.outcome is not None
+    done.outcome.found.append(Pending(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
+    query.batches.process(Frame(done), 0)
+    query.commit(0)
+    query.plan(1, a=20)
+    again = Batches(query._planned, query._planned, query.held, query.pending)
+    again.process(Frame(fine(A, 10)), 1)
+    assert again.pending.counts(A) == (1, 26)
+    assert [p.image for p in again.pending.due(math.inf, 9)] == [None]
+
+
+def test_what_is_held_is_on_the_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is held no more, not before Spark's own word of where the batch ends is."""
+    steps: list[str] = []
+    fsync = os.fsync
+
+    def seen(handle: int) -> None:
+        steps.append("/".join(Path(f"/proc/self/fd/{handle}").readlink().parts[-2:]))
+        fsync(handle)
+
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(fine(A, 0), fine(B, 0)), 0)
+    monkeypatch.setattr(os, "fsync", seen)
+    query.plan(1, a=20, b=20)
+    slow = HelenusError(Kind.CASSANDRA_READ, "slow", "b")
+    query.batches.process(Frame(fine(A, 10), failed(B, 10, error=slow)), 1)
+    directory = f"{query.directory.name}/default"
+    assert steps == ["default/held.new", directory]
+    steps.clear()
+    query.batches.process(Frame(fine(A, 20), failed(B, 10, error=slow)), 2)
+    assert steps == [], "nothing changed"
+    query.plan(3, a=20, b=30)
+    query.batches.process(Frame(fine(B, 10)), 3)
+    assert steps == ["offsets/3", "default/offsets", "default/held.new", directory]
 
 
 def shown(task: Task) -> tuple[str, str | None]:
@@ -243,10 +349,10 @@ def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypa
     cause = HelenusError(Kind.CASSANDRA_READ, "not enough replicas", "ks.a, k = 5")
     waits = [Pending(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
     query.plan(0, a=10)
-    query.batches.process(Frame(Done(A, 0, {"0": 0}, Outcome("a", error=cause, unread=3, found=waits))), 0)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome("a", error=cause, unread=3, found=waits))), 0)
     assert shown(task) == ("RUNNING", str(cause))
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 3
-    query.batches.process(Frame(Done(A, 0, {"0": 0}, Outcome("a", resolved=waits))), 1)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome("a", resolved=waits))), 1)
     assert shown(task) == ("RUNNING", None)
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
     assert room == [5, 2]

@@ -10,6 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
+from helenus_connector import kafka_events
+from helenus_connector.events import Range
 from helenus_connector.kafka_events import Planner
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -27,7 +29,7 @@ class Admin:
             if place.topic in self.errors:
                 answers[place].set_exception(KafkaException(KafkaError(self.errors[place.topic])))
             else:
-                answers[place].set_result(SimpleNamespace(offset=9))
+                answers[place].set_result(SimpleNamespace(offset=9, leader_epoch=3))
         return answers
 
 
@@ -54,3 +56,33 @@ def test_a_topic_that_is_refused_is_told_once_and_left_out() -> None:
     assert error.value.kind is Kind.BROKER_REFUSED
     with pytest.raises(HelenusError):
         planner.earliest({"b": 1})
+
+
+def test_a_chunk_is_of_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand events of 64 kB would be more than a task can hold."""
+    asked: list[int] = []
+
+    class Message:
+        def __init__(self, at: int) -> None:
+            self._at = at
+
+        def __getattr__(self, name: str) -> Any:
+            fields = {"topic": "t", "partition": 0, "offset": self._at, "error": None, "key": b"k" * 65_535}
+            return lambda: fields.get(name, b"v")
+
+    class Consumer:
+        at = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+        def consume(self, count: int, timeout: float) -> list[Message]:
+            asked.append(count)
+            self.at += count
+            return [Message(n) for n in range(self.at - count, self.at)]
+
+    monkeypatch.setattr(kafka_events, "_consumer", lambda *_: Consumer())
+    chunks = list(kafka_events.read({}, [Range("t", 0, 0, 2_000)], "fail", lambda *_: None, lambda *_: None))
+    assert sum(map(len, chunks)) == 2_000
+    assert max(asked) * 65_536 <= 32 << 20
+    assert max(asked[1:]) * 65_536 <= 8 << 20

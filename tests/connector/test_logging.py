@@ -34,7 +34,7 @@ Plan(worker, {}, directory).save()
 """
 START = {
     "planner": "from helenus_connector.source import EventsReader; EventsReader(f'{sys.argv[1]}/default.plan')",
-    "reading": "from helenus_connector.source import Parts; list(load('read')(Parts([])))",
+    "reading": "from helenus_connector.source import Parts; list(load('read')(Parts([], 1)))",
     "task": "list(load('task')(iter([])))",
 }
 PROCESS = """

@@ -3,42 +3,57 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
+import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
+from helenus_connector.tables import Tables
+from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Column, Table
 
 URL = "value.converter.schema.registry.url"
 USER_INFO = "value.converter.schema.registry.basic.auth.user.info"
 
 
 def of(memory: Path, url: str, **more: str) -> Registry:
+    return Registry(settings_of(url, **more), memory)
+
+
+def settings_of(url: str, **more: str) -> ConnectorSettings:
     given = {"name": "n", "keyspace": "ks", "table": "t", URL: url, **more}
-    return Registry(ConnectorSettings.of(given, "test"), memory)
+    return ConnectorSettings.of(given, "test")
 
 
 class Answer(BaseHTTPRequestHandler):
     logins: list[str | None]
+    id = 7
+    away = False
 
     def do_GET(self) -> None:
+        if self.path.endswith("/latest"):
+            self.send_error(404)
+            return
         self.logins.append(self.headers["Authorization"])
         self._answer(b'{"compatibilityLevel": "FULL"}' if "/config/" in self.path else b'["a"]')
 
     def do_POST(self) -> None:
-        self._answer(b'{"id": 7}')
+        self._answer(b'{"id": %d}' % self.id)
 
     do_PUT = do_POST  # noqa: N815
 
     def _answer(self, body: bytes) -> None:
         self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.send_response(200)
+        self.send_response(503 if self.away else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -49,7 +64,7 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[int]:
-    Answer.logins = []
+    Answer.logins, Answer.id, Answer.away = [], 7, False
     with HTTPServer(("127.0.0.1", 0), Answer) as listening:
         thread = Thread(target=listening.serve_forever, daemon=True)
         thread.start()
@@ -106,3 +121,122 @@ def test_two_logins_are_one_too_many(tmp_path: Path) -> None:
     with pytest.raises(HelenusError, match="leave one out") as failed:
         of(tmp_path / "ids", "http://me:s3cret@h:1", **{USER_INFO: "me:s3cret"})
     assert "s3cret" not in str(failed.value)
+
+
+def test_a_worker_that_starts_while_the_registry_is_away_knows_what_was_registered(server: int, tmp_path: Path) -> None:
+    """A registry that answers is asked all the same: it may have lost its schemas, and give others these ids."""
+    url, kept = f"http://127.0.0.1:{server}", tmp_path / "checkpoint" / "schemas"
+    runs = 0
+    executor = Registry(settings_of(url), tmp_path / "elsewhere", kept)
+    assert executor.register("c-value", '"string"') == 7
+    assert not kept.parent.exists(), "an executor's host has no checkpoint"
+    kept.parent.mkdir()
+
+    def start(at: str = url) -> Registry:
+        nonlocal runs
+        runs += 1
+        return Registry(settings_of(at), tmp_path / f"run {runs}", kept)
+
+    assert not start().knows("a-value")
+    for register in (start().register("a-value", '"string"'), start().keep("a-key", '"long"', '"string"')):
+        assert register == 7
+    Answer.away = True
+    away = start()
+    assert away.register("a-value", '"string"') == away.keep("a-key", '"long"', '"string"') == 7
+    assert (away.knows("a-value"), start("http://127.0.0.1:1").knows("a-value")) == (True, False)
+    for subject, schema in (("a-value", '"int"'), ("b-value", '"string"')):
+        with pytest.raises(HelenusError) as failed:
+            away.register(subject, schema)
+        assert failed.value.kind is Kind.REGISTRY_UNREACHABLE
+    Answer.away, Answer.id = False, 8
+    assert start().register("a-value", '"string"') == 8
+    Answer.away = True
+    assert start().register("a-value", '"string"') == 8
+
+
+def test_a_registry_that_was_away_is_asked_again_later(
+    server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(settings_of(f"http://127.0.0.1:{server}"), tmp_path / "run", tmp_path / "kept")
+    registry.register("a-value", '"string"')
+    (tmp_path / "run").unlink()
+    Answer.away = True
+    assert registry.register("a-value", '"string"') == 7
+    Answer.away = False
+    asked = len(Answer.logins)
+    assert registry.register("a-value", '"string"') == 7
+    assert len(Answer.logins) == asked, "it would take seconds each time"
+    monkeypatch.setattr(registry, "_away_until", 0.0)
+    assert registry.register("a-value", '"string"') == 7
+    assert len(Answer.logins) > asked
+
+
+@pytest.mark.parametrize("format", ["key-value-avro", "key-value-json"])
+def test_which_tables_a_registry_that_is_away_keeps_from_running(
+    server: int, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(f"http://127.0.0.1:{server}", **{"output.format": format})
+    row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"))
+    monkeypatch.setattr("helenus_connector.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
+    table = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0),), cdc=True)
+    monkeypatch.setattr("helenus_connector.tables.read_tables", lambda *_: {table.full_name: table})
+    Answer.away = True
+    if format == "key-value-json":
+        assert Tables(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
+        return
+    with pytest.raises(HelenusError) as failed:
+        Tables(tmp_path / "kept").look(settings, tmp_path)
+    assert failed.value.kind is Kind.REGISTRY_UNREACHABLE
+    Answer.away = False
+    Registry(settings, tmp_path / "run", tmp_path / "kept").register("data-ks.t-value", '"string"')
+    Answer.away = True
+    assert Tables(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
+
+
+class Latest(Answer):
+    """A registry whose subjects all have the schema `known`, and take any other."""
+
+    known = ""
+    posted: list[str]
+
+    def do_GET(self) -> None:
+        latest = {"subject": "s", "version": 1, "id": 3, "schema": self.known, "schemaType": "AVRO"}
+        self._answer(
+            json.dumps(latest).encode() if "/versions/latest" in self.path else b'{"compatibilityLevel": "NONE"}'
+        )
+
+    def do_POST(self) -> None:
+        self.posted.append(self.path)
+        self._answer(b'{"id": 7}')
+
+
+@pytest.fixture
+def latest() -> Iterator[int]:
+    Latest.posted = []
+    with HTTPServer(("127.0.0.1", 0), Latest) as listening:
+        thread = Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        yield listening.server_port
+        listening.shutdown()
+        thread.join()
+
+
+def _of_times(kind: str, field: str = "t") -> str:
+    times = {"type": "array", "items": {"type": "long", "logicalType": kind}}
+    return json.dumps({"type": "record", "name": "r", "fields": [{"name": field, "type": ["null", times]}]})
+
+
+@pytest.mark.parametrize(("was", "now"), [("time-micros", "cql_time"), ("cql_time", "time-micros")])
+def test_times_of_another_unit_are_refused(latest: int, tmp_path: Path, was: str, now: str) -> None:
+    """As of DataStax's connector, or of this one before a setting was changed: both are longs to the registry."""
+    Latest.known = _of_times(was)
+    registry = of(tmp_path / "ids", f"http://127.0.0.1:{latest}")
+    with pytest.raises(HelenusError, match=r"the topic has t as a time.*set time\.precision\.mode") as error:
+        registry.register("data-value", _of_times(now))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+    with pytest.raises(HelenusError, match=r"key\.compat"):
+        registry.keep("data-key", _of_times(now), _of_times(now))
+    assert Latest.posted == []
+    assert registry.register("data-value", _of_times(was)) == 7
+    assert registry.register("data-value", _of_times(now, "new")) == 7
+    registry.close()

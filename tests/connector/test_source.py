@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,11 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
-from helenus_connector import source
+from helenus_connector import source, tasks
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.events import Range
 from helenus_connector.plan import Plan
+from helenus_connector.positions import Held
 from helenus_connector.shares import Part, Parts, limited, shared_out
 from helenus_connector.source import EventsReader, other_partitions, packed, unpacked
 from helenus_schemas.errors import HelenusError, Kind
@@ -57,6 +61,9 @@ class Broker:
         self.refused: dict[str, Exception] = {}
         self.unsearchable: dict[str, Exception] = {}
         self.counted: list[list[str]] = []
+        self.topic_ids: dict[str, str] = {}
+        self.epochs: dict[str, dict[str, int]] = {}
+        self.truncated: dict[str, int] = {}
 
     def partitions(self, topics: list[str]) -> dict[str, int]:
         self.counted.append(topics)
@@ -75,6 +82,17 @@ class Broker:
     def latest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
         there = {topic: n for topic, n in partitions.items() if topic in self.ends}
         return {topic: {str(p): self.ends[topic][str(p)] for p in range(n)} for topic, n in there.items()}
+
+    def ids(self, topics: list[str]) -> dict[str, str]:
+        return {topic: told for topic, told in self.topic_ids.items() if topic in topics}
+
+    def leaders(self) -> dict[str, dict[str, int]]:
+        return self.epochs
+
+    def cut(self, topic: str, leaders: dict[str, int], positions: dict[str, int]) -> dict[str, int]:
+        """Since the leader changed, if it did, a partition has other records from what `truncated` says on."""
+        changed = {p for p in positions if leaders.get(p) != self.epochs[topic][p]}
+        return {p: at for p, at in self.truncated.items() if p in changed and at < positions[p]}
 
     def size(self, place: Range) -> int:
         return max(0, place.end - place.start)
@@ -421,6 +439,90 @@ def test_a_partition_that_has_nothing_is_no_topic_made_anew(tmp_path: Path, monk
         assert bool(planned.reader._wrong) is wrong
 
 
+def replaced(planned: Planned, how: str) -> dict[str, int]:
+    """Another topic, or others than the records that were read, in the place of what was; returns from where on."""
+    planned.broker.ends = {TOPIC: {"0": 900, "1": 900}}
+    if how == "recreated":
+        planned.broker.topic_ids = {TOPIC: "new"}
+        planned.broker.epochs = {TOPIC: {"0": 0, "1": 0}}
+        return {"0": 40, "1": 40}
+    planned.broker.epochs = {TOPIC: {"0": 7, "1": 8}}
+    planned.broker.truncated = {"1": 250}
+    return {"1": 250}
+
+
+@pytest.fixture
+def read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Planned, dict[str, Any]]:
+    """A topic of which all was read, and what the end of that batch says."""
+    monkeypatch.setattr(source, "_RECOUNT_S", -1.0)
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 300, "1": 300}}
+    planned.broker.topic_ids, planned.broker.epochs = {TOPIC: "old"}, {TOPIC: {"0": 7, "1": 7}}
+    at = planned.reader.latestOffset(offset(0, 299, 299), ReadMaxRows(5))
+    assert at["topics"] == {TOPIC: {"0": 300, "1": 300}}
+    planned.tasks(offset(0, 299, 299), at)
+    return planned, at
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("how", ["recreated", "truncated"])
+def test_records_in_the_place_of_others_stop_the_connector(
+    read_once: tuple[Planned, dict[str, Any]], how: str, later: bool
+) -> None:
+    """Though the topic is longer than before; also when the worker was away meanwhile. Until somebody has reset it."""
+    planned, at = read_once
+    replaced(planned, how)
+    if later:
+        broker, planned.reader = planned.broker, source.EventsReader(str(planned.plan.file))
+        planned.reader._planner = broker
+    for _ in range(2):
+        end = planned.reader.latestOffset(at, ReadMaxRows(5))
+        assert end["topics"] == at["topics"], "nothing is read on from the old offsets"
+        ((part,),) = planned.tasks(at, end)
+        assert part.error is not None
+        assert part.error.kind is Kind.OFFSETS_LOST
+        at = end
+    planned.change(held={TOPIC: {"0": 40, "1": 40}}, epochs={TOPIC: 1})
+    end = planned.reader.latestOffset(at, ReadMaxRows(5_000))
+    ((part,),) = planned.tasks(at, end)
+    assert (part.error, part.lost) == (None, 0)
+    assert part.ranges == (Range(TOPIC, 0, 40, 900), Range(TOPIC, 1, 40, 900))
+
+
+@pytest.mark.parametrize("how", ["recreated", "truncated"])
+def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
+    read_once: tuple[Planned, dict[str, Any]], how: str
+) -> None:
+    planned, at = read_once
+    planned.change(connectors={TOPIC: planned.connector.model_copy(update={"errors_data_loss": "continue"})})
+    first = replaced(planned, how)
+    end = planned.reader.latestOffset(at, ReadMaxRows(5_000))
+    again = source.EventsReader(str(planned.plan.file))  # a worker that was killed does the batch as it is
+    again._planner = planned.broker
+    for reader in (planned.reader, again):
+        planned.reader = reader
+        ((part,),) = planned.tasks(at, end)
+        assert (part.error, part.lost) == (None, len(first))
+        assert part.ranges == tuple(Range(TOPIC, p, first.get(str(p), 300), 900) for p in (0, 1))
+    planned.broker.ends = {TOPIC: {"0": 901, "1": 900}}
+    after = planned.reader.latestOffset(end, ReadMaxRows(5_000))
+    ((part,),) = planned.tasks(end, after)
+    assert (part.error, part.lost, part.ranges[0]) == (None, 0, Range(TOPIC, 0, 900, 901))
+
+
+def test_another_leader_with_the_same_records_and_a_broker_that_tells_no_id_are_no_loss(
+    read_once: tuple[Planned, dict[str, Any]],
+) -> None:
+    planned, at = read_once
+    planned.broker.ends, planned.broker.topic_ids = {TOPIC: {"0": 310, "1": 300}}, {}
+    planned.broker.epochs = {TOPIC: {"0": 9, "1": 9}}
+    end = planned.reader.latestOffset(at, ReadMaxRows(50))
+    assert end["topics"] == planned.broker.ends
+    assert end["logs"] == {TOPIC: {"id": "old", "leaders": {"0": 9, "1": 9}, "epoch": 0}}
+    ((part,),) = planned.tasks(at, end)
+    assert (part.error, part.lost) == (None, 0)
+
+
 def test_another_number_of_partitions_is_refused() -> None:
     assert other_partitions(TOPIC, {TOPIC: {"0": 1}}, {TOPIC: {"0": 5}}) is None
     error = other_partitions(TOPIC, {TOPIC: {"0": 1}}, {TOPIC: {"0": 5, "1": 0}})
@@ -492,3 +594,76 @@ def test_a_pack_is_of_some_size() -> None:
     large: list[Any] = [Read("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
     assert [len(list(unpacked(pack))) for pack in packed(many)] == [1_000, 1_000, 500]
     assert [len(list(unpacked(pack))) for pack in packed(large)] == [2, 2]
+
+
+def test_a_topic_with_fewer_partitions_goes_on_when_an_operator_resets_it(tmp_path: Path) -> None:
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 50, "1": 50}}
+    at = offset(0, 45, 45, 45)
+    checkpoint = tmp_path / "default"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+        (checkpoint / name / "0").write_text(f"v1\n{{}}\n{json.dumps(at)}")
+    end = planned.reader.latestOffset(at, ReadMaxRows(100))
+    errors = {part.error.kind for task in planned.tasks(at, end) for part in task if part.error}
+    assert errors == {Kind.PARTITIONS_CHANGED}
+    held = Held(checkpoint)
+    held.move(TOPIC, {"0": 40, "1": 40})
+    assert held.where() == {TOPIC: {"0": 40, "1": 40}}
+    planned.change(held=held.offsets(), epochs={TOPIC: 1})
+    later = planned.reader.latestOffset(end, ReadMaxRows(100))
+    assert later["topics"] == {TOPIC: {"0": 50, "1": 50}}
+    ((part,),) = planned.tasks(end, later)
+    assert part.error is None
+    assert [(r.partition, r.start, r.end) for r in part.ranges] == [(0, 40, 50), (1, 40, 50)]
+    assert held.release(TOPIC, ["0", "1"], 1)
+    assert Held(checkpoint).offsets() == {}
+
+
+def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever number of events a batch may take: the rest is held, and read by the next one."""
+    planned = Planned(tmp_path)
+    planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size_in_bytes": 4 << 20})})
+    planned.broker.ends = {TOPIC: {"0": 90, "1": 3, "2": 7}}
+    start = offset(0, 80, 0, 7)
+    end = planned.reader.latestOffset(start, ReadMaxRows(1))
+    (task,) = planned.reader.partitions(start, end)
+    given: list[tuple[int, int]] = []
+
+    def read(worker: object, places: list[Range], *_: object) -> Iterator[list[Any]]:
+        for place in sorted(places, key=lambda p: -p.partition):
+            for n in range(place.start, place.end):
+                given.append((place.partition, n))
+                yield [Read(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
+
+    monkeypatch.setattr(source, "read", read)
+    monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
+    ran: list[tuple[int, int]] = []
+    rows = list(planned.reader.read(task))
+    (done,) = (pickle.loads(row) for row in next(tasks.task(planned.plan, {})(iter(rows)))["done"].to_pylist())
+    assert given == ran == [(1, 0), (1, 1), (1, 2), (0, 80)]
+    assert (done.starts, done.ends) == ({"0": 80, "1": 0, "2": 7}, {"0": 81})
+    assert done.error is None
+    planned.change(held={TOPIC: {"0": 81}})
+    after = planned.reader.latestOffset(end, ReadMaxRows(1))
+    assert planned.ranges(end, after) == [[(0, 81, 90), (1, 3, 3), (2, 7, 7)]]
+    assert sum(map(len, packs(rows))) == 4
+
+
+def packs(rows: list[Any]) -> Iterator[list[Any]]:
+    for row in rows:
+        for pack in row["events"].to_pylist():
+            if pack is not None:
+                yield list(unpacked(pack))
+
+
+def test_what_is_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: Path) -> None:
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 8}}
+    planned.reader.prepareForTriggerAvailableNow()
+    at = planned.reader.latestOffset(offset(0, 0), ReadMaxRows(1))
+    planned.change(held={TOPIC: {"0": 5}})
+    end = planned.reader.latestOffset(at, ReadMaxRows(1))
+    assert planned.ranges(at, end) == [[(0, 5, 8)]]
+    planned.change(held={})
+    assert planned.reader.latestOffset(end, ReadMaxRows(1)) == end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +56,27 @@ def staged(directory: Path, log: Log, **more: str) -> Stage:
     cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=list, keyspaces={}))
     session: Any = SimpleNamespace(cluster=cluster)
     return Stage(ConnectorSettings.of(given, "test"), session, log, directory)  # type: ignore[arg-type]
+
+
+def test_a_connectors_tables_have_one_limit(tmp_path: Path) -> None:
+    """Not one each: fifty tables would read fifty times as fast. Another connector has its own."""
+    log: Any = Log()
+    session = staged(tmp_path, log).session
+
+    def budget(name: str, table: str, epoch: str) -> tuple[int, float]:
+        given = {"name": name, "keyspace": "ks", "table": table, "output.format": "json", "query.max.rate": "500"}
+        (tmp_path / epoch).mkdir(exist_ok=True)
+        stage = Stage(ConnectorSettings.of(given, "test"), session, log, tmp_path / epoch, tmp_path)
+        try:
+            return os.fstat(stage._budget._file).st_ino, stage._budget._most
+        finally:
+            stage.close()
+
+    first, other_table, moved, other = (
+        budget(*which) for which in (("a", "t", "0"), ("a", "u", "0"), ("a", "t", "1"), ("b/ä", "t", "0"))
+    )
+    assert first == other_table == moved
+    assert first[0] != other[0]
 
 
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])

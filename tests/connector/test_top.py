@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +26,17 @@ STATUS = {
             "connector": {"state": "RUNNING", "worker_id": "h:1"},
             "tasks": [{"id": 0, "state": "FAILED", "worker_id": "h:1", "trace": "no such table\nmore"}],
         }
-    }
+    },
+    "stock": {
+        "status": {
+            "name": "stock",
+            "connector": {"state": "RUNNING", "worker_id": "h:1", "trace": "cannot connect to Cassandra"},
+            "tasks": [
+                {"id": 0, "state": "UNASSIGNED", "worker_id": "h:1", "trace": "cannot connect to Cassandra"},
+                {"id": 1, "state": "UNASSIGNED", "worker_id": "h:1", "trace": "waits for its events topic"},
+            ],
+        }
+    },
 }
 
 
@@ -74,7 +85,13 @@ def test_one_table(worker: str) -> None:
     assert cells[:3] == ["shop", "ks.orders", "FAILED"]
     assert 20 < float(cells[3]) <= 100  # ten within 0.1 s and a bit
     assert cells[5:7] == ["50%", "12.3k"]
-    assert "shop task 0: no such table" in done.stdout
+    assert [line.strip() for line in done.stdout.splitlines() if ": " in line] == [
+        "shop task 0: no such table",
+        "stock: cannot connect to Cassandra",
+        "stock task 1: waits for its events topic",
+    ]
+    metrics.LAG.labels(*ORDERS).set(math.nan)
+    assert " ? " in top("--url", worker).stdout
 
 
 def test_a_worker_that_asks_for_a_password(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:

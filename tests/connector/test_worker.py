@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from structlog.testing import capture_logs
 from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.events import Range
+from helenus_connector.fences import owned
 from helenus_connector.positions import Offsets
 from helenus_connector.states import Task
 from helenus_connector.worker import Worker
@@ -39,9 +41,22 @@ class Tables:
 
 
 class Topics:
+    """Makes no topics, and knows where they end, unless the brokers are away."""
+
+    away: HelenusError | None = None
+    there = False
+
     def hurry(self, seconds: float) -> None: ...
 
+    def make(self, tasks: Iterable[Task]) -> None:
+        if self.away is not None:
+            raise self.away
+        for task in tasks:
+            task.ready = self.there
+
     def latest(self, topics: Sequence[str]) -> Offsets:
+        if self.away is not None:
+            raise self.away
         return {topic: {"0": 50_000} for topic in topics}
 
     def sizes(self, ranges: Sequence[Range]) -> list[int]:
@@ -56,12 +71,14 @@ class Fake(Worker):
         )
         self.tables = Tables()
         self._tables = self.tables  # type: ignore[assignment]
-        self._topics = Topics()  # type: ignore[assignment]
+        self.topics = Topics()
+        self._topics = self.topics  # type: ignore[assignment]
         self._directory = directory
 
     def look(self) -> None:
         """What a worker does in its turns."""
         self._look(self._directory)
+        self._make_topics()
         self._tell_lag()
         self._tell_states()
 
@@ -196,3 +213,142 @@ def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
         Worker._make_topics(worker)
     warned = [entry["reason"] for entry in logs if entry["event"] == "task.warning"]
     assert [("older row" in reason) for reason in warned] == ([True] if level == "LOCAL_ONE" else [])
+
+
+def test_a_table_that_was_missing_is_looked_for_until_it_is_there(
+    worker: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a connector that names its tables, which looks once otherwise."""
+    missing = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.t")
+    found, looked = {"t": None}, []
+
+    def look(*_: object) -> dict[str, HelenusError | None]:
+        looked.append(dict(found))
+        return looked[-1]
+
+    monkeypatch.setattr(worker.tables, "look", look)
+    connector = worker.connectors.all()["shop"]
+    refresh = connector.settings.table_refresh_interval_ms / 1000
+    for error, looks in ((None, 1), (missing, 2), (None, 3)):
+        found["t"] = error
+        for _ in range(2):
+            worker.look()
+            connector.looked_at -= refresh / 4
+        assert len(looked) == looks, "not at every turn"
+        assert connector.tasks["t"].error is error
+        connector.looked_at -= refresh
+        if error is None and looks == 1:
+            worker.look()
+            assert len(looked) == 1
+            connector.tasks["t"].error = missing
+
+
+def reasons(worker: Fake) -> tuple[str, str]:
+    """What the status of the connector, and of its task, says beside their states."""
+    status = worker.connectors.status("shop")
+    return status.trace or "", status.tasks[0].trace or ""
+
+
+def test_a_worker_whose_brokers_are_dead_is_not_ready(worker: Fake) -> None:
+    """No batch fails then: none is made. What it says of before is not known any more."""
+    worker._spark, worker._queries = object(), {"default": SimpleNamespace(trouble=lambda: None)}  # type: ignore[dict-item]
+    worker.topics.there = True
+    worker.look()
+    assert (worker.ready(), reasons(worker)) == (None, ("", ""))
+    assert read("helenus_connector_lag_events", **TABLE) == 50_000
+    dead = HelenusError(Kind.BROKER_UNREACHABLE, "Kafka: no answer", "127.0.0.1:9092")
+    before, worker.topics.away = errors(dead.kind), dead
+    worker.look()
+    assert "no answer" in str(worker.ready())
+    assert "no answer" in reasons(worker)[1]
+    assert states() == ({"RUNNING"}, {"RUNNING"})
+    assert errors(dead.kind) == before + 1
+    assert math.isnan(read("helenus_connector_lag_events", **TABLE))
+    worker.topics.away = None
+    worker.look()
+    assert (worker.ready(), reasons(worker)) == (None, ("", ""))
+    assert read("helenus_connector_lag_events", **TABLE) == 50_000
+    worker._queries.clear()
+
+
+def test_the_status_says_what_a_connector_waits_for(worker: Fake) -> None:
+    worker.tables.error = AWAY
+    worker.look()
+    assert states() == ({"RUNNING"}, {"UNASSIGNED"})
+    assert all("cannot connect to Cassandra" in reason for reason in reasons(worker))
+    worker.tables.error, worker.connectors.all()["shop"].look_at = None, 0.0
+    worker.look()
+    assert reasons(worker) == ("", "waits for its events topic events-ks.t: the agent makes it when it starts")
+    worker.topics.away = HelenusError(Kind.BROKER_REFUSED, "Kafka: not authorized")
+    worker.look()
+    assert "not authorized" in reasons(worker)[1]
+    worker.topics.away, worker.topics.there = None, True
+    worker.look()
+    assert (states(), reasons(worker)) == (({"RUNNING"}, {"RUNNING"}), ("", ""))
+    worker.connectors.all()["shop"].tasks["t"].trouble = HelenusError(Kind.REGISTRY_UNREACHABLE, "no registry")
+    assert "no registry" in reasons(worker)[1]
+
+
+def test_a_query_that_no_connector_has_any_more_ends(worker: Fake) -> None:
+    """Also while the connector that has it is looked at anew, it goes on."""
+    cache = worker._directory / "default" / "0" / "events-ks.t-0.cache"
+    cache.parent.mkdir(parents=True)
+    cache.touch()
+    query = SimpleNamespace(is_stopped=False, is_over=False)
+    query.stop = lambda: setattr(query, "is_stopped", True)
+    worker._queries = {"default": query}  # type: ignore[dict-item]
+    worker.connectors.all()["shop"].looked = False
+    worker._end_empty_groups(worker._directory)
+    assert not query.is_stopped
+    worker.connectors.delete("shop")
+    worker._end_empty_groups(worker._directory)
+    assert (query.is_stopped, list(worker._queries)) == (True, ["default"])
+    worker.connectors.put("shop", CONFIG)  # which gets another query, when this one has ended
+    query.is_over = True
+    worker._end_empty_groups(worker._directory)
+    assert (worker._queries, cache.exists()) == ({}, False)
+
+
+def test_a_second_worker_on_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with owned(tmp_path, lambda: False), pytest.raises(HelenusError, match="another worker has this checkpoint"):
+        Fake(tmp_path, listeners="http://127.0.0.1:0").run()
+
+
+def test_a_file_that_is_damaged_fails_its_group_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Fake(tmp_path)
+    for name, group in (("shop", "default"), ("other", "slow")):
+        worker.connectors.put(name, {**CONFIG, "table": name, "query.group": group})
+    (tmp_path / "slow").mkdir()
+    file = tmp_path / "slow" / "held"
+    file.write_text('{"version": 1, "crc32": 1}\n{}\n')
+    started: list[str] = []
+    monkeypatch.setattr("helenus_connector.worker.Query.start", lambda query, _: started.append(query._group))
+    monkeypatch.setattr("helenus_connector.worker.Query.refresh", lambda _: None)
+    for _ in range(2):
+        worker.look()
+        worker._turn(tmp_path)
+    assert started == ["default"]
+    assert [worker.connectors.status(name).state for name in ("shop", "other")] == ["RUNNING", "FAILED"]
+    assert str(file) in str(worker.connectors.status("other").trace)
+    file.unlink()
+    worker.connectors.restart("other")
+    worker.look()
+    worker._turn(tmp_path)
+    assert started == ["default", "slow"]
+    for name in worker.connectors.names():
+        worker.connectors.delete(name)
+    worker.look()
+
+
+def test_a_batch_that_ends_after_its_connector_leaves_no_series(worker: Fake) -> None:
+    worker.look()
+    labels = (TABLE["connector"], TABLE["keyspace"], TABLE["table"])
+    worker.connectors.delete("shop")
+    worker.look()
+    metrics.EVENTS_READ.labels(*labels).inc(7)
+    metrics.TABLE_ERRORS.labels(*labels, "batch-failed").inc()
+    worker.look()
+    assert REGISTRY.get_sample_value("helenus_connector_events_read_total", TABLE) is None
+    worker.connectors.put("shop", CONFIG)
+    worker.look()
+    assert REGISTRY.get_sample_value("helenus_connector_events_read_total", TABLE) == 0

@@ -1,0 +1,108 @@
+"""What a real Kafka tells of records that are not those that were read."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from helenus_connector.kafka_events import Planner
+from helenus_schemas.errors import HelenusError
+from helenus_stack.stack import Stack
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with Stack(tmp_path_factory.mktemp("stack"), only=["kafka"]) as running:
+        yield running
+
+
+class Topic:
+    """A topic of one partition, and a planner that looks at it all the time."""
+
+    def __init__(self, stack: Stack, name: str) -> None:
+        self.name = name
+        self.servers = {"bootstrap.servers": stack.status().bootstrap_servers, "log_level": "0"}
+        self.planner = Planner(self.servers)
+        self.admin = AdminClient(self.servers)
+        self.make()
+
+    def make(self) -> None:
+        self.admin.create_topics([NewTopic(self.name, 1, 1)])[self.name].result()
+
+    def delete(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result()
+
+    def append(self, count: int) -> None:
+        producer = Producer(self.servers)
+        for n in range(count):
+            producer.produce(self.name, str(n))
+        assert producer.flush(30) == 0
+
+    def end(self, wanted: int) -> int:
+        """Where it ends, and the leader epoch of then: when that is so, as a broker takes its time."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with suppress(HelenusError):
+                if self.planner.latest(self.planner.partitions([self.name])).get(self.name) == {"0": wanted}:
+                    return self.planner.leaders()[self.name]["0"]
+            time.sleep(0.1)
+        raise AssertionError(f"{self.name} does not end at {wanted}")
+
+
+def test_a_topic_that_is_recreated_has_another_id(stack: Stack) -> None:
+    topic = Topic(stack, "recreated")
+    topic.append(10)
+    topic.end(10)
+    before = topic.planner.ids([topic.name])
+    assert before[topic.name]
+    assert topic.planner.ids([topic.name, "none"]) == before
+    topic.delete()
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            topic.make()
+            break
+        except KafkaException:  # it is being deleted
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    topic.append(20)
+    topic.end(20)
+    assert topic.planner.ids([topic.name])[topic.name] != before[topic.name]
+
+
+def test_records_that_a_leader_no_longer_has_are_found_though_others_are_in_their_place(stack: Stack) -> None:
+    """A broker comes back with less than it had acknowledged, as after an unclean election or a power cut."""
+    topic = Topic(stack, "truncated")
+    topic.append(100)
+    topic.end(100)
+    stack.stop("kafka")
+    (kept,) = stack.directory.glob("kafka/data/truncated-0")
+    shutil.copytree(kept, stack.directory / "kept")
+    stack.start("kafka")
+    first = topic.end(100)
+    topic.append(50)
+    assert topic.end(150) == first
+    stack.stop("kafka")
+    shutil.rmtree(kept)
+    shutil.move(stack.directory / "kept", kept)
+    stack.start("kafka")
+    topic.append(200)
+    second = topic.end(300)
+    assert second > first
+    leaders = {"0": first}
+    assert topic.planner.cut(topic.name, leaders, {"0": 150}) == {"0": 100}
+    assert topic.planner.cut(topic.name, leaders, {"0": 100}) == {}, "all before it is what it was"
+    assert topic.planner.cut(topic.name, {"0": second}, {"0": 150}) == {}
+    # Another leader with the same records.
+    stack.stop("kafka")
+    stack.start("kafka")
+    assert topic.end(300) > second
+    assert topic.planner.cut(topic.name, {"0": second}, {"0": 300}) == {}
