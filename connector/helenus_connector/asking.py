@@ -76,7 +76,7 @@ class Asking:
         self.is_current = False
         self.budget: Budget | None = None
         self._prepared: dict[str, Any] = {}
-        self._made: dict[tuple[str, bool], Any] = {}
+        self._made: dict[tuple[str, bool, bool], Any] = {}
         self._queries = Statements(table, self.group_size)
         self._probe_at = math.inf
         self.tells_all_times = True
@@ -298,10 +298,12 @@ class Asking:
         """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
         Cassandra a fifth more.
         """
-        made = self._made.get((query.where, query.statics))
+        # Beside the rows of whole partitions are their static columns, with their own times.
+        is_whole = query.is_paged and query.span is not None
+        made = self._made.get((query.where, query.statics, is_whole))
         if made is None:
-            made = self._statics_of(query.where) if query.statics else self._select(query.where)
-            self._made[query.where, query.statics] = made
+            made = self._statics_of(query.where) if query.statics else self._select(query.where, is_whole)
+            self._made[query.where, query.statics, is_whole] = made
         query.statement = made
         bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
         bound.values = query.values
@@ -312,11 +314,12 @@ class Asking:
         query.sent = time.monotonic()
         return self.session.execute_async(bound, paging_state=state, host=host)
 
-    def _select(self, where: str) -> Any:
+    def _select(self, where: str, is_whole: bool) -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
         behind = f" WHERE {where}" if where else ""
+        of_statics = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics] if is_whole else []
         while True:
-            told = [*columns, *(expression for _, expression in self._timed)]
+            told = [*columns, *(expression for _, expression in self._timed), *of_statics]
             cql = f"SELECT {', '.join(told)} FROM {self._name()}{behind}"
             try:
                 return self._prepare(cql)

@@ -261,7 +261,7 @@ class Reader(Asking):
         values = row[self._key_width : end] or row[: self._key_width]
         if self._of_rows is not self._timed:  # a node has not the function that tells more
             self._of_rows, self._told = self._timed, self._times_of(self._timed)
-        return Image(values, *_times(row[end:]), self._told)
+        return Image(values, *_times(row[end : end + len(self._timed)]), self._told)
 
     def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
         columns = [column for column, _ in timed]
@@ -278,7 +278,8 @@ class Reader(Asking):
         if not self.table.statics:
             return None
         start, end = self._key_width + len(self.table.regulars), self._key_width + len(self.table.values)
-        return Image((*[None] * len(self.table.regulars), *row[start:end]), None)
+        times = row[len(row) - len(self._timed_statics) :]
+        return Image((*[None] * len(self.table.regulars), *row[start:end]), *_times(times), self._told_statics)
 
 
 def _without(columns: Sequence[Column], some: Sequence[Column]) -> list[Column]:

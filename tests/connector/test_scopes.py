@@ -103,19 +103,29 @@ class Session:
 
     def _rows(self, cql: str, partitions: Iterable[int], values: list[bytes]) -> list[tuple[bytes | None, ...]]:
         rows: list[tuple[bytes | None, ...]] = []
+        timed = re.findall(r'WRITETIME\("?(\w+)"?\)', cql)
         for p in partitions:
             static = [struct.pack(">i", self.statics[p]) if p in self.statics else None] if self.of.statics else []
+            times = [struct.pack(">q", 9 if c == "s" else 5) if c != "s" or p in self.statics else None for c in timed]
             found = self.live.get(p, [])
             if "DISTINCT" in cql:
-                rows += [(*key(p), *static, None)] if found or p in self.statics else []
+                rows += [(*key(p), *static, *times)] if found or p in self.statics else []
                 continue
             if values:
                 found = [c for c in found if struct.pack(">i", c) == values[0]]
             value = bytes(self.size)
             width = len(self.of.clustering)
-            rows += [(*key(p, *[c] * width), value, *static, None) for c in found]
+            rows += [(*key(p, *[c] * width), value, *static, *times) for c in found]
             if not found and not values and p in self.statics:
-                rows.append((*key(p), *[None] * width, None, *static, None))
+                rows.append(
+                    (
+                        *key(p),
+                        *[None] * width,
+                        None,
+                        *static,
+                        *[t if c == "s" else None for c, t in zip(timed, times, strict=True)],
+                    )
+                )
         return rows
 
 
@@ -176,8 +186,11 @@ def scoped(session: Session, asked: list[tuple[Scope, Key, Any]], reader: Reader
             continue
         statics, rows = answer
         told = None if statics is None or statics.values[-1] is None else number(statics.values[-1])
+        assert told is None or (statics is not None and statics.oldest() == 9), "their own time"
         try:
-            found[place] = told, [number(k[1] or b"") for k, _ in rows]
+            images = list(rows)
+            assert {image.oldest() for _, image in images} <= {5}
+            found[place] = told, [number(k[1] or b"") for k, _ in images]
         except HelenusError as error:
             found[place] = error
     return found
