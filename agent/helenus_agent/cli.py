@@ -30,7 +30,7 @@ from helenus_agent.positions import State, note_cdc_off, owned
 from helenus_agent.reprocess import reprocess
 from helenus_agent.transfer import transfer_of
 from helenus_schemas import __version__, logs
-from helenus_schemas.config import check_properties, together
+from helenus_schemas.config import NO_PULSAR, check_properties, together
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
 
@@ -230,7 +230,7 @@ def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
     try:
         from helenus_sinks.pulsar import PulsarConfig, PulsarLog
     except ImportError as error:
-        raise HelenusError(Kind.CONFIG, f"log=pulsar: install helenus[pulsar]: {error}") from None
+        raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
     return PulsarLog(PulsarConfig.of(settings))
 
 

@@ -124,8 +124,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         source: str,
         environment: Mapping[str, str] | None = None,
         context: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> Self:
-        settings = super().of(properties, source, environment, context)
+        settings = super().of(properties, source, environment, context, **more)
         if advice := topic_advice(properties):
             structlog.get_logger(__name__).warning("config.topics", source=source, key="topic.prefix", advice=advice)
         return settings
@@ -157,13 +158,16 @@ def check(settings: AgentSettings, source: str) -> None:
         raise ConfigError(problems)
 
 
+CDC_OFF = "set cdc_enabled: true in the node's cassandra.yaml and restart the node"
+
+
 def raw_directory(settings: AgentSettings) -> Path:
     """The cdc_raw directory, which can be read and deleted in. Raises HelenusError: CDC is off, or it can't."""
     directory = settings.cdc_raw_dir
     if settings.cassandra_config is not None:
         node = read_yaml(settings.cassandra_config)
         if node.get("cdc_enabled") is not True:
-            raise HelenusError(Kind.CDC_DISABLED, "cdc_enabled is not true", str(settings.cassandra_config))
+            raise HelenusError(Kind.CDC_DISABLED, "cdc_enabled is not true", str(settings.cassandra_config), CDC_OFF)
         encryption = node.get("transparent_data_encryption_options")
         if isinstance(encryption, dict) and encryption.get("enabled") is True:
             raise HelenusError(Kind.CDC_ENCRYPTED, "the commit log is encrypted", str(settings.cassandra_config))

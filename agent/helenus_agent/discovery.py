@@ -179,7 +179,8 @@ class Cassandra:
 
     def _unreachable(self, error: Exception) -> HelenusError:
         if isinstance(error, Unauthorized):
-            return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where)
+            advice = "grant the role of cassandra.username what docs/security.md lists"
+            return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where, advice)
         if isinstance(error, NoHostAvailable) and not error.errors:
             self._connect_again()
         return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)

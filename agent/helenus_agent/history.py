@@ -43,8 +43,8 @@ def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the tables: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        told = f"the tables are damaged ({type(error).__name__}: {error}): {_DAMAGED}"
-        raise HelenusError(Kind.STATE, told, str(path)) from None
+        told = f"the tables are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, told, str(path), _DAMAGED) from None
 
 
 def load_others(directory: Path) -> tuple[uuid.UUID, ...]:

@@ -73,10 +73,9 @@ class Outbox:
                 _log.info("topic.ready", topic=topic, partitions=partitions)
             had = self._partitions[topic]
             if partitions != had:
-                what = (
-                    f"the topic had {had} partitions and has {partitions}: an agent that is started again goes by that"
-                )
-                raise HelenusError(Kind.PARTITIONS_CHANGED, what, topic)
+                what = f"the topic had {had} partitions and has {partitions}"
+                advice = "start the agent again, it goes by the new number; order per key holds within one number"
+                raise HelenusError(Kind.PARTITIONS_CHANGED, what, topic, advice)
             self._topics[index] = topic, partitions
         self.is_open = True
         return refused

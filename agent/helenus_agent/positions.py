@@ -132,7 +132,8 @@ class State:
             os.close(self._lock)
             raise HelenusError(Kind.STATE, f"cannot lock state.dir: {error.strerror}", str(directory)) from None
         os.close(self._lock)
-        raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory))
+        advice = "stop the other agent, or give this one a state.dir of its own"
+        raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory), advice)
 
     def load(self, host_id: str = "") -> Positions:
         """What was saved, if anything. The state of another node than `host_id`, if that is given, is refused."""
@@ -144,6 +145,7 @@ class State:
                 Kind.STATE,
                 f"state.dir belongs to the node {found.host_id}, but Cassandra is {host_id}",
                 str(self.directory / _FILE),
+                "correct cassandra.contact.points or state.dir, or name an empty one for a node that is new",
             )
         return found
 
@@ -216,8 +218,8 @@ def read(directory: Path) -> Positions | None:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the positions: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        told = f"the positions are damaged ({type(error).__name__}: {error}): {_DAMAGED}"
-        raise HelenusError(Kind.STATE, told, str(path)) from None
+        told = f"the positions are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, told, str(path), _DAMAGED) from None
 
 
 def saved_at(directory: Path) -> float | None:

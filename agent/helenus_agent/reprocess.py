@@ -44,7 +44,7 @@ def _reprocess(state: State, raw: Path, names: Collection[str]) -> list[Path]:
     if unknown:
         where = quarantine(state.directory)
         told = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(held) or 'none'}"
-        raise HelenusError(Kind.CONFIG, told, str(where))
+        raise HelenusError(Kind.CONFIG, told, str(where), "name segments that are there, or none for all")
     positions = state.load()
     chosen = [number for number in held if not wanted or number in wanted.values()]
     for number in chosen:

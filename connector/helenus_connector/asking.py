@@ -25,6 +25,7 @@ from cassandra.query import BoundStatement
 
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.definition import GRANT
 from helenus_connector.rows import Page, RawRow
 from helenus_connector.statements import Query, Statements
 from helenus_schemas.cql import quote
@@ -60,6 +61,7 @@ class Unread(NamedTuple):
 class Asking:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
     `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
+    With `asks_ttl` rows are read with their cells' TTL, as far as CQL tells it.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and hardly
     before. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
@@ -76,12 +78,14 @@ class Asking:
         self.is_current = False
         self.budget: Budget | None = None
         self._prepared: dict[str, Any] = {}
-        self._made: dict[tuple[str, bool, bool], Any] = {}
+        self._made: dict[tuple[str, bool, bool, bool], Any] = {}
         self._queries = Statements(table, self.group_size)
         self._probe_at = math.inf
         self.tells_all_times = True
         self._timed = self._columns_with_write_time()
         self._timed_statics = [c for c in table.statics if not c.type.multicell and c.type.name != "counter"]
+        self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
+        self.asks_ttl = False
         self._page = _PAGE
         self._row_bytes = float(_ROW)
 
@@ -289,8 +293,9 @@ class Asking:
             self.budget.timed_out()
 
     def _failed(self, error: Exception) -> HelenusError:
-        kind = Kind.CASSANDRA_AUTH if isinstance(error, Unauthorized) else Kind.CASSANDRA_READ
-        return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name)
+        is_refused = isinstance(error, Unauthorized)
+        kind, advice = (Kind.CASSANDRA_AUTH, GRANT) if is_refused else (Kind.CASSANDRA_READ, "")
+        return HelenusError(kind, f"cannot read rows: {error}", self.table.full_name, advice)
 
     def _send(
         self, query: Query, consistency: int, rows: int | None = None, state: bytes | None = None, host: Any = None
@@ -300,10 +305,11 @@ class Asking:
         """
         # Beside the rows of whole partitions are their static columns, with their own times.
         is_whole = query.is_paged and query.span is not None
-        made = self._made.get((query.where, query.statics, is_whole))
+        name = query.where, query.statics, is_whole, self.asks_ttl
+        made = self._made.get(name)
         if made is None:
             made = self._statics_of(query.where) if query.statics else self._select(query.where, is_whole)
-            self._made[query.where, query.statics, is_whole] = made
+            self._made[name] = made
         query.statement = made
         bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
         bound.values = query.values
@@ -317,9 +323,10 @@ class Asking:
     def _select(self, where: str, is_whole: bool) -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
         behind = f" WHERE {where}" if where else ""
-        of_statics = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics] if is_whole else []
+        more = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics] if is_whole else []
+        more += [f"TTL({quote(c.name)})" for c in self._expiring if self.asks_ttl]
         while True:
-            told = [*columns, *(expression for _, expression in self._timed), *of_statics]
+            told = [*columns, *(expression for _, expression in self._timed), *more]
             cql = f"SELECT {', '.join(told)} FROM {self._name()}{behind}"
             try:
                 return self._prepare(cql)

@@ -10,8 +10,8 @@ are more nodes, some share a bit, and count as one. So reports may count for too
 A node's events come in the order of its log, but for those that are sent or read again. So what a node reports twice
 is another write, if it lies behind all that this node reported before.
 
-File: 16 bytes, the kinds of deletions it holds; 1,024 nodes of 16 bytes id, 8 bytes segment, 8 bytes position of the
-last report; then slots of 32 bytes in sets of 8.
+File: 15 bytes, the kinds of deletions it holds, and one that is 1 if cells with a TTL were written; 1,024 nodes of
+16 bytes id, 8 bytes segment, 8 bytes position of the last report; then slots of 32 bytes in sets of 8.
 Slot: 16 bytes id | 8 bytes node bits | 4 bytes time of the last report, s | 4 bytes flags; of a deletion
       16 bytes id | 8 bytes its time, µs | 4 bytes time of the report, s | 4 bytes the bits of its columns.
 """
@@ -46,7 +46,8 @@ _NODES = 1024
 _BITS = 64
 _NODE = struct.Struct(">16sqq")
 _KINDS = 16
-_NO_KINDS = bytes(_KINDS)
+_EXPIRING = _KINDS - 1
+_NO_KINDS = bytes(_EXPIRING)
 _SET = 8
 _SLOT = struct.Struct(">16sQII")
 _DELETION = struct.Struct(">16sqII")
@@ -117,7 +118,7 @@ class ChangeCache:
         """Forget all Changes, and what was deleted."""
         self._held.clear()
         self._deletions.clear()
-        self._map[:_KINDS] = bytes(_KINDS)
+        self._map[:_EXPIRING] = _NO_KINDS
         self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
 
     def is_new(self, node: bytes, reported: tuple[int, int]) -> bool:
@@ -125,17 +126,26 @@ class ChangeCache:
         at = self._place(node)
         return at >= 0 and reported > _NODE.unpack_from(self._map, at)[1:]
 
+    def note_expiry(self) -> None:
+        """Note that cells with a TTL are written in the partition."""
+        self._map[_EXPIRING] = 1
+
+    @property
+    def has_expiring(self) -> bool:
+        """Whether cells with a TTL were written since the file is there."""
+        return bool(self._map[_EXPIRING])
+
     @property
     def has_deletions(self) -> bool:
-        """Whether any was noted."""
-        return self._map[:_KINDS] != _NO_KINDS
+        """Whether any deletion was noted."""
+        return self._map[:_EXPIRING] != _NO_KINDS
 
     def deletes(self, kind: int) -> bool:
         """Whether any of this kind was noted."""
         return bool(self._map[kind])
 
     def delete(self, kind: int, key: bytes, deletion: Deletion) -> None:
-        """Note a deletion of a `kind`, 0 to 15, if it is newer than what is known of the key."""
+        """Note a deletion of a `kind`, 0 to 14, if it is newer than what is known of the key."""
         known = self.deletion(kind, key)
         if known is None or deletion > known:
             self._deletions[_deletion_id(kind, key)] = deletion

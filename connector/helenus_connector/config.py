@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import Self
 
 from helenus_connector.aliases import ALIASES
-from helenus_schemas import fields, names
+from helenus_schemas import fields, masking, names
 from helenus_schemas.config import (
     About,
     Alias,
@@ -35,6 +37,14 @@ Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 Name = Annotated[str, Field(min_length=1)]
 CLASS = "helenus.CassandraSource"
 _CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
+
+
+def _compiles(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return value
 
 
 def is_class(name: str) -> bool:
@@ -59,6 +69,8 @@ def _is_secure(listener: str) -> bool:
 
 class WorkerSettings(PulsarSettings, LogSettings):
     """What all connectors of a worker share."""
+
+    _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
 
     log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
     """Where events come from, and records go to."""
@@ -88,7 +100,20 @@ class WorkerSettings(PulsarSettings, LogSettings):
     rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
     """`user:password` that every request must give, except for `/health/live`."""
     rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
-    """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name."""
+    """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name.
+
+    A listener on loopback answers to this name too.
+    """
+    config_providers_file_param_allowed_paths: Annotated[CommaList, About("REST", "LOW")] = ()
+    """Folders, with commas: below them are files that connectors made over REST may refer to as `${file:PATH:KEY}`.
+
+    By default the folder of the worker's own file. What that file says or refers to itself is always left out.
+    """
+    config_providers_env_param_allowlist_pattern: Annotated[str, About("REST", "LOW")] = ""
+    """A regular expression: connectors made over REST may refer to variables of these names, as `${env:NAME}`.
+
+    By default to none.
+    """
     checkpoint_dir: Annotated[Path, About("Worker", "HIGH")]
     """Where it is noted which events are done: on a disk that stays, and that all of Spark's machines share."""
     batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
@@ -104,6 +129,23 @@ class WorkerSettings(PulsarSettings, LogSettings):
         if _address(value) is None:
             raise ValueError("give one listener as http://host:port or https://host:port")
         return value
+
+    @field_validator("config_providers_env_param_allowlist_pattern")
+    @classmethod
+    def _regex(cls, value: str) -> str:
+        return _compiles(value)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """As `Settings.load`; connectors that come over REST may then use files that lie beside this one."""
+        settings = super().load(path)
+        own = Path(os.path.realpath(path))
+        settings._own = frozenset({own, *masking.files(read_properties(path).values())})
+        if "config_providers_file_param_allowed_paths" in settings.model_fields_set:
+            return settings
+        return settings.model_copy(
+            update={"config_providers_file_param_allowed_paths": (str(Path(path).absolute().parent),)}
+        )
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -145,7 +187,12 @@ class WorkerSettings(PulsarSettings, LogSettings):
         """How its connectors' properties are read."""
         settings = PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
         places = {"kafka": "", "pulsar": self.pulsar_place}
-        return Model(settings, places[self.log], places[self.log_of_data])
+        allowed = masking.Allowed(
+            tuple(map(Path, self.config_providers_file_param_allowed_paths)),
+            self.config_providers_env_param_allowlist_pattern,
+            self._own,
+        )
+        return Model(settings, places[self.log], places[self.log_of_data], allowed)
 
     @property
     def producer_config(self) -> dict[str, str]:
@@ -320,7 +367,7 @@ class ConnectorSettings(CassandraSettings):
         if not any(parts):
             raise ValueError("name a table")
         for part in parts:
-            cls._regex(part)
+            _compiles(part)
             # A table's name has no dot in it, so as a pattern it would match none, or another table.
             if re.match(r"\w+(\\\.|\.\w+$)", part):
                 raise ValueError("name the table alone; the keyspace is `keyspace`")
@@ -337,11 +384,7 @@ class ConnectorSettings(CassandraSettings):
     @field_validator("columns")
     @classmethod
     def _regex(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from None
-        return value
+        return _compiles(value)
 
     @field_validator("headers")
     @classmethod
@@ -431,15 +474,20 @@ class Model:
     """How connectors' properties are read: as which settings, and in which places on Pulsar their topics are.
 
     A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
+    `allowed` says which references properties that come over REST may have.
     """
 
     settings: type[ConnectorSettings]
     events: str | None = None
     data: str | None = None
+    allowed: masking.Allowed = masking.NONE
 
-    def of(self, properties: Mapping[str, str], source: str) -> ConnectorSettings:
-        """As `Settings.of`."""
-        return self.settings.of(properties, source, context={"events": self.events, "data": self.data})
+    def of(
+        self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
+    ) -> ConnectorSettings:
+        """As `Settings.of`. What properties have in common with `file`, the connector's own, may refer to anything."""
+        context = {"events": self.events, "data": self.data}
+        return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=file)
 
 
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
@@ -453,7 +501,8 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
         return settings
 
     def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
-        return model.of(read_properties(path), str(path))
+        properties = read_properties(path)
+        return model.of(properties, str(path), properties)
 
     found = together(load_worker, *(partial(load_connector, path) for path in connectors))
     loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]

@@ -78,14 +78,19 @@ class Connectors:
             before = kept.pop(name, None)
             group = before["config"].get("query.group", "default") if before is not None else None
             same = before is not None and before["file"] == properties
-            if before is None or not same:
-                state = before["state"] if before is not None and before["state"] != DELETED else None
-                self.put(name, properties, state, dict(properties), group)
-            elif before["state"] == DELETED:
+            if before is not None and same and before["state"] == DELETED:
                 advice = "change its file, or make it over REST, to have it again"
                 _log.warning("connector.deleted", connector=name, reason="it was deleted over REST", advice=advice)
-            else:
-                self.put(name, before["config"], before["state"], dict(properties))
+                continue
+            if before is not None and same:
+                try:
+                    self.put(name, before["config"], before["state"], dict(properties))
+                    continue
+                except ConfigError as error:
+                    # What an older version took, or a worker that allowed more: the file counts again.
+                    _log.error("connector.invalid", connector=name, error=str(error))
+            state = before["state"] if before is not None and before["state"] != DELETED else None
+            self.put(name, properties, state, dict(properties), group)
         for name, before in kept.items():
             if before["file"] is not None:
                 continue
@@ -109,6 +114,12 @@ class Connectors:
         with self.lock:
             return dict(self._get(name).config)
 
+    def file(self, name: str) -> dict[str, str]:
+        """The properties of the file that a connector comes from; none if it comes over REST, or there is none."""
+        with self.lock:
+            there = self._connectors.get(name)
+            return dict(there.file or {}) if there else {}
+
     def put(
         self,
         name: str,
@@ -120,9 +131,10 @@ class Connectors:
         """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError.
 
         `group` is its `query.group` until now, if it is not there. One that changes its group goes on there where it
-        stood; it has to be stopped, and its last batch is waited for.
+        stood; it has to be stopped, and its last batch is waited for. Only what is the same in its `file` may refer to
+        secrets that the worker does not allow to all.
         """
-        settings = self.model.of({**config, "name": name}, name)
+        settings = self.model.of({**config, "name": name}, name, file or self.file(name))
         config = {"connector.class": settings.connector_class, **config, "name": name}
         with self.lock:
             self._let_end(name, settings)

@@ -231,6 +231,8 @@ class Gate:
         if identity is not None:
             cache.report(identity, entry, node)
             awaited = _awaited(change)
+            if change.expires_at is not None:
+                cache.note_expiry()
             self._note_deletion(cache, change, key)
         went = self._go_on(event, change, key, identity, awaited, entry, admitted, codec)
         if went is not None and copied is not None:
@@ -374,6 +376,11 @@ class Gate:
             return None
         n = self._codec.partition_columns
         return cache.deletion(scope, self._codec.encode([*work.values[:n], *[None] * (len(work.values) - n)]))
+
+    @property
+    def has_expiring(self) -> bool:
+        """Whether cells with a TTL were written in any of the partitions of this process, as far as is known."""
+        return any(cache.has_expiring for cache in self._caches.values())
 
     @property
     def _has_rows(self) -> bool:

@@ -5,6 +5,7 @@ Keys are read in groups, as `groups` says. Groups that time out are split, down 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -40,13 +41,15 @@ class Image(NamedTuple):
     """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
 
     `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none. `times`: all of them as
-    CQL bytes, if there are several; `timed` are their columns.
+    CQL bytes, if there are several; `timed` are their columns. `expires`: when the first of its cells does, s since the
+    epoch, if that was asked for.
     """
 
     values: tuple[bytes | None, ...]
     write_time: int | None
     times: Sequence[bytes | None] = ()
     timed: Timed = Timed()
+    expires: int | None = None
 
     def oldest(self) -> int | None:
         """The oldest of its cells' write times."""
@@ -253,15 +256,18 @@ class Reader(Asking):
         return max(1, min(self.group_size, int(BUDGET / 8 / (self._row_bytes * self._live))))
 
     def _masked(self) -> HelenusError:
-        what = "Cassandra answers with other keys than were asked for: are key columns masked? Grant UNMASK"
-        return HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name)
+        what = "Cassandra answers with other keys than were asked for"
+        advice = "if key columns are masked, GRANT UNMASK on the table to the role of cassandra.username"
+        return HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name, advice)
 
     def _image(self, row: RawRow) -> Image:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
         if self._of_rows is not self._timed:  # a node has not the function that tells more
             self._of_rows, self._told = self._timed, self._times_of(self._timed)
-        return Image(values, *_times(row[end : end + len(self._timed)]), self._told)
+        times = row[end : end + len(self._timed)]
+        expires = _expires(row[len(row) - len(self._expiring) :]) if self.asks_ttl else None
+        return Image(values, *_times(times), self._told, expires)
 
     def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
         columns = [column for column, _ in timed]
@@ -278,8 +284,15 @@ class Reader(Asking):
         if not self.table.statics:
             return None
         start, end = self._key_width + len(self.table.regulars), self._key_width + len(self.table.values)
-        times = row[len(row) - len(self._timed_statics) :]
+        last = len(row) - (len(self._expiring) if self.asks_ttl else 0)
+        times = row[last - len(self._timed_statics) : last]
         return Image((*[None] * len(self.table.regulars), *row[start:end]), *_times(times), self._told_statics)
+
+
+def _expires(ttls: Sequence[bytes | None]) -> int | None:
+    """When the first cell expires, by the s that are left to each, as CQL bytes."""
+    left = [int.from_bytes(ttl, "big") for ttl in ttls if ttl]
+    return int(time.time()) + min(left) if left else None
 
 
 def _without(columns: Sequence[Column], some: Sequence[Column]) -> list[Column]:

@@ -322,7 +322,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # A broker that has just become the leader may not know its end for a moment.
                 if now - self._behind.setdefault(topic, now) > _BEHIND_S:
                     what = f"{topic} ends before the position of its connector: was it made anew?"
-                    self._wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what)
+                    advice = "reset the connector's offsets over REST, and copy the table anew"
+                    self._wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what, advice=advice)
             else:
                 self._behind.pop(topic, None)
         return begin, cut

@@ -101,15 +101,18 @@ def _settings(worker: WorkerSettings) -> dict[str, str]:
     return {**_DEFAULTS, **(_ALONE if local else {}), **given}
 
 
+_JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
+
+
 def _check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later: set JAVA_HOME, or put java on the PATH")
+        raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later, and there is no java", advice=_JAVA)
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
         version = int(told.split('"')[1].split(".")[0])
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
-        raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java) from None
+        raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
     if version < 17:
-        raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java)
+        raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java, _JAVA)

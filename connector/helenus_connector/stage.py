@@ -126,6 +126,8 @@ class Stage:
         self._versions.follow(self.log)
         self._now.reader.is_current = False
         admitted = self._gate.admit(events, due, self._now.codec, self._now.made_at)
+        if "expires" in self.settings.headers and self._gate.has_expiring:
+            self._now.reader.asks_ttl = True
         if admitted.poison:
             self._versions.renew(self.log)  # or is it of a table that the node that was asked does not know yet?
         works = list(admitted.works.values())
@@ -434,7 +436,9 @@ class Stage:
         write_time = work.write_time if shown is None else shown
         if not self._now.reader.tells_all_times and work.image and work.write_time is not None:
             write_time = max(write_time or work.write_time, work.write_time)
-        expires = work.expires if work.image else None
+        # Of columns of many cells the read does not tell it.
+        known = [at for at in (work.expires, work.image.expires if work.image else None) if at is not None]
+        expires = min(known, default=None) if work.image else None
         return lambda image: self._now.shape.row(work.key, image, write_time, event, expires, work.values)
 
     def _records(self, work: Work, outcome: Outcome | None = None) -> Iterator[Record]:
@@ -488,7 +492,8 @@ class Stage:
             except Malformed:
                 yield None
                 continue
-            yield partial(self._now.shape.row, key, write_time=image.write_time, values=values), key, image
+            made = partial(self._now.shape.row, key, write_time=image.write_time, expires=image.expires, values=values)
+            yield made, key, image
 
     def _scan(self, work: Work, first: int) -> Rows:
         """The live rows of the table in a topic partition, from a stripe of the ring on, for some seconds. `_scanned`
@@ -558,7 +563,7 @@ class Stage:
 
     def _placed(self, work: Work, error: HelenusError, where: str) -> HelenusError:
         offset = f", offset {work.event.offset}" if work.event else ""
-        return HelenusError(error.kind, error.what, f"{where}, event of {work.topic} {work.partition}{offset}")
+        return error.at(f"{where}, event of {work.topic} {work.partition}{offset}")
 
     def _bury(self, work: Work, key: bytes, cause: HelenusError) -> None:
         """Append a dead letter: the event that asked for a key, or one that would."""

@@ -221,6 +221,39 @@ def made_anew(known: Schema, key: Schema) -> str | None:
     return f"{_told(known)}, and the table was made anew with the key ({', '.join(f['name'] for f in key['fields'])})"
 
 
+def other_form(known: Schema, now: Schema) -> Literal["decimal", "varint"] | None:
+    """Which kind of number two schemas of a table's values show in different forms, at any depth; None if none.
+
+    Both as `parsed` gives them.
+    """
+    old, new = _form(known), _form(now)
+    if old != new:
+        if "cql_decimal" in (old, new) or {old, new} == {"string", "double"}:
+            return "decimal"
+        if "cql_varint" in (old, new) or {old, new} == {"string", "long"}:
+            return "varint"
+    known, now = _present(known), _present(now)
+    if not isinstance(known, dict) or not isinstance(now, dict):
+        return None
+    pairs = [(known[part], now[part]) for part in ("items", "values") if part in known and part in now]
+    types = {field["name"]: field["type"] for field in known.get("fields", ())}
+    pairs += [(types[f["name"]], f["type"]) for f in now.get("fields", ()) if f["name"] in types]
+    return next((found for pair in pairs if (found := other_form(*pair))), None)
+
+
+def _form(schema: Schema) -> str:
+    """`cql_decimal` or `cql_varint` for their exact forms; a plain type's name for all others that have one."""
+    schema = _present(schema)
+    if isinstance(schema, dict):
+        return str(schema.get("logicalType") or schema.get("type"))
+    return str(schema).rpartition(".")[2]  # a record that was defined before
+
+
+def _present(schema: Schema) -> Schema:
+    """What is not null of an optional type."""
+    return next((branch for branch in schema if branch != "null"), None) if isinstance(schema, list) else schema
+
+
 def _told(key: Schema) -> str:
     return f"keys are told as ({', '.join(field['name'] for field in key['fields'])})"
 

@@ -83,6 +83,11 @@ def connect(
         session = cluster.connect()
     except NoHostAvailable as error:
         cluster.shutdown()
+        known = {host.datacenter for host in cluster.metadata.all_hosts()} - {None}
+        if known and settings.cassandra_local_dc not in (None, *known):
+            advice = f"set cassandra.local.dc to one of {', '.join(sorted(known))}"
+            what = f"no node is in the data centre {settings.cassandra_local_dc}"
+            raise HelenusError(Kind.CONFIG, what, where, advice) from None
         causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
         refused = next((c for c in causes if isinstance(c, AuthenticationFailed)), None)
         if refused is not None:

@@ -102,6 +102,8 @@ class _Given:
     """The properties of one source: our key -> its value, resolved, and as it was written."""
 
     source: str
+    allowed: masking.Allowed | None = None
+    trusted: Mapping[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -151,12 +153,17 @@ class Settings(BaseModel):
         source: str,
         environment: Mapping[str, str] | None = None,
         context: Mapping[str, Any] | None = None,
+        *,
+        allowed: masking.Allowed | None = None,
+        trusted: Mapping[str, str] | None = None,
     ) -> Self:
         """Validate properties that come from `source`, a name for messages; they go before the environment's.
 
-        `${env:NAME}` and `${file:PATH:KEY}` in a value are resolved. `context` is for validators. Raises ConfigError.
+        `${env:NAME}` and `${file:PATH:KEY}` in a value are resolved: all of them, or if `allowed` is given, those that
+        it permits and values that `trusted`, properties of an operator's file, has in the same words under the same
+        key. `context` is for validators. Raises ConfigError.
         """
-        given = _Given(source)
+        given = _Given(source, allowed, trusted or {})
         cls._take(given, {v: (cls.environment[v], text) for v, text in (environment or {}).items()})
         cls._take(given, {key: (key, text) for key, text in properties.items()})
         keys = {name: field.alias or name for name, field in cls.model_fields.items()}
@@ -235,7 +242,8 @@ class Settings(BaseModel):
             use = alias.use if alias else key
             given.written[use] = text
             try:
-                value: str | None = masking.resolve(text)
+                allowed = None if given.trusted.get(name) == text else given.allowed
+                value: str | None = masking.resolve(text, allowed)
                 if alias is not None and value is not None:
                     value = alias.convert(value)
             except ValueError as error:
@@ -369,6 +377,9 @@ class LogSettings(Settings):
     """What is worth a line: debug, info, warning or error."""
     log_format: Annotated[str, Field(pattern="^(text|json)$"), About("Logging")] = "text"
     """text for people, json for programs; both have one event name and fields."""
+
+
+NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or 'helenus-….whl[pulsar]'"
 
 
 class PulsarSettings(Settings):

@@ -18,7 +18,7 @@ from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
 
 _log = structlog.get_logger(__name__)
-_ADVICE = (
+_ONE_REPLICA = (
     "one broker alone has it: raise its replication factor with kafka-reassign-partitions, and for topics to come set "
     "topic.creation.default.replication.factor"
 )
@@ -64,6 +64,11 @@ _OF_ALL = {
     KafkaError._SSL,
 }
 _MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_ADVICE = {
+    Kind.BROKER_UNREACHABLE: "check bootstrap.servers and that the brokers are up",
+    Kind.BROKER_REFUSED: "check the broker's ACLs, the security.*, ssl.* and sasl.* settings and the topic's name",
+    Kind.CONFIG: "correct that setting of librdkafka in the properties file",
+}
 _ECHO = "sasl.oauthbearer.config beginning at: "
 _VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
@@ -81,7 +86,7 @@ def broker_error(error: KafkaError, where: str) -> HelenusError:
         kind = Kind.BROKER_REFUSED
     else:
         kind = Kind.BROKER_UNREACHABLE
-    return HelenusError(kind, f"Kafka: {said(error)}", where)
+    return HelenusError(kind, f"Kafka: {said(error)}", where, _ADVICE.get(kind, ""))
 
 
 def said(error: KafkaError) -> str:
@@ -95,7 +100,7 @@ def _of_topic(error: KafkaError, where: str, topic: str) -> HelenusError:
     told = broker_error(error, f"{where}, topic {topic}")
     if told.action is Action.RETRY or error.fatal() or error.code() in _OF_ALL:
         return told
-    return TopicError(told.kind, told.what, told.where, topic)
+    return TopicError(told.kind, told.what, told.where, topic, told.advice)
 
 
 class KafkaLog:
@@ -197,7 +202,7 @@ class KafkaLog:
     def _warn(self, topic: str) -> None:
         if self._brokers > 1 and topic not in self._warned:
             self._warned.add(topic)
-            _log.warning("topic.one_replica", topic=topic, brokers=self._brokers, advice=_ADVICE)
+            _log.warning("topic.one_replica", topic=topic, brokers=self._brokers, advice=_ONE_REPLICA)
 
     def declare(self, topic: str, schemas: Schemas) -> None:
         """Nothing: schemas are in a registry beside Kafka."""
@@ -351,8 +356,9 @@ class KafkaLog:
         if broker_error(told, "").action is Action.RETRY:
             self._forget()
         if told.code() == KafkaError._ALL_BROKERS_DOWN:  # connected, and nothing was heard but that
-            what = "Kafka closes the connection; does its listener speak this security.protocol?"
-            return HelenusError(Kind.BROKER_UNREACHABLE, what, self._where + where)
+            what = "Kafka closes the connection"
+            advice = "check that its listener speaks the security.protocol that is set, PLAINTEXT if none is"
+            return HelenusError(Kind.BROKER_UNREACHABLE, what, self._where + where, advice)
         return broker_error(told, self._where + where)
 
     def _start(self) -> Producer:

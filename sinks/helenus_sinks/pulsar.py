@@ -141,7 +141,7 @@ class PulsarLog:
         try:
             names = self._asked(ask)
         except HelenusError as error:
-            raise HelenusError(error.kind, error.what, f"{error.where}, namespace {namespace}") from None
+            raise error.at(f"{error.where}, namespace {namespace}") from None
         for full in names:
             name = full.rpartition("/")[2]
             topic, _, partition = name.rpartition("-partition-")
@@ -354,7 +354,7 @@ def _of_topic(error: HelenusError, where: str, topic: str) -> HelenusError:
     answered = isinstance(error, Refused) or (isinstance(error, Answered) and error.code != AUTHENTICATION)
     ours = isinstance(error, TopicError) or error.kind is Kind.REGISTRY_REFUSED
     if error.action is Action.RETRY or not (answered or ours):
-        return HelenusError(error.kind, error.what, where)
+        return error.at(where)
     return TopicError(error.kind, error.what, where, topic)
 
 

@@ -17,6 +17,7 @@ import pytest
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
 from helenus_connector.tables import Tables
+from helenus_schemas import avro
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Column, Table
@@ -51,9 +52,9 @@ class Answer(BaseHTTPRequestHandler):
 
     do_PUT = do_POST  # noqa: N815
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self, body: bytes, status: int = 200) -> None:
         self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.send_response(503 if self.away else 200)
+        self.send_response(503 if self.away else status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -240,3 +241,50 @@ def test_times_of_another_unit_are_refused(latest: int, tmp_path: Path, was: str
     assert registry.register("data-value", _of_times(was)) == 7
     assert registry.register("data-value", _of_times(now, "new")) == 7
     registry.close()
+
+
+MODES = {"decimal": ("precise", "string", "double"), "varint": ("precise", "string", "long")}
+
+
+@pytest.mark.parametrize("number", MODES)
+@pytest.mark.parametrize("cql_type", ["{}", "map<text, frozen<list<{}>>>", "frozen<tuple<int, {}>>"])
+def test_a_mode_that_was_changed_is_named(number: str, cql_type: str, tmp_path: Path) -> None:
+    """A registry with the schema of one mode refuses that of another, as all do under BACKWARD."""
+    table = Table(
+        *("ks", "t", uuid.UUID(int=1)),
+        (
+            Column("p", parse("int"), "partition_key", 0),
+            Column("first", parse(cql_type.format(number))),  # the same type again is a reference to it
+            Column("v", parse(cql_type.format(number))),
+            Column("w", parse("frozen<list<text>>")),
+        ),
+    )
+    schemas = [
+        avro.text(avro.value_schema(table.telling({number: m} if m != "precise" else {}))) for m in MODES[number]
+    ]
+
+    class Refusing(Answer):
+        latest: str
+
+        def do_GET(self) -> None:
+            if self.path.endswith("/versions/latest"):
+                told = {"subject": "a-value", "version": 1, "id": 7, "schema": self.latest}
+                self._answer(json.dumps(told).encode())
+            else:
+                self._answer(b'{"compatibilityLevel": "BACKWARD"}')
+
+        def do_POST(self) -> None:
+            self._answer(b'{"error_code": 409, "message": "incompatible"}', 409)
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as listening:
+        Thread(target=listening.serve_forever, daemon=True).start()
+        for Refusing.latest in schemas:
+            registry = of(tmp_path / "ids", f"http://127.0.0.1:{listening.server_port}")
+            for schema in schemas:
+                with pytest.raises(HelenusError) as refused:
+                    registry.register("a-value", schema)
+                named = [mode for mode in MODES if f"was {mode}.handling.mode changed?" in refused.value.what]
+                assert named == ([number] if schema != Refusing.latest else [])
+                assert (f"set {number}.handling.mode back" in refused.value.advice) == bool(named)
+            registry.close()
+        listening.shutdown()

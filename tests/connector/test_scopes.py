@@ -106,6 +106,7 @@ class Session:
         timed = re.findall(r'WRITETIME\("?(\w+)"?\)', cql)
         for p in partitions:
             static = [struct.pack(">i", self.statics[p]) if p in self.statics else None] if self.of.statics else []
+            ttls: list[bytes | None] = [struct.pack(">i", 1000)] * len(re.findall(r"\bTTL\(", cql))
             times = [struct.pack(">q", 9 if c == "s" else 5) if c != "s" or p in self.statics else None for c in timed]
             found = self.live.get(p, [])
             if "DISTINCT" in cql:
@@ -115,7 +116,7 @@ class Session:
                 found = [c for c in found if struct.pack(">i", c) == values[0]]
             value = bytes(self.size)
             width = len(self.of.clustering)
-            rows += [(*key(p, *[c] * width), value, *static, *times) for c in found]
+            rows += [(*key(p, *[c] * width), value, *static, *times, *ttls) for c in found]
             if not found and not values and p in self.statics:
                 rows.append(
                     (
@@ -124,6 +125,7 @@ class Session:
                         None,
                         *static,
                         *[t if c == "s" else None for c, t in zip(timed, times, strict=True)],
+                        *[None] * len(ttls),
                     )
                 )
         return rows
@@ -190,16 +192,19 @@ def scoped(session: Session, asked: list[tuple[Scope, Key, Any]], reader: Reader
         try:
             images = list(rows)
             assert {image.oldest() for _, image in images} <= {5}
+            assert all((image.expires is not None) == reader.asks_ttl for _, image in images)
             found[place] = told, [number(k[1] or b"") for k, _ in images]
         except HelenusError as error:
             found[place] = error
     return found
 
 
-def test_many_partition_deletes_are_few_statements() -> None:
+@pytest.mark.parametrize("asks_ttl", [True, False])
+def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
     session = Session(SHARED, {7: [1, 2], 9: [3]})
     session.statics = {7: 70, 8: 80}
     reader = Reader(session, SHARED, SETTINGS)
+    reader.asks_ttl = asks_ttl
     found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(10_000)], reader)
     assert {place: told for place, told in found.items() if told != (None, [])} == {
         7: (70, [1, 2]),

@@ -433,6 +433,21 @@ def test_when_a_row_expires_is_told(pipeline: Pipeline, session: Any) -> None:
     assert all("expires" not in r.headers for r in pipeline.records("rec.wide"))
 
 
+def test_a_later_change_of_the_row_says_too_when_its_older_cell_expires(pipeline: Pipeline, session: Any) -> None:
+    """A compacted topic keeps the last record alone."""
+
+    def records() -> list[Any]:
+        return [r for r in pipeline.records("rec.hollow") if r.key["p"] == 8]
+
+    unique = uuid.uuid4()
+    session.execute("INSERT INTO rec.hollow (p, a, b, v) VALUES (8, 8, %s, 1) USING TTL 20000", (unique,))
+    now = time.time()
+    eventually(records, "the record")
+    session.execute("INSERT INTO rec.hollow (p, a, b) VALUES (8, 8, %s)", (unique,))
+    later = eventually(lambda: len(found := records()) > 1 and found, "the record of the second change")[-1]
+    assert abs(int(later.headers["expires"]) - now - 20_000) < 60
+
+
 def test_java_reads_what_python_reads(pipeline: Pipeline, tmp_path: Path) -> None:
     registry = SchemaRegistryClient({"url": pipeline.status.registry_url})
     asked, expected = [], []

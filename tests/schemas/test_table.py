@@ -205,3 +205,14 @@ def test_compact_tables_with_hidden_columns(flags: Any, columns: Any, unsupporte
     table = read_tables(found)[ID]
     assert table.hides_columns == unsupported
     assert ("DROP COMPACT STORAGE" in (table.unsupported or "")) == unsupported
+
+
+@pytest.mark.parametrize("advice", ["", "do this; or that"])
+def test_advice_goes_by_the_cause(advice: str) -> None:
+    error = HelenusError(Kind.CONFIG, "a: b", "where", advice)
+    assert error.advice == (advice or POLICIES[Kind.CONFIG].advice)
+    assert str(error) == f"a: b (where): {error.advice} [config]"
+    told = told_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
+    assert told is not None
+    for same in (told, pickle.loads(pickle.dumps(error)), error.at("where")):
+        assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)
