@@ -78,6 +78,7 @@ class Asking:
         self.is_current = False
         self.budget: Budget | None = None
         self._prepared: dict[str, Any] = {}
+        self._made: dict[tuple[str, bool, bool, bool], Any] = {}
         self._queries = Statements(table, self.group_size)
         self._probe_at = math.inf
         self.tells_all_times = True
@@ -156,6 +157,7 @@ class Asking:
                 try:
                     if len(query.keys) == 1 and self.until < math.inf:
                         raise self._failed(error)
+                    query.hung |= stuck > 0
                     answer = self._insist(query, consistency, error, query.rows)
                 except HelenusError as failure:
                     stuck += self.until == math.inf
@@ -164,7 +166,7 @@ class Asking:
                     yield query, Unread(failure, False)
                     continue
             except InvalidRequest as error:
-                if self._is_unknown(error, query) or self._is_too_large(error, query.rows):
+                if self._is_unknown(error, query.statement.query_string) or self._is_too_large(error, query.rows):
                     query.rows = self._first_page(query)
                     waiting.appendleft((query, self._send(query, consistency, query.rows)))
                     asked += query.rows or len(query.keys)
@@ -210,7 +212,7 @@ class Asking:
                 self._slow_down(error)
                 return self._insist(query, consistency, error, max(1, rows // 8), state)
             except InvalidRequest as error:
-                if self._is_unknown(error, query) or self._is_too_large(error, rows):
+                if self._is_unknown(error, query.statement.query_string) or self._is_too_large(error, rows):
                     continue
                 if query.keys == [()] or len(query.keys) > 1:
                     raise SchemaChanged(str(error)) from None
@@ -264,15 +266,16 @@ class Asking:
         self._page = rows // 2
         return True
 
-    def _is_unknown(self, error: InvalidRequest, query: Query) -> bool:
+    def _is_unknown(self, error: Exception, cql: str) -> bool:
         """Whether the node that was asked is of a Cassandra before 5.0, and others are not: do without what it does not
         know, for a while, and ask again.
         """
-        if _OF_MANY.lower() not in str(error).lower() or _OF_MANY not in query.statement.query_string:
+        if _OF_MANY.lower() not in str(error).lower() or _OF_MANY not in cql:
             return False
         if self.tells_all_times:
             self._timed = [(c, told) for c, told in self._timed if not told.startswith(_OF_MANY)]
             self.tells_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
+            self._made.clear()
         return True
 
     def _probe(self) -> None:
@@ -280,6 +283,7 @@ class Asking:
         if time.monotonic() > self._probe_at:
             self.tells_all_times, self._probe_at = True, math.inf
             self._timed = self._columns_with_write_time()
+            self._made.clear()
 
     def _slow_down(self, error: BaseException) -> None:
         """A timeout is a sign of load; at the level of a proof it may be of one replica alone that is away. What a
@@ -299,7 +303,14 @@ class Asking:
         """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
         Cassandra a fifth more.
         """
-        query.statement = self._statics_of(query.where) if query.statics else self._select(query.where)
+        # Beside the rows of whole partitions are their static columns, with their own times.
+        is_whole = query.is_paged and query.span is not None
+        name = query.where, query.statics, is_whole, self.asks_ttl
+        made = self._made.get(name)
+        if made is None:
+            made = self._statics_of(query.where) if query.statics else self._select(query.where, is_whole)
+            self._made[name] = made
+        query.statement = made
         bound = BoundStatement(query.statement, consistency_level=consistency, routing_key=query.routing_key)
         bound.values = query.values
         bound.consistency_level = consistency
@@ -309,11 +320,19 @@ class Asking:
         query.sent = time.monotonic()
         return self.session.execute_async(bound, paging_state=state, host=host)
 
-    def _select(self, where: str) -> Any:
+    def _select(self, where: str, is_whole: bool) -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
-        columns += [expression for _, expression in self._timed]
-        columns += [f"TTL({quote(c.name)})" for c in self._expiring if self.asks_ttl]
-        return self._prepare(f"SELECT {', '.join(columns)} FROM {self._name()}" + (f" WHERE {where}" if where else ""))
+        behind = f" WHERE {where}" if where else ""
+        more = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics] if is_whole else []
+        more += [f"TTL({quote(c.name)})" for c in self._expiring if self.asks_ttl]
+        while True:
+            told = [*columns, *(expression for _, expression in self._timed), *more]
+            cql = f"SELECT {', '.join(told)} FROM {self._name()}{behind}"
+            try:
+                return self._prepare(cql)
+            except SchemaChanged as error:
+                if not self._is_unknown(error, cql):
+                    raise
 
     def _statics_of(self, where: str) -> Any:
         columns = [quote(c.name) for c in self.table.partition_key + self.table.statics]

@@ -68,6 +68,9 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
     with _told():
         _, connectors = config.load(worker_properties, connector_properties)
         beside(zip(map(str, connector_properties), connectors, strict=True))
+        for path, settings in zip(connector_properties, connectors, strict=True):
+            for warning in settings.warnings:
+                click.echo(f"{path}: warning: {warning}", err=True)
         for path in (worker_properties, *connector_properties):
             click.echo(f"{path} is valid")
 

@@ -234,7 +234,9 @@ class ConnectorSettings(CassandraSettings):
     data_topic: Annotated[str, About("Topics", "HIGH")] = ""
     """The topic that is written; by default `data-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
     query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
-    """The level at which rows are read again."""
+    """The level at which rows are read again. With LOCAL_ONE and more than one replica a later record of a key may show
+    an older row than one before.
+    """
     query_concurrency: Annotated[int, Field(ge=1, le=1024), About("Reading")] = 32
     """How many read statements a task has under way at once."""
     query_group_size: Annotated[int, Field(ge=1, le=100), About("Reading", "LOW")] = 100
@@ -444,6 +446,16 @@ class ConnectorSettings(CassandraSettings):
     def dead_letters(self) -> str:
         """The topic for events that cannot be told."""
         return _topic(self.errors_deadletterqueue_topic_name, "dlq-", self.keyspace, self.table)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is allowed, and gives up a promise: each with its key, and what to set instead."""
+        if self.query_consistency != "LOCAL_ONE":
+            return []
+        return [
+            "query.consistency=LOCAL_ONE: with a replication factor above 1 a later record of a key may show an older "
+            "row than one before, for some seconds (promise 4 of docs/guarantees.md); LOCAL_QUORUM keeps the order"
+        ]
 
     @property
     def has_dead_letters(self) -> bool:

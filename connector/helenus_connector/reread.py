@@ -31,6 +31,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec
 from helenus_schemas.table import Column, Table
 
+_FEWEST = 0.001
+"""Of the keys that are asked for, so many live at least: more are in no statement."""
 _SKIP = 100
 """Rows that are no dearer to read and leave than another statement is."""
 
@@ -110,7 +112,7 @@ class Reader(Asking):
                         yield key, None
                 left = [key for key, row in zip(left, rows, strict=True) if row is None]
             # Keys without a row tell nothing of how large rows are, but how many there are to come.
-            self._live = max(read / len(query.keys), self._live / 2)
+            self._live = max(read / len(query.keys), self._live / 2, _FEWEST)
 
     def statics(self, key: Key, consistency: int) -> Image | None:
         """The static columns of a key's partition; None if it is gone or the table has none. Raises as `rows`."""
@@ -163,7 +165,9 @@ class Reader(Asking):
         places: dict[Scope, dict[Key, int]] = {}
         ranges: list[tuple[int, Key, Bounds]] = []
         for place, (scope, key, bounds) in enumerate(asked):
-            if scope is Scope.RANGE:
+            if scope is Scope.STATIC and not self.table.statics:
+                yield place, (None, iter(()))
+            elif scope is Scope.RANGE:
                 ranges.append((place, key, bounds or (None, None)))
             else:
                 places.setdefault(scope, {})[key] = place
@@ -264,10 +268,9 @@ class Reader(Asking):
         values = row[self._key_width : end] or row[: self._key_width]
         if self._of_rows is not self._timed:  # a node has not the function that tells more
             self._of_rows, self._told = self._timed, self._times_of(self._timed)
-        if not self.asks_ttl:
-            return Image(values, *_times(row[end:]), self._told)
-        behind = end + len(self._timed)
-        return Image(values, *_times(row[end:behind]), self._told, _expires(row[behind:]))
+        times = row[end : end + len(self._timed)]
+        expires = _expires(row[len(row) - len(self._expiring) :]) if self.asks_ttl else None
+        return Image(values, *_times(times), self._told, expires)
 
     def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
         columns = [column for column, _ in timed]
@@ -284,7 +287,9 @@ class Reader(Asking):
         if not self.table.statics:
             return None
         start, end = self._key_width + len(self.table.regulars), self._key_width + len(self.table.values)
-        return Image((*[None] * len(self.table.regulars), *row[start:end]), None)
+        last = len(row) - (len(self._expiring) if self.asks_ttl else 0)
+        times = row[last - len(self._timed_statics) : last]
+        return Image((*[None] * len(self.table.regulars), *row[start:end]), *_times(times), self._told_statics)
 
 
 def _expires(ttls: Sequence[bytes | None]) -> int | None:

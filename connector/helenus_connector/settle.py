@@ -150,7 +150,7 @@ class PendingKeys:
             self._timeout, self._replay = timeout_s, replay_s
 
     def __len__(self) -> int:
-        return sum(map(len, self._keys.values()))
+        return sum(map(len, list(self._keys.values())))
 
     def counts(self, topic: str) -> tuple[int, int]:
         """Of one events topic: keys that wait, and events whose outcome is open."""
@@ -160,7 +160,8 @@ class PendingKeys:
 
     def unread(self, topic: str) -> int:
         """How many keys of an events topic wait because they can't be read."""
-        return sum(p.unread > 0 for (of, _), keys in self._keys.items() if of == topic for p in keys.values())
+        with self._lock:
+            return sum(p.unread > 0 for (of, _), keys in self._keys.items() if of == topic for p in keys.values())
 
     def next_due(self) -> float | None:
         """When the next key is to be read again, s since the epoch."""

@@ -43,7 +43,8 @@ class UnreadKeys:
     def note(self, work: Work, cause: Unread) -> None:
         """A key was not read."""
         self._causes.setdefault(id(work), cause)
-        if not cause.is_away:
+        is_new = work.events or (work.pending and work.pending.unread)  # else its proof alone was not to be had
+        if is_new and not cause.is_away:
             self._stuck[_name(work)] = None
             if len(self._stuck) > _MOST_STUCK:
                 del self._stuck[next(iter(self._stuck))]
@@ -89,7 +90,7 @@ class UnreadKeys:
         """Why a key that is left was not read."""
         cause = self._causes.get(id(work))
         why = cause.error.what if cause else "cannot read rows"
-        where = f"{table.full_name}, {key_text(table, work.values)}"
+        where = ", ".join(filter(None, (table.full_name, key_text(table, work.values))))
         return HelenusError(Kind.CASSANDRA_READ if self.is_away(work) else Kind.ROW_UNREADABLE, why, where)
 
     def pending(self, work: Work) -> Pending:

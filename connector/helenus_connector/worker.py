@@ -276,6 +276,8 @@ class Worker:
             task.waiting = None if task.ready or task.error else missing
             if task.ready:
                 _log.info("task.ready", connector=task.connector, table=task.table)
+                for warning in task.settings.warnings:
+                    _log.warning("task.warning", connector=task.connector, table=task.table, reason=warning)
             elif task.error:
                 _log.error("task.failed", connector=task.connector, table=task.table, error=str(task.error))
             elif task.labels not in self._missing:

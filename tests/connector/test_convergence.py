@@ -27,7 +27,7 @@ from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
 from helenus_connector.pending_files import begins
 from helenus_connector.proof import Timed, block_for, unpacked
-from helenus_connector.reread import Image, SchemaChanged
+from helenus_connector.reread import Image, SchemaChanged, Unread
 from helenus_connector.settle import PendingKeys
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.change import Change, Effect, column_bit, encode
@@ -296,10 +296,13 @@ class Reader:
         self.statements = 0
         self.seconds = 0.0
 
-    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
+    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | Unread | None]]:
         for key in keys:
             self.statements += 1
-            yield key, self.cluster.read(int.from_bytes(key[0] or b"", "big"), consistency)
+            try:
+                yield key, self.cluster.read(int.from_bytes(key[0] or b"", "big"), consistency)
+            except HelenusError as error:
+                yield key, Unread(error, True)
 
 
 @pytest.fixture

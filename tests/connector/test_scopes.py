@@ -103,19 +103,31 @@ class Session:
 
     def _rows(self, cql: str, partitions: Iterable[int], values: list[bytes]) -> list[tuple[bytes | None, ...]]:
         rows: list[tuple[bytes | None, ...]] = []
+        timed = re.findall(r'WRITETIME\("?(\w+)"?\)', cql)
         for p in partitions:
             static = [struct.pack(">i", self.statics[p]) if p in self.statics else None] if self.of.statics else []
+            ttls: list[bytes | None] = [struct.pack(">i", 1000)] * len(re.findall(r"\bTTL\(", cql))
+            times = [struct.pack(">q", 9 if c == "s" else 5) if c != "s" or p in self.statics else None for c in timed]
             found = self.live.get(p, [])
             if "DISTINCT" in cql:
-                rows += [(*key(p), *static, None)] if found or p in self.statics else []
+                rows += [(*key(p), *static, *times)] if found or p in self.statics else []
                 continue
             if values:
                 found = [c for c in found if struct.pack(">i", c) == values[0]]
             value = bytes(self.size)
             width = len(self.of.clustering)
-            rows += [(*key(p, *[c] * width), value, *static, None) for c in found]
+            rows += [(*key(p, *[c] * width), value, *static, *times, *ttls) for c in found]
             if not found and not values and p in self.statics:
-                rows.append((*key(p), *[None] * width, None, *static, None))
+                rows.append(
+                    (
+                        *key(p),
+                        *[None] * width,
+                        None,
+                        *static,
+                        *[t if c == "s" else None for c, t in zip(timed, times, strict=True)],
+                        *[None] * len(ttls),
+                    )
+                )
         return rows
 
 
@@ -148,6 +160,14 @@ def test_deleted_rows_take_about_as_few_statements_as_live_ones() -> None:
     assert as_many <= 1.2 * statements < 100
 
 
+def test_deletes_go_on_for_ever() -> None:
+    session = Session(FLAT, {})
+    reader = Reader(session, FLAT, SETTINGS)
+    for n in range(1200):
+        read(session, [key(n)], reader)
+    assert read(session, [key(n) for n in range(1000)], reader) == (0, 10)
+
+
 def test_large_rows_behind_many_deleted_ones_are_not_answered_at_once() -> None:
     """How many lived says nothing of how large they are."""
     session = Session(FLAT, {n: [0] for n in range(4000, 4100)}, size=1 << 20)
@@ -168,17 +188,23 @@ def scoped(session: Session, asked: list[tuple[Scope, Key, Any]], reader: Reader
             continue
         statics, rows = answer
         told = None if statics is None or statics.values[-1] is None else number(statics.values[-1])
+        assert told is None or (statics is not None and statics.oldest() == 9), "their own time"
         try:
-            found[place] = told, [number(k[1] or b"") for k, _ in rows]
+            images = list(rows)
+            assert {image.oldest() for _, image in images} <= {5}
+            assert all((image.expires is not None) == reader.asks_ttl for _, image in images)
+            found[place] = told, [number(k[1] or b"") for k, _ in images]
         except HelenusError as error:
             found[place] = error
     return found
 
 
-def test_many_partition_deletes_are_few_statements() -> None:
+@pytest.mark.parametrize("asks_ttl", [True, False])
+def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
     session = Session(SHARED, {7: [1, 2], 9: [3]})
     session.statics = {7: 70, 8: 80}
     reader = Reader(session, SHARED, SETTINGS)
+    reader.asks_ttl = asks_ttl
     found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(10_000)], reader)
     assert {place: told for place, told in found.items() if told != (None, [])} == {
         7: (70, [1, 2]),
@@ -197,6 +223,13 @@ def test_many_static_columns_are_few_statements() -> None:
     found = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
     assert {place: told for place, (told, _) in found.items() if told} == {7: 70, 8: 80}
     assert reader.statements <= 12
+
+
+def test_static_columns_of_a_table_without_any_are_not_read() -> None:
+    """They were dropped since."""
+    session = Session(WIDE, {7: [1, 2]})
+    assert scoped(session, [(Scope.STATIC, (*key(7), None), None)]) == {0: (None, [])}
+    assert session.most_under_way == 0
 
 
 @pytest.mark.parametrize("of", [WIDE, SHARED])
@@ -281,7 +314,10 @@ def test_a_scan_goes_on_from_a_stripe(first: int) -> None:
     assert told == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
 
 
-def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("while_prepared", [True, False])
+def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, while_prepared: bool
+) -> None:
     """MAXWRITETIME came with 5.0: while a cluster is upgraded, half of the nodes refuse it."""
     of = table(K, V, Column("m", parse("list<int>")))
     session = Session(of, {n: [0] for n in range(500)})
@@ -289,7 +325,7 @@ def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(monkey
     assert reader.tells_all_times
     asked = iter(range(10**6))
     unknown = InvalidRequest("Unknown function 'maxwritetime'")
-    session.refuses = lambda cql: unknown if "MAXWRITETIME" in cql and next(asked) % 2 else None
+    session.refuses = lambda cql: unknown if "MAXWRITETIME" in cql and next(asked) % 2 == while_prepared else None
     reader.is_current = True
     live, statements = read(session, [key(n) for n in range(500)], reader)
     assert (live, reader.tells_all_times, statements < 60) == (500, False, True)

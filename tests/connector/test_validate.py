@@ -53,6 +53,14 @@ def test_the_errors_of_all_files(here: Path) -> None:
     assert "hunter2" not in done.output
 
 
+def test_a_level_that_gives_up_the_order(here: Path) -> None:
+    """It is legal, and right with one replica; but nobody takes it without being told."""
+    (here / "a").write_text(TABLE + "query.consistency=LOCAL_ONE\n")
+    done = validate("worker", "a")
+    assert (done.exit_code, done.stdout) == (0, "worker is valid\na is valid\n")
+    assert re.match(r"a: warning: query\.consistency=LOCAL_ONE: .* an older row .*promise 4", done.stderr)
+
+
 def test_two_files_with_one_name(here: Path) -> None:
     done = validate("worker", "a", "same")
     assert done.exit_code == 2

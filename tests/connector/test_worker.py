@@ -8,9 +8,11 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
@@ -195,6 +197,22 @@ def test_a_look_that_hangs_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.M
         looking.set()
         hangs.set()
         ends.join()
+
+
+@pytest.mark.parametrize("level", ["LOCAL_ONE", "LOCAL_QUORUM"])
+def test_a_level_that_gives_up_the_order_is_warned_of(level: str) -> None:
+    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "query.consistency": level}
+    task = Task(0, ConnectorSettings.of(given, "test"))
+    connector = SimpleNamespace(wanted="RUNNING", looked=True, error=None, tasks={"t": task})
+    worker: Any = SimpleNamespace(
+        connectors=SimpleNamespace(all=lambda: {"n": connector}),
+        _topics=SimpleNamespace(make=lambda waiting: setattr(task, "ready", True)),
+        _missing=set(),
+    )
+    with capture_logs() as logs:
+        Worker._make_topics(worker)
+    warned = [entry["reason"] for entry in logs if entry["event"] == "task.warning"]
+    assert [("older row" in reason) for reason in warned] == ([True] if level == "LOCAL_ONE" else [])
 
 
 def test_a_table_that_was_missing_is_looked_for_until_it_is_there(

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra import ConsistencyLevel
+from cassandra.concurrent import execute_concurrent_with_args
 from integration.staged import Staged
 
+from helenus_connector import reread
+from helenus_schemas.change import Scope
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
@@ -90,5 +94,95 @@ def test_partitions_whose_keys_compare_equal(
         told = {r.key(): r.value() and json.loads(r.value())["v"] for r in stage.records()}
         assert sorted(map(str, told.values())) == sorted(f"{unscaled} by {scale}" for unscaled, scale in numbers)
         assert outcome.statements == 3
+    finally:
+        stage.close()
+
+
+SCOPES = {
+    "alone": ("a int, c int, s int STATIC, v text, PRIMARY KEY (a, c)", 1),
+    "paired": ("a int, b int, c int, s int STATIC, v text, PRIMARY KEY ((a, b), c)", 2),
+    "plain": ("a int, c int, v text, PRIMARY KEY (a, c)", 1),
+}
+
+
+@pytest.mark.parametrize("shape", SCOPES)
+def test_markers_of_many_partitions(status: Status, session: Any, tmp_path: Path, shape: str) -> None:
+    """Each is followed by the rows of its scope that live; partitions are read by groups, ranges side by side."""
+    columns, width = SCOPES[shape]
+    session.execute(
+        "CREATE KEYSPACE IF NOT EXISTS groups WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    session.execute(f"CREATE TABLE groups.{shape} ({columns}) WITH cdc = true")
+    stage = Staged(status, tmp_path / "cache", f"groups.{shape}", query_group_size=GROUP)
+    try:
+        has_static = "STATIC" in columns
+        pk = "a, b"[: 3 * width - 2]
+        live: dict[int, list[int]] = {}
+        for n in range(64):
+            value = f"{n}, 7" if width == 2 else f"{n}"
+            live[n] = list(range(n % 4)) if n % 8 else list(range(1200 if n == 8 else 0))
+            for c in live[n]:
+                session.execute_async(f"INSERT INTO groups.{shape} ({pk}, c, v) VALUES ({value}, {c}, 'v')").result()
+            if has_static and n % 3 == 0:
+                session.execute(f"INSERT INTO groups.{shape} ({pk}, s) VALUES ({value}, {n})")
+
+        def key(n: int) -> list[bytes | None]:
+            return [part.to_bytes(4, "big") for part in (n, 7)[:width]] + [None]
+
+        def told(before: int) -> dict[int, list[tuple[int | None, Any]]]:
+            found: dict[int, list[tuple[int | None, Any]]] = {}
+            for record in stage.records()[before:]:
+                name, value = json.loads(record.key()), json.loads(record.value() or b"null")
+                found.setdefault(name["a"], []).append((name["c"], value and (value["v"], value.get("s"))))
+            return found
+
+        def statics(n: int) -> Any:
+            return n if has_static and n % 3 == 0 else None
+
+        outcome = stage.run([stage.event(*key(n), scope=Scope.PARTITION) for n in range(64)])
+        assert outcome.published == 64
+        assert outcome.statements <= 64 // GROUP + 10
+        of_partitions = told(0)
+        for n in range(64):
+            is_there = has_static and (live[n] or statics(n) is not None)
+            marker = (None, (None, statics(n)) if is_there else None)
+            assert of_partitions[n] == [marker, *((c, ("v", statics(n))) for c in live[n])], n
+        before = len(stage.records())
+        if not has_static:
+            return
+        outcome = stage.run([stage.event(*key(n), scope=Scope.STATIC) for n in range(64)])
+        assert outcome.published == 64
+        assert {n: len(records) for n, records in told(before).items()} == dict.fromkeys(range(64), 1)
+    finally:
+        stage.close()
+
+
+@pytest.mark.parametrize("skip", [-1, 10**9])
+def test_the_rows_of_a_topic_partition(
+    status: Status, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: int
+) -> None:
+    """By the stripes of the ring that it has, or by reading through: the same rows, each once, in the ring's order."""
+    session.execute(
+        "CREATE KEYSPACE IF NOT EXISTS groups WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    )
+    session.execute("CREATE TABLE IF NOT EXISTS groups.ring (a int, b text, PRIMARY KEY ((a, b))) WITH cdc = true")
+    insert = session.prepare("INSERT INTO groups.ring (a, b) VALUES (?, ?)")
+    execute_concurrent_with_args(session, insert, [(n, f"{n}") for n in range(2000)])
+    keys = [(n.to_bytes(4, "big"), f"{n}".encode()) for n in range(2000)]
+    stage = Staged(status, tmp_path / "cache", "groups.ring")
+    monkeypatch.setattr(reread, "_SKIP", skip)
+    try:
+        stage.run([])
+        reader = stage.stage._versions.now.reader
+        for parts in (1, 8192):
+            for partition in {reread.stripe_of(key) % parts for key in keys[:10]}:
+                mine = sorted(key for key in keys if reread.stripe_of(key) % parts == partition)
+                found = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE)]
+                assert sorted(found) == mine
+                stripes = [reread.stripe_of(key) for key in found]
+                assert stripes == sorted(stripes)
+                last = stripes[-1]
+                rest = [key for key, _ in reader.part(partition, parts, ConsistencyLevel.ONE, last)]
+                assert rest == [key for key in found if reread.stripe_of(key) >= last]
     finally:
         stage.close()

@@ -18,8 +18,10 @@ from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Pipeline, script, write_properties
 from integration.staged import Staged, headers, keys
 from patience import eventually
+from structlog.testing import capture_logs
 
 from helenus_connector.gate import Event
+from helenus_connector.unread import MOST_READS
 from helenus_schemas.change import Scope, decode
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.records import Decoder, messages
@@ -323,3 +325,27 @@ def _answers(session: Any) -> bool:
 def _complete(status: Status, topic: str, count: int) -> list[Any]:
     found = list(messages(status.bootstrap_servers, topic))
     return found if len(found) == count else []
+
+
+def test_a_row_of_too_many_tombstones(staged: Make, session: Any) -> None:
+    """Cassandra fails to read it, and its partition: both wait alone, and are dead letters in the end."""
+    stage = staged("k int, c int, m set<int>, v text, PRIMARY KEY (k, c)", errors_tolerance="all")
+    name = stage.settings.table
+    for k in range(3):
+        session.execute(f"INSERT INTO large.{name} (k, c, v) VALUES ({k}, 0, 'v')")
+    delete = session.prepare(f"UPDATE large.{name} SET m = m - ? WHERE k = 1 AND c = 0")
+    for start in range(0, 110_000, 10_000):
+        session.execute(delete, [set(range(start, start + 10_000))])
+    whole = [stage.event(k, None, scope=Scope.PARTITION) for k in keys(2)]
+    with capture_logs() as logs:
+        outcome = stage.run([stage.event(k, (0).to_bytes(4, "big")) for k in keys(3)])
+        assert (outcome.published, outcome.unread) == (2, 1)
+        outcome = stage.run(whole, outcome.found)
+        assert (outcome.published, outcome.unread) == (1, 2)
+        for _ in range(MOST_READS):
+            waiting = [p for p in outcome.found if p.unread]
+            outcome = stage.run([], waiting)
+    assert [p for p in outcome.found if p.unread] == []
+    assert {json.loads(r.key())["k"] for r in stage.records()} == {0, 2}
+    assert len(stage.dead_letters()) == 2
+    assert any("k = 1 AND c = 0" in entry["error"] for entry in logs)

@@ -100,6 +100,8 @@ def filled(three: Stack) -> None:
         while left:  # a machine that is busy makes some of them time out
             done = execute_concurrent_with_args(session, insert, left, concurrency=10, raise_on_first_error=False)
             left = [row for row, (success, _) in zip(left, done, strict=True) if not success]
+    session.execute("CREATE KEYSPACE twice WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
+    session.execute("CREATE TABLE twice.t (k int PRIMARY KEY, v text)")
     cluster.shutdown()
 
 
@@ -158,6 +160,41 @@ def test_a_node_that_dies_while_rows_are_read(three: Stack, staged: Away) -> Non
         killer.join()
         three.start("cassandra3")
     assert published == [1000] * 3
+
+
+def test_keys_whose_replicas_are_all_up_go_on(three: Stack, filled: None, tmp_path: Path) -> None:
+    """RF 2, one node away: a LOCAL_QUORUM of the keys that it holds can't be had. They wait, each alone."""
+    staged = Staged(three.status(), tmp_path, "twice.t")
+    keys = [i.to_bytes(4, "big") for i in range(300)]
+    metadata = staged.session.cluster.metadata
+    (down,) = [host for host in metadata.all_hosts() if host.address == three.status().contact_points[2]]
+    held = {key for key in keys if down in metadata.get_replicas("twice", key)}
+    assert 100 < len(held) < 300
+    staged.run([])
+    three.kill("cassandra3")
+    try:
+        eventually(lambda: not down.is_up, "the driver knows that the node is down")
+        outcome = None
+        while outcome is None:  # the other nodes hear of it later: until then reads time out
+            outcome = attempt(staged, [staged.event(key) for key in keys])
+        assert {staged.codec.decode(p.key)[0] for p in outcome.found if p.unread} == held
+        assert (outcome.published, outcome.unread) == (len(keys) - len(held), len(held))
+        assert "not enough replicas" in str(outcome.error).lower() or "alive_replicas" in str(outcome.error)
+        told = {json.loads(r.key())["k"].to_bytes(4, "big") for r in staged.records()}
+        assert told == {*keys} - held
+    finally:
+        three.start("cassandra3")
+    waiting = outcome.found
+
+    def all_are_read() -> bool:
+        nonlocal waiting
+        again = attempt(staged, [], waiting)
+        waiting = again.found if again else waiting
+        return not any(p.unread for p in waiting)
+
+    eventually(all_are_read, "the node is there again")
+    assert {json.loads(r.key())["k"] for r in staged.records()} == set(range(300))
+    staged.close()
 
 
 def test_groups_that_time_out_are_split(staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
