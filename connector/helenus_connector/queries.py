@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -20,6 +21,7 @@ from helenus_connector.states import Task
 from helenus_schemas.errors import HelenusError, Kind, told_in
 
 _log = structlog.get_logger(__name__)
+_AWAY_S = 5.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 
 
@@ -93,9 +95,20 @@ class Query:
 
     def trouble(self) -> str | None:
         """Why it is not ready, or None."""
+        if away := self._away():
+            return away
         if self._batches is None or not self._batches.done:
             return self._trouble or "starting: no batch done yet"
         return self._trouble
+
+    def _away(self) -> str | None:
+        """Why no batch has been planned for some seconds."""
+        if self._plan is None:
+            return None
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - self._plan.away_file.stat().st_mtime > _AWAY_S:
+                return self._plan.away_file.read_text()
+        return None
 
     def _run(self, spark: Any) -> None:
         try:
@@ -116,7 +129,7 @@ class Query:
             if self._stopping.is_set():
                 query.stop()
                 return
-            error = _cause(query, batches)
+            error = _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
             metrics.ERRORS.labels(error.kind.value).inc()
             failures = 1 if batches.done else failures + 1
             wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
@@ -126,6 +139,7 @@ class Query:
 
     def _begin(self, spark: Any, batches: Batches) -> Any:
         plan, _ = self.refresh()
+        _remove_torn(plan.checkpoint)
         frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
         return (
             frame.writeStream.queryName(f"helenus-{self._group}")
@@ -136,11 +150,24 @@ class Query:
         )
 
 
-def _cause(query: Any, batches: Batches) -> HelenusError:
+def _remove_torn(checkpoint: Path) -> None:
+    """Remove what a run that was killed had half written: where Spark finds such a file, it refuses to begin."""
+    for name in ("offsets", "commits"):
+        for torn in checkpoint.glob(f"{name}/.*.tmp"):
+            torn.unlink(missing_ok=True)
+            _log.info("checkpoint.torn", file=str(torn))
+
+
+def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
     """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure
     told = str(query.exception() or batches.failure or "the query ended")
+    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in told:
+        what = (
+            "no batch was begun yet, and Spark finds files in offsets or commits that are not its own: move them away"
+        )
+        return HelenusError(Kind.STATE, what, str(checkpoint))
     lines = [line.strip().removeprefix(": ") for line in told.splitlines() if line.strip()]  # as Py4J tells Java's own
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     return told_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])
