@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import uuid
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import structlog
@@ -17,11 +19,13 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_eve
 from tenacity.nap import sleep_using_event
 
 from helenus_agent import guard, history, metrics
-from helenus_agent.config import AgentSettings
+from helenus_agent.config import AgentSettings, commit_log_directory
 from helenus_agent.decoder import Batch, Unknown, decode
-from helenus_agent.discovery import Cassandra
+from helenus_agent.discovery import Cassandra, Node
+from helenus_agent.drops import Drops
 from helenus_agent.follow import Follow
 from helenus_agent.guard import Headroom
+from helenus_agent.offline import Saved
 from helenus_agent.outbox import Outbox
 from helenus_agent.positions import Mark, Positions, State, quarantine
 from helenus_agent.refused import Refused
@@ -37,6 +41,7 @@ from helenus_sinks.log import Log, TopicError
 _PIECE = 1 << 20  # bytes of log that are decoded at once
 _EVENTS = 4096  # and changes, at which a piece ends early
 _LIST = 0.5  # s between two listings of cdc_raw
+_ASK = 60.0  # s between two looks at the node's settings
 _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
@@ -51,13 +56,16 @@ def may_pass(error: BaseException) -> bool:
 
 
 class Agent:
-    """Moves changes from one node's cdc_raw to a Log. One thread runs it; `ready` may be asked by another."""
+    """Moves changes from one node's cdc_raw to a Log. One thread runs it; `ready` may be asked by another.
+
+    `drained`: it was to drain, and there was nothing left to read.
+    """
 
     def __init__(
         self,
         settings: AgentSettings,
         directory: Path,
-        cassandra: Cassandra,
+        cassandra: Cassandra | Saved,
         log: Log,
         state: State,
         positions: Positions,
@@ -72,7 +80,10 @@ class Agent:
         self._node = positions.host_id
         self._quarantine = quarantine(state.directory)
         for path in self._quarantine.glob("*.log"):
-            positions.finish((parse_name(path.name) or (0, 0))[1])
+            number = (parse_name(path.name) or (0, 0))[1]
+            if number in positions.segments:
+                guard.quarantined(positions, path)  # killed before that was saved
+            positions.finish(number)
         self._remembered = history.load(state.directory)
         self._tables = Tables(
             settings.table_include_list,
@@ -82,7 +93,11 @@ class Agent:
             *self._remembered,
             refused=positions.refused_ids,
         )
+        self._others: tuple[uuid.UUID, ...] = ()
+        self._others_saved: tuple[uuid.UUID, ...] = ()
         self._truncations = Truncations(positions)
+        self._drops = Drops(positions)
+        self._tables.to_be_told = self._drops.waiting
         self._reached = positions.reached
         self._headroom = Headroom()
         self._follow = Follow(directory, positions, settings.read_mode)
@@ -98,20 +113,33 @@ class Agent:
         self._refused = Refused()
         self._transfer_wait = 0.0
         self._transfer_at = 0.0
+        self._drains = self.drained = False
+        self._asked = 0.0
+        self._unseen = 0
+        self._stolen: set[int] = set()
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
         """Learn the schema, make the topics, list the segments. Raises HelenusError, and may be called again then."""
-        node = self._cassandra.node()
-        self._headroom = Headroom(node.raw_limit, node.blocks_writes)
+        deleted = self._positions.deletes
+        node = self._ask_node()
+        if node.has_cdc is False:
+            if self._positions.listed:
+                self._state.save(self._positions)
+            raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id))
         self._follow.refresh()
-        if self._first and not node.blocks_writes:
+        if self._first and (deleted or not node.blocks_writes):
             guard.look_back(self._positions, self._first, [segment.id for segment in self._follow.segments])
         self._first = 0  # what is lost is told once
+        self._count_unseen(started=False)
+        if self._follow.commit_log is None:
+            _log.info("commitlog.not_seen", then="what something else deletes in cdc_raw can't be read from there")
         try:
             self._learn()
         except HelenusError:
             self._rewind()
+            with contextlib.suppress(HelenusError):
+                self._follow.next()  # how long what is there waits already
             raise
         self._trouble = None
         if not self._tables.followed:
@@ -121,13 +149,18 @@ class Agent:
         """Why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
+        if self._positions.cdc_off:
+            return "the node runs with cdc_enabled: false, so nothing it writes gets out: set it to true and restart it"
         if told := self._untaken or self._refused.told:
             return told
         count, where = self._quarantined()
         return f"{count} segments could not be read wholly, see {where}" if count else None
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until told to stop. Raises HelenusError for what no retry will mend."""
+    def run(self, stop: threading.Event, drain: bool = False) -> None:
+        """Work until told to stop; to `drain`, until all that there is is read and acknowledged. Raises HelenusError
+        for what no retry will mend.
+        """
+        self._drains = drain
         retrying = Retrying(
             retry=retry_if_exception(may_pass),
             wait=wait_exponential(0.2, 10) + wait_random(0, 0.2),
@@ -154,7 +187,11 @@ class Agent:
             self._listed = now
             self._follow.refresh()
             self._headroom.watch(self._follow.size)
+            self._count_unseen()
             metrics.QUARANTINED.set(self._quarantined()[0])
+        if now - self._asked > _ASK:
+            with contextlib.suppress(HelenusError):  # it is away: that is told where it is needed
+                self._ask_node()
         if self._schema_is_old or self._cassandra.changed():
             self._learn()
         if not self._outbox.is_open or (self._refused.told and self._refused.is_due):
@@ -162,8 +199,11 @@ class Agent:
         self._tell()
         segment = self._follow.next()
         if segment is None:
+            self._tell_dropped(self._drops.waiting)  # what they logged is read
+            if not self._outbox.waiting:
+                self._oldest = None
             return False
-        self._tables.retire_before(segment.id)
+        self._tell_dropped(self._tables.retire_before(segment.id))
         self._read(segment, _PIECE)
         reach("agent.after-append")
         return True
@@ -188,6 +228,8 @@ class Agent:
                 raise
             metrics.RETRIES.labels(error.kind.value).inc()
             self._rewind()
+            if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.suspect(error.topic):
+                return
             refused = [table for table in self._tables.followed_now if self._outbox.topic(table) == error.topic]
             if not refused:
                 raise
@@ -203,6 +245,10 @@ class Agent:
             if not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
+                    if self._drains:
+                        self.drained = True
+                        stop.set()
+                        return
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
 
     def _read(self, segment: Segment, most: int) -> None:
@@ -242,11 +288,23 @@ class Agent:
 
     def _take(self, segment: Segment, batch: Batch) -> None:
         """Append what was decoded, and count it."""
-        self._outbox.append(batch)
+        if waiting := self._drops.waiting:
+            heirs = self._tables.heirs(waiting)
+            self._tell_dropped({heirs[change[0]] for change in batch.changes if change[0] in heirs})
+        for index, error in self._outbox.append(batch):
+            guard.too_large(self._positions, self._tables.followed[index], error)
+        if segment.unlinked and batch.changes and segment.id not in self._stolen:
+            self._stolen.add(segment.id)
+            guard.unlinked(segment.id, segment.path)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
             metrics.SKIPPED.labels(reason).inc(count)
+        for table in self._tables.followed_now if "malformed_key" in batch.skipped else ():
+            plan = self._tables.plans[table.id.bytes]
+            if plan.malformed:
+                guard.malformed(self._positions, table, plan.malformed, segment.id)
+                plan.malformed = 0
         for position, what in batch.problems:
             ends = batch.broken and (position, what) == batch.problems[-1]
             guard.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
@@ -270,6 +328,14 @@ class Agent:
         for notice in notices:
             self._outbox.tell(self._tables.index(notice.table), notice, self._node)
 
+    def _tell_dropped(self, tables: Collection[uuid.UUID]) -> None:
+        """Append that these were dropped, of those that are to be told, to the topics of their names."""
+        if not tables or not self._drops.waiting:
+            return
+        places = {table: index for index, table in self._tables.heirs(tables).items()}
+        for notice in self._drops.due(tables, self._reached):
+            self._outbox.tell(places.get(notice.table, self._tables.index(notice.table)), notice, self._node)
+
     def _commit(self, timeout: float) -> None:
         started = time.monotonic()
         self._outbox.flush(timeout)
@@ -277,7 +343,7 @@ class Agent:
         metrics.FLUSH.observe(time.monotonic() - started)
         finished = self._follow.finished
         for segment in self._follow.segments + finished:
-            if segment.started or segment.indexed:
+            if segment.started or segment.indexed or segment.unlinked:
                 self._positions.segments[segment.id] = Mark(segment.position, segment.indexed, segment.bad)
         for segment in finished:
             if not segment.bad:
@@ -287,10 +353,12 @@ class Agent:
         self._positions.refused = [str(table) for table in self._tables.refused]
         self._positions.reached = self._reached
         self._truncations.acknowledged()
+        self._drops.acknowledged()
         guard.acknowledged(self._positions)
         self._state.save(self._positions)
         self._tables.acknowledged()
         reach("agent.after-save")
+        self._tables.to_be_told = self._drops.waiting
         self._remember()
         self._outbox.done(self._tables.followed)
         self._moved = False
@@ -324,13 +392,15 @@ class Agent:
     def _take_away(self, segment: Segment) -> None:
         segment.close()
         try:
-            if segment.bad and segment.path.exists():
+            if segment.bad and segment.path.exists() and not segment.unlinked:
                 path = move(segment.path, self._quarantine)
                 self._positions.finish(segment.id)
-                _log.error("segment.quarantined", path=str(path))
+                guard.quarantined(self._positions, path)
             elif segment.bad:
                 self._positions.finish(segment.id)
                 guard.lost(self._positions, segment.id, segment.position, str(segment.path.parent))
+            elif segment.unlinked:
+                _log.info("segment.done", segment=segment.id)  # the file is the node's
             else:
                 self._transfer(segment.path)
                 _log.info("segment.done", segment=segment.id)
@@ -340,22 +410,53 @@ class Agent:
             ) from None
         metrics.DONE.inc()
 
+    def _ask_node(self) -> Node:
+        """Ask the node for its settings: it may have been restarted with others, or JMX has changed them."""
+        self._asked = time.monotonic()
+        node = self._cassandra.node()
+        self._headroom.set(node.raw_limit, node.blocks_writes)
+        metrics.RAW_LIMIT.set(node.raw_limit or 0)
+        before = self._positions.cdc_off, self._positions.deletes
+        guard.cdc_is_on(self._positions, node.has_cdc)
+        self._positions.deletes = not node.blocks_writes
+        if (self._positions.cdc_off, self._positions.deletes) != before:
+            self._moved, self._committed = True, 0.0  # saved with the next commit: now
+        # While CDC is off nothing is linked, and what is logged is not asked for.
+        config, raw = self._settings.cassandra_config, self._follow.directory
+        off = self._positions.cdc_off
+        self._follow.commit_log = None if off else commit_log_directory(config, raw, node.settings)
+        return node
+
+    def _count_unseen(self, started: bool = True) -> None:
+        """Segments that were never listed are a gap if something else deletes unread ones, or the node does."""
+        count, self._follow.unseen = self._follow.unseen, 0
+        metrics.UNSEEN.inc(count)
+        self._unseen += count
+        if self._unseen and (self._stolen or (count and started and self._positions.deletes)):
+            guard.unseen(self._positions, self._unseen)
+            self._unseen = 0
+
     def _learn(self) -> None:
         """Ask for the schema and go by it from here on."""
         self._schema_is_old = True
         if self._outbox.waiting:
             # Should Cassandra not answer, asking is done again, and what was appended so far is not.
             self._commit(_FLUSH)
+        self._ask_node()
         schema = self._cassandra.schema()
         self._follow.refresh()
         report = self._tables.update(schema.tables, schema.views, self._follow.newest, schema.stamps)
         self._report(report)
+        self._others = self._tables.others
         silent = {table.keyspace for table in self._tables.followed_now} & set(schema.not_durable)
         for keyspace in silent - self._not_durable:
             _log.warning("keyspace.not_durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
         self._not_durable = silent
-        if report.resumed:
-            self._state.save(self._positions)  # the gaps, before what they were found by is forgotten
+        remembered = {table.id for table in self._tables.remembered + report.dropped}
+        self._drops.learn(report.dropped, schema.tables, schema.stamps, remembered)
+        self._tables.to_be_told = self._drops.waiting
+        if report.resumed or report.dropped or report.added_again:
+            self._state.save(self._positions)  # before what they were found by is forgotten
         self._remember()
         if report.retired:
             self._moved, self._committed = True, 0.0  # that they are paused is saved with the next commit: now
@@ -368,7 +469,8 @@ class Agent:
         """Make sure of the topics that events may go to; tables whose topics are refused are left out."""
         if self._refused.is_due:
             self._admit()
-        self._leave_out(self._outbox.open((self._tables.index(table.id), table) for table in self._tables.followed_now))
+        tables = [*self._tables.followed_now, *self._tables.without_heirs(self._drops.waiting)]
+        self._leave_out(self._outbox.open((self._tables.index(table.id), table) for table in tables))
 
     def _leave_out(self, refused: list[tuple[Table, HelenusError]]) -> None:
         """Pass over what the log holds of these tables, until their topics take something again.
@@ -378,6 +480,7 @@ class Agent:
         for table, _ in refused:
             self._tables.refuse(table.id)
             self._truncations.leave(table.id)
+            self._drops.leave(table.id)
         if refused and not self._tables.followed_now:
             raise refused[0][1]
         for table, why in refused:
@@ -414,9 +517,9 @@ class Agent:
     def _remember(self) -> None:
         """Keep what tables look like, should they be dropped while no agent runs."""
         remembered = self._tables.remembered, self._tables.stamps
-        if remembered != self._remembered:
-            history.save(self._state.directory, *remembered)
-            self._remembered = remembered
+        if remembered != self._remembered or self._others != self._others_saved:
+            history.save(self._state.directory, *remembered, self._others)
+            self._remembered, self._others_saved = remembered, self._others
 
     def _report(self, report: Report) -> None:
         for table, why in report.refused:
@@ -426,7 +529,11 @@ class Agent:
         for table in report.added:
             _log.info("table.followed", table=table.full_name, id=str(table.id))
         for table in report.dropped:
-            _log.warning("table.dropped", table=table.full_name, id=str(table.id), then="what it logged still gets out")
+            _log.warning(
+                "table.dropped", table=table.full_name, id=str(table.id), then="what it logged gets out, then that"
+            )
+        for table, column in report.added_again:
+            guard.added_again(self._positions, table.id, table.full_name, column)
         for table in report.resumed:
             guard.resumed(self._positions, table.id, table.full_name)
 
@@ -449,8 +556,9 @@ class Agent:
         self._reached = self._positions.reached
         self._tables.rewind()
         self._truncations.rewind()
+        self._drops.rewind()
         guard.rewind(self._positions)
-        self._oldest = None
+        self._oldest = self._unsent_since()  # it still waits, however often it is read again
         self._follow.rewind()
 
     def _quarantined(self) -> tuple[int, str]:
@@ -459,5 +567,8 @@ class Agent:
         return len(bad) + held, str(bad[0].path if bad else self._quarantine)
 
     def _age(self) -> float:
-        since = min((t for t in (self._oldest, self._follow.waiting_since) if t is not None), default=None)
+        since = self._unsent_since()
         return 0.0 if since is None else max(0.0, time.time() - since)
+
+    def _unsent_since(self) -> float | None:
+        return min((t for t in (self._oldest, self._follow.waiting_since) if t is not None), default=None)

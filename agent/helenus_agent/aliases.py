@@ -70,6 +70,7 @@ _SAVED = "positions are saved at most four times a second, after the broker's ac
 _EVENTS_ONLY = "events name what changed and carry no rows: the connector shapes them"
 _NO_SNAPSHOT = "the agent reads the log alone"
 _ASKED = "the node says it itself"
+_NAMED = "the node's host id names the agent"
 
 # Name, variable, what becomes of it.
 _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
@@ -132,7 +133,15 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
 
 _DEBEZIUM: Mapping[str, str | Alias] = {
     "connector.class": Alias(why="this is the agent"),
-    "name": Alias(why="the node's host id names the agent"),
+    "name": Alias(why=_NAMED),
+    "connector.name": Alias(why=_NAMED),
+    "cassandra.hosts": "cassandra.contact.points",
+    "cassandra.ssl.config.path": Alias(
+        why="a file of Java key stores: set cassandra.ssl.cafile, .certfile and .keyfile, with PEM files"
+    ),
+    # Theirs puts the dot between prefix and keyspace by itself.
+    "kafka.topic.prefix": Alias("topic.prefix", convert=lambda value: f"{value}."),
+    "kafka.consumer.*": Alias(why="the agent reads no topic"),
     "tasks.max": Alias(why=_ONE),
     "cassandra.node.id": Alias(why=_ASKED),
     "cassandra.cluster.name": Alias(why=_ASKED),
@@ -167,7 +176,26 @@ _DEBEZIUM: Mapping[str, str | Alias] = {
     "key.converter.*": Alias(why=_EVENTS_ONLY),
     "value.converter": Alias(why=_EVENTS_ONLY),
     "value.converter.*": Alias(why=_EVENTS_ONLY),
-    "field.exclude.list": Alias(why=f"{_EVENTS_ONLY}, its columns property leaves some out"),
+    **dict.fromkeys(
+        ("field.exclude.list", "column.exclude.list", "field.blacklist", "column.blacklist"),
+        Alias(why=f"{_EVENTS_ONLY}, its columns property leaves some out"),
+    ),
+    "skipped.operations": Alias(why="every change is told, a TRUNCATE too"),
+    "max.queue.size.in.bytes": Alias(why=_BOUND),
+    "errors.max.retries": Alias(why="what may pass is tried again without end"),
+    "custom.metric.tags": Alias(why="metrics are at /metrics of http.port, and have Prometheus's labels"),
+    **dict.fromkeys(
+        ("topic.naming.strategy", "topic.delimiter", "topic.cache.size"),
+        Alias(why="topics are named by topic.prefix, keyspace and table"),
+    ),
+    **dict.fromkeys(
+        ("topic.heartbeat.prefix", "heartbeat.interval.ms"),
+        Alias(why="there is no heartbeat topic: /health/ready of http.port tells"),
+    ),
+    **dict.fromkeys(
+        ("schema.name.adjustment.mode", "field.name.adjustment.mode"),
+        Alias(why="names that Avro does not have are always replaced"),
+    ),
     "tombstones.on.delete": Alias(why=_EVENTS_ONLY),
     "decimal.handling.mode": Alias(why=_EVENTS_ONLY),
     "varint.handling.mode": Alias(why=_EVENTS_ONLY),

@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 from prometheus_client import REGISTRY
-from tenacity import Retrying, retry_if_exception, wait_fixed
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
 from tenacity.nap import sleep_using_event
 
-from helenus_agent import decoder, metrics, status
+from helenus_agent import decoder, local, metrics, status
 from helenus_agent.agent import Agent, may_pass
-from helenus_agent.config import AgentSettings, raw_directory
-from helenus_agent.discovery import Cassandra, Node
-from helenus_agent.positions import State
+from helenus_agent.config import AgentSettings, check, raw_directory
+from helenus_agent.discovery import Cassandra
+from helenus_agent.monitor import Monitor
+from helenus_agent.offline import Saved
+from helenus_agent.positions import State, note_cdc_off, owned
 from helenus_agent.reprocess import reprocess
 from helenus_agent.transfer import transfer_of
-from helenus_schemas import __version__, logs, monitoring
+from helenus_schemas import __version__, logs
+from helenus_schemas.config import NO_PULSAR, check_properties, together
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 _GRACE = 10.0
 _PATIENCE = 5.0  # s for the broker, of those
 _AGAIN = 1.0  # s between two tries to reach a server at the start
+_SAY = 30.0  # s between two lines that say what is waited for
 _log = structlog.get_logger(__name__)
 
 
@@ -65,13 +69,14 @@ def main() -> None:
 
 @main.command("run")
 @_PROPERTIES
-def _run(properties: Path) -> None:
+def _run_command(properties: Path) -> None:
     """Run the agent until SIGTERM: what `helenus-agent PROPERTIES` does.
 
     It stops within ten seconds, and what was not acknowledged by then is read again at the next start.
     """
     with _told():
         settings = AgentSettings.load(properties)
+        check(settings, str(properties))
         try:
             run(settings)
         except HelenusError as error:
@@ -79,6 +84,24 @@ def _run(properties: Path) -> None:
                 raise
             _log.error("agent.failed", kind=error.kind.value, error=str(error))
             sys.exit(_code(error))
+
+
+@main.command("drain")
+@_PROPERTIES
+@click.option("--offline", is_flag=True, help="Ask no Cassandra: go by what the agent saved in state.dir.")
+def _drain(properties: Path, offline: bool) -> None:
+    """Send what is left in cdc_raw, and end: exit code 0 if all of it is acknowledged.
+
+    With --offline for a node that will not start again, before its disk goes; stop the agent first. What can't be
+    decoded by the tables as they were saved goes to quarantine, and the exit code is 1.
+    """
+    with _told():
+        settings = AgentSettings.load(properties)
+        check(settings, str(properties))
+        left = run(settings, drain=True, offline=offline)
+    if left:
+        click.echo(f"helenus-agent: not all could be sent: {left}", err=True)
+        sys.exit(1)
 
 
 @main.command("validate")
@@ -89,8 +112,10 @@ def _validate(properties: Path) -> None:
     It is for the agent's own machine: cdc_raw and files of certificates have to be there.
     """
     with _told():
-        settings = AgentSettings.load(properties)
-        settings.check_files(str(properties))
+        source = str(properties)
+        settings, _ = together(lambda: AgentSettings.load(properties), lambda: check_properties(properties))
+        assert settings is not None
+        together(lambda: settings.check_files(source), lambda: check(settings, source))
         transfer_of(settings.segment_transfer, settings.segment_archive_dir, raw_directory(settings))
         click.echo(f"{properties} is valid")
 
@@ -140,29 +165,34 @@ def _code(error: HelenusError) -> int:
     return 2 if error.kind in (Kind.CONFIG, Kind.CDC_DISABLED) else 1
 
 
-def run(settings: AgentSettings) -> None:
-    """Run the agent until SIGTERM or SIGINT. Raises HelenusError."""
+def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> str | None:
+    """Run the agent until SIGTERM or SIGINT; to `drain`, until all that is there is acknowledged: returns why not all
+    is, None if it is. `offline`: without Cassandra. Raises HelenusError.
+    """
     logs.configure(settings.log_level, settings.log_format)
     stop = threading.Event()
-    directory = raw_directory(settings)
-    transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
-    state = State(settings.state_dir)
     log = _log_of(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(stop, log))
     waiting = _waiting(settings.startup_timeout_ms / 1000, stop)
-    cassandra = None
+    cassandra = agent = None
+    held = contextlib.ExitStack()
+    monitor = Monitor(settings.http_host, settings.http_port)
     try:
-        cassandra = waiting(Cassandra, settings)
-        node = cassandra.node()
-        _check(node, directory)
+        monitor.serve(lambda: agent.ready() if agent else "the agent is starting")
+        directory = waiting(_raw_directory, settings)  # a new node makes it at its first start
+        transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
+        state = State(settings.state_dir)
+        held.callback(state.close)
+        held.enter_context(owned(directory))
+        cassandra = Saved(state) if offline else waiting(Cassandra, settings)
+        node = waiting(cassandra.node)
+        local.check(node, settings, directory)
         positions = state.load(str(node.host_id))
         agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
-        monitor = monitoring.serve(settings.http_host, settings.http_port, agent.ready) if settings.http_port else None
         waiting(agent.start)
         log.start()
         metrics.DECODER.info({"compiled": str(decoder.COMPILED).lower()})
-        metrics.RAW_LIMIT.set(node.raw_limit or 0)
         REGISTRY.register(metrics.Twins(directory, settings.topic_prefix))
         _log.info(
             "agent.started",
@@ -175,52 +205,72 @@ def run(settings: AgentSettings) -> None:
         # Batches come and go by the thousand and hold no cycles: let the collector look less often.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
-        agent.run(stop)
-        _log.info("agent.stopped")
-        if monitor is not None:
-            monitor.shutdown()
+        agent.run(stop, drain)
+        _log.info("agent.drained" if agent.drained else "agent.stopped")
+        return agent.ready() if agent.drained else "it was stopped"
     except HelenusError as error:
-        if not stop.is_set() or not may_pass(error):
+        if not stop.is_set() or not _may_come(error):
             raise
         _log.info("agent.stopped", waited_for=str(error))
+        return "it was stopped"
     finally:
         log.close()
+        monitor.close()
         if cassandra is not None:
             cassandra.close()
-        state.close()
+        held.close()
 
 
 def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
     """Where events go. Raises HelenusError(CONFIG)."""
     if settings.log == "kafka":
-        return KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
+        log = KafkaLog({"bootstrap.servers": settings.kafka_bootstrap_servers, **settings.kafka_producer})
+        log.replication_factor = settings.topic_creation_default_replication_factor
+        return log
     try:
         from helenus_sinks.pulsar import PulsarConfig, PulsarLog
     except ImportError as error:
-        raise HelenusError(Kind.CONFIG, f"log=pulsar: install helenus[pulsar]: {error}") from None
+        raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
     return PulsarLog(PulsarConfig.of(settings))
 
 
 def _waiting(seconds: float, stop: threading.Event) -> Retrying:
     """Calls what needs a server until it is there: for so long in all, counted from now, and until `stop`."""
     deadline = time.monotonic() + seconds
+    last = "", 0.0
+
+    def say(state: RetryCallState) -> None:
+        """What it waits for: when that changes, and every half minute."""
+        nonlocal last
+        now, reason = time.monotonic(), str(state.outcome and state.outcome.exception())
+        if reason != last[0] or now > last[1] + _SAY:
+            last = reason, now
+            _log.info("agent.waiting", reason=reason, seconds_left=round(max(0.0, deadline - now)))
+
     return Retrying(
-        retry=retry_if_exception(may_pass),
+        retry=retry_if_exception(_may_come),
         stop=lambda _: stop.is_set() or time.monotonic() > deadline,
         wait=wait_fixed(_AGAIN),
         sleep=sleep_using_event(stop),
-        before_sleep=lambda state: _log.info("agent.waiting", reason=str(state.outcome and state.outcome.exception())),
+        before_sleep=say,
         reraise=True,
     )
 
 
-def _check(node: Node, directory: Path) -> None:
-    """What the running node says of itself counts for more than its file."""
-    if node.settings.get("cdc_enabled") == "false":
-        raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id))
-    theirs = node.settings.get("cdc_raw_directory")
-    if theirs and Path(theirs).resolve() != directory.resolve():
-        _log.warning("directory.differs", ours=str(directory), node=theirs, advice="is this the node of cdc.raw.dir?")
+def _raw_directory(settings: AgentSettings) -> Path:
+    """The node's cdc_raw; that CDC is off is remembered, as what the node writes until it is on again is a gap."""
+    try:
+        return raw_directory(settings)
+    except HelenusError as error:
+        if error.kind is Kind.CDC_DISABLED:
+            with contextlib.suppress(HelenusError):  # what is told is why there is no start
+                note_cdc_off(settings.state_dir)
+        raise
+
+
+def _may_come(error: BaseException) -> bool:
+    """True for what a machine that boots, or a node that starts for the first time, lacks at first."""
+    return may_pass(error) or (isinstance(error, HelenusError) and error.kind is Kind.CDC_DIRECTORY)
 
 
 def _stop(stop: threading.Event, log: KafkaLog | PulsarLog) -> None:

@@ -24,7 +24,10 @@ def decompress(compressor: str) -> Decompress:
     def whole(block: bytes, length: int) -> memoryview:
         if length > most * len(block):
             raise ValueError(f"no {len(block)} bytes of {name} come to {length}")
-        found = read(block, length)
+        try:
+            found = read(block, length)
+        except MemoryError:
+            raise ValueError(f"no memory for the {length} bytes that a block of {name} comes to") from None
         if len(found) != length:
             raise ValueError(f"{len(block)} bytes of {name} come to {len(found)}, not {length}")
         return found
@@ -46,6 +49,7 @@ def _lz4(block: bytes, length: int) -> memoryview:
 def _snappy(block: bytes, length: int) -> memoryview:
     import cramjam
 
+    _agree("block of Snappy", _snappy_length(block), length)
     found = bytearray(length)
     try:
         return memoryview(found)[: cramjam.snappy.decompress_raw_into(block, found)]
@@ -56,6 +60,7 @@ def _snappy(block: bytes, length: int) -> memoryview:
 def _zstd(block: bytes, length: int) -> memoryview:
     import cramjam
 
+    _agree("frame of Zstd", _zstd_length(block), length)
     found = bytearray(length)
     try:
         return memoryview(found)[: cramjam.zstd.decompress_into(block, found)]
@@ -72,6 +77,33 @@ def _deflate(block: bytes, length: int) -> memoryview:
     if len(found) == length and (not stream.eof or stream.unused_data):
         raise ValueError("a stream of zlib that does not end where its section does")
     return memoryview(found)
+
+
+def _agree(what: str, says: int, length: int) -> None:
+    """The section's length has no checksum: before memory is taken for it, the block has to say the same."""
+    if says != length:
+        raise ValueError(f"a {what} that says it comes to {says}, not {length}")
+
+
+def _snappy_length(block: bytes) -> int:
+    """What a block of raw Snappy begins with: an int of 7 bits a byte, the lowest first."""
+    length = 0
+    for shift, byte in enumerate(block[:5]):
+        length |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return length
+    raise ValueError("not a block of Snappy: it has no length")
+
+
+def _zstd_length(block: bytes) -> int:
+    """The content size in a frame's header (RFC 8878, 3.1.1.1), which Cassandra's compressor always writes."""
+    descriptor = block[4] if len(block) > 4 else 0
+    single = descriptor >> 5 & 1
+    at = 5 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
+    size = (single, 2, 4, 8)[descriptor >> 6]
+    if block[:4] != b"\x28\xb5\x2f\xfd" or not size or len(block) < at + size:
+        raise ValueError("not a frame of Zstd that says how long its content is")
+    return int.from_bytes(block[at : at + size], "little") + (256 if size == 2 else 0)
 
 
 # How a compressor's blocks are read, and how many bytes one of theirs can come to by the format: no damaged length has

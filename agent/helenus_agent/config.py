@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,19 @@ from typing_extensions import Self
 
 from helenus_agent.aliases import ALIASES, ENVIRONMENT, topic_advice
 from helenus_agent.segment import ReadMode
-from helenus_schemas.config import About, Alias, CassandraSettings, LogSettings, PulsarSettings
+from helenus_schemas import masking
+from helenus_schemas.config import (
+    About,
+    Alias,
+    CassandraSettings,
+    ConfigError,
+    LogSettings,
+    Problem,
+    PulsarSettings,
+)
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.fields import Brokers, CommaList, Hosts, Milliseconds, PassThrough, topic
+from helenus_schemas.fields import Brokers, CommaList, Hosts, Milliseconds, PassThrough, ReplicationFactor, topic
+from helenus_sinks.kafka import objections
 
 
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -41,6 +52,12 @@ def _transfer(value: str) -> str:
     return value
 
 
+def same(directory: Path, other: object) -> bool:
+    """Whether another path names this directory too."""
+    return isinstance(other, str) and bool(other) and Path(other).resolve() == directory.resolve()
+
+
+_COMMITLOG = "it is the node's commitlog_directory, in which nothing may be deleted: name its cdc_raw_directory"
 Patterns = Annotated[CommaList, AfterValidator(_patterns)]
 
 
@@ -52,6 +69,8 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
 
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The node whose log is read, by the address where it takes CQL."""
+    cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
+    """The node's data centre: the agent does not start beside a node of another one."""
     cassandra_config: Annotated[Path | None, About("Commit log", "HIGH")] = None
     """The node's cassandra.yaml: says where `cdc_raw` is, and whether CDC is on. It or `cdc.raw.dir` is needed."""
     cdc_raw_dir: Annotated[Path | None, About("Commit log", "HIGH")] = None
@@ -70,6 +89,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """`datastax` adds the headers segpos, token and writetime to each event."""
     topic_partitions: Annotated[int, Field(ge=1), About("Topics", "HIGH")] = 4
     """Partitions of topics that the agent makes. Choose them for the years to come: they can't be changed under way."""
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Topics", "HIGH")] = -1
+    """How many of Kafka's brokers have each topic that the agent makes. -1: as the brokers have it, by
+    `default.replication.factor`, which is 1 unless somebody set it."""
     topic_retention_ms: Annotated[int, Field(ge=-1), About("Topics")] = 7 * 24 * 3600 * 1000
     """How long such topics keep events: longer than the connector may ever be away. -1: for ever."""
     topic_config: Annotated[PassThrough, About("Topics", "LOW")] = {}
@@ -102,8 +124,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         source: str,
         environment: Mapping[str, str] | None = None,
         context: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> Self:
-        settings = super().of(properties, source, environment, context)
+        settings = super().of(properties, source, environment, context, **more)
         if advice := topic_advice(properties):
             structlog.get_logger(__name__).warning("config.topics", source=source, key="topic.prefix", advice=advice)
         return settings
@@ -121,16 +144,35 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
             yield "segment.archive.dir", "set it, where segment.transfer=archive puts segments"
 
 
+def check(settings: AgentSettings, source: str) -> None:
+    """Raise ConfigError for settings of librdkafka that it does not take; `source` is the properties file's name."""
+    if settings.log != "kafka":
+        return
+    key, field = "kafka.producer.", settings.kafka_producer
+    found = objections({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
+    problems = []
+    for name, reason in found.items():
+        value = masking.shown(field[name], masking.is_secret(key + name, field[name])) if name else None
+        problems.append(Problem(source, key + (name or "*"), value, reason))
+    if problems:
+        raise ConfigError(problems)
+
+
+CDC_OFF = "set cdc_enabled: true in the node's cassandra.yaml and restart the node"
+
+
 def raw_directory(settings: AgentSettings) -> Path:
     """The cdc_raw directory, which can be read and deleted in. Raises HelenusError: CDC is off, or it can't."""
     directory = settings.cdc_raw_dir
     if settings.cassandra_config is not None:
         node = read_yaml(settings.cassandra_config)
         if node.get("cdc_enabled") is not True:
-            raise HelenusError(Kind.CDC_DISABLED, "cdc_enabled is not true", str(settings.cassandra_config))
+            raise HelenusError(Kind.CDC_DISABLED, "cdc_enabled is not true", str(settings.cassandra_config), CDC_OFF)
         encryption = node.get("transparent_data_encryption_options")
         if isinstance(encryption, dict) and encryption.get("enabled") is True:
             raise HelenusError(Kind.CDC_ENCRYPTED, "the commit log is encrypted", str(settings.cassandra_config))
+        if directory is not None and same(directory, node.get("commitlog_directory")):
+            raise HelenusError(Kind.CONFIG, f"cdc.raw.dir: {_COMMITLOG}", str(directory))
         if directory is None:
             named = node.get("cdc_raw_directory")
             if not named:
@@ -146,6 +188,27 @@ def raw_directory(settings: AgentSettings) -> Path:
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         raise HelenusError(Kind.CDC_DIRECTORY, "cdc_raw may not be read and deleted in", str(directory))
     return directory
+
+
+def commit_log_directory(config: Path | None, raw: Path, node: Mapping[str, str]) -> Path | None:
+    """The directory that the node writes its commit log to, None if that can't be seen from here.
+
+    Its cassandra.yaml names it (`config`), or the `node` by its settings; links into cdc_raw, `raw`, want both on one
+    file system.
+    """
+    named = None
+    if config is not None:
+        with contextlib.suppress(HelenusError):  # somebody edits it
+            named = read_yaml(config).get("commitlog_directory")
+    named = named or node.get("commitlog_directory")
+    if not named:
+        return None
+    directory = Path(str(named))
+    try:
+        is_there = directory.stat().st_dev == raw.stat().st_dev
+    except OSError:
+        return None
+    return directory if is_there and os.access(directory, os.R_OK | os.X_OK) else None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -9,6 +9,8 @@ cdef unsigned long long _TIMESTAMP_EPOCH, _DELETION_EPOCH
 cdef long long _NONE, _NEVER
 cdef int _ROW, _STATIC, _PARTITION, _RANGE
 cdef int _SCHEMA, _HIDDEN
+cdef long long _LIVE, _DELETES, _WRITES_ROW, _GONE, _COUNTER
+cdef bytes _OF_RANGE
 cdef tuple _SCOPES
 cdef bytes _SIZES
 cdef tuple _PAIRS, _LAST
@@ -19,6 +21,7 @@ cdef class Part:
     cdef public Py_ssize_t width, fixed
     cdef public bint hollow
     cdef public object encode
+    cdef public bytes stand_in
 
 cdef class Plan:
     cdef public int index
@@ -28,6 +31,7 @@ cdef class Plan:
     cdef public tuple partition, clustering
     cdef public dict columns
     cdef public list headers
+    cdef public Py_ssize_t malformed
 
 @cython.locals(
     changes=list, notes=list, problems=list, found=list, schema=bint, met=int, broken=bint, mutations=Py_ssize_t,
@@ -46,29 +50,34 @@ cdef int mutation(bytes d, dict plans, list found, list notes) except -1
 @cython.locals(
     start=Py_ssize_t, size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
     _=cython.ulonglong, statics=tuple, regulars=tuple, header=tuple, tell=bint, prefix=bytes, row_flags=int,
-    newest=cython.longlong, expires=cython.longlong, values=list, key=bytes, raw=cython.p_const_char,
-    opened=list, ranges=list,
+    newest=cython.longlong, expires=cython.longlong, effect=cython.longlong, expired=cython.longlong, values=list,
+    key=bytes, last=bytes, raw=cython.p_const_char, opened=list, ranges=list, first=Py_ssize_t, empty=list,
+    i=Py_ssize_t, index=int, scope=int,
 )
 cdef Py_ssize_t update(bytes d, Py_ssize_t p, Plan plan, list found, list notes) except -1
 
 @cython.locals(
-    headers=list, i=Py_ssize_t, known=tuple, first=Py_ssize_t, count=cython.ulonglong, codes=list, size=Py_ssize_t,
-    name=bytes, header=tuple, raw=cython.p_const_char,
+    headers=list, i=Py_ssize_t, known=tuple, first=Py_ssize_t, count=cython.ulonglong, named=list, size=Py_ssize_t,
+    name=bytes, header=tuple, column=tuple, raw=cython.p_const_char,
 )
 cdef tuple columns(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t start)
 
 @cython.locals(
-    newest=cython.longlong, expires=cython.longlong, time=cython.longlong, delta=cython.ulonglong,
-    _=cython.ulonglong, code=Py_ssize_t, cells=cython.ulonglong, cell=int, size=Py_ssize_t,
+    newest=cython.longlong, first=cython.longlong, several=bint, expires=cython.longlong, expired=cython.longlong,
+    effect=cython.longlong, gone=cython.longlong, until=cython.longlong, time=cython.longlong,
+    delta=cython.ulonglong, _=cython.ulonglong, code=Py_ssize_t, bit=cython.longlong, cells=cython.ulonglong, cell=int,
+    size=Py_ssize_t, column=tuple,
 )
-cdef (long long, long long, Py_ssize_t) row(
-    bytes d, Py_ssize_t p, int flags, unsigned long long low, unsigned long long low_deletion, tuple codes
+cdef (long long, long long, long long, long long, Py_ssize_t) row(
+    bytes d, Py_ssize_t p, int flags, unsigned long long low, unsigned long long low_deletion, tuple columns
 )
 
 @cython.locals(missing=cython.ulonglong, count=Py_ssize_t, few=bint, left=cython.ulonglong, column=cython.ulonglong, i=Py_ssize_t)
-cdef tuple subset(bytes d, Py_ssize_t p, tuple codes)
+cdef tuple subset(bytes d, Py_ssize_t p, tuple columns)
 
-@cython.locals(kind=int, size=Py_ssize_t, _=cython.longlong, values=list, start=bytes, time=cython.longlong)
+@cython.locals(
+    kind=int, size=Py_ssize_t, _=cython.longlong, values=list, start=bytes, end=bytes, time=cython.longlong
+)
 cdef Py_ssize_t marker(
     bytes d, Py_ssize_t p, Plan plan, unsigned long long low, list opened, list ranges
 ) except -1
@@ -83,7 +92,7 @@ cdef Py_ssize_t clustering(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t count, l
 cdef (long long, Py_ssize_t) deletion(bytes d, Py_ssize_t p, unsigned long long low)
 
 @cython.locals(out=list, p=Py_ssize_t, part=Part, size=Py_ssize_t)
-cdef bytes partition_key(bytes data, Plan plan)
+cdef bytes partition_key(bytes data, Plan plan, list empty)
 
 @cython.locals(out=list, i=Py_ssize_t, value=bytes)
 cdef bytes clustering_key(bytes prefix, list values, Plan plan)
@@ -91,8 +100,11 @@ cdef bytes clustering_key(bytes prefix, list values, Plan plan)
 @cython.locals(form=int, text=str, size=Py_ssize_t)
 cdef bytes avro(bytes value, Part part)
 
+@cython.locals(first=bytes)
+cdef bytes tail(long long newest, long long expires, long long effect, long long expired)
+
 @cython.locals(written=bytes)
-cdef bytes tail(long long newest, long long expires)
+cdef bytes times(long long newest, long long expires)
 
 @cython.locals(rest=cython.ulonglong, size=Py_ssize_t, raw=cython.p_uchar)
 cdef bytes long_bytes(long long value)

@@ -40,8 +40,10 @@ from typing import NamedTuple
 from zlib import crc32
 
 from helenus_agent.segment import Corrupt
+from helenus_schemas.change import Effect, column_bit
 from helenus_schemas.cql import CqlType
-from helenus_schemas.cqlvalue import MAY_BE_EMPTY
+from helenus_schemas.cqlvalue import MAY_BE_EMPTY, stand_in
+from helenus_schemas.table import Column as TableColumn
 from helenus_schemas.table import Table
 from helenus_schemas.transcode import encoder
 
@@ -92,6 +94,12 @@ _RANGE = 3
 _SCHEMA = 1
 _HIDDEN = 2
 _SCOPES = (b"\0", b"\2", b"\4", b"\6")
+_LIVE = int(Effect.LIVE)
+_DELETES = int(Effect.DELETES)
+_WRITES_ROW = int(Effect.ROW)
+_GONE = int(Effect.GONE)
+_COUNTER = int(Effect.COUNTER)
+_OF_RANGE = bytes((_DELETES << 1, 0))
 
 # Avro longs by two bytes: pairs that go on, and the last one or two.
 _PAIRS = tuple(bytes((v & 0x7F | 0x80, v >> 7 | 0x80)) for v in range(0x4000))
@@ -103,20 +111,30 @@ _SIZES = bytes(9 - (first ^ 0xFF).bit_length() for first in range(256))
 _SCRATCH = bytearray(10)
 
 Found = tuple[int, bytes, bytes, int, bytes]
-Header = tuple[bytes, tuple[int, ...]]
+Column = tuple[int, int]
+Header = tuple[bytes, tuple[Column, ...]]
 
 
 class Part:
     """A key column: its Avro `form`, the `width` a value must have (0: any), its `fixed` width in a clustering (0:
     vbytes), whether no bytes are `hollow`, none of its values, and `encode`, from CQL bytes to Avro bytes, for other
-    forms."""
+    forms. `stand_in`: the Avro of what is told in a partition key in place of no bytes."""
 
-    def __init__(self, form: int, width: int, fixed: int, hollow: bool, encode: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self,
+        form: int,
+        width: int,
+        fixed: int,
+        hollow: bool,
+        encode: Callable[[bytes], bytes],
+        stand_in: bytes = b"",
+    ) -> None:
         self.form = form
         self.width = width
         self.fixed = fixed
         self.hollow = hollow
         self.encode = encode
+        self.stand_in = stand_in
 
 
 class Plan:
@@ -124,8 +142,9 @@ class Plan:
 
     `index`: its place among the followed tables, -1 if it is none. `reason`: why a CDC table is not followed, empty for
     tables without CDC. `known`: False for a table without schema, which can't be walked. `schema`: its mutations change
-    the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code,
-    keys left out. `headers`: lists of columns met lately.
+    the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code
+    and bit in an `Effect`, keys left out. `headers`: lists of columns met lately. `malformed`: changes that were
+    skipped for their keys.
     """
 
     def __init__(
@@ -139,12 +158,13 @@ class Plan:
         self.name = ""
         self.partition: tuple[Part, ...] = ()
         self.clustering: tuple[Part, ...] = ()
-        self.columns: dict[bytes, int] = {}
+        self.columns: dict[bytes, Column] = {}
         self.headers: list[Header] = []
+        self.malformed = 0
 
     def give_up(self, column: bytes) -> None:
         """The schema does not know this column either: entries that name it can't be decoded."""
-        self.columns[column] = _NO_COLUMN
+        self.columns[column] = (_NO_COLUMN, 0)
 
 
 def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = False) -> Plan:
@@ -154,7 +174,7 @@ def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = Fals
     parts = tuple([_part(c.type, index >= 0, c.kind == "clustering") for c in table.primary_key])
     plan.partition = parts[: len(table.partition_key)]
     plan.clustering = parts[len(table.partition_key) :]
-    plan.columns = {c.name.encode(): _code(c.type) for c in (*table.dropped.values(), *table.values)}
+    plan.columns = {c.name.encode(): _column(c) for c in (*table.dropped.values(), *table.values)}
     return plan
 
 
@@ -165,9 +185,15 @@ def _part(t: CqlType, encoded: bool, clustering: bool) -> Part:
     form = _OTHER if t.name in others else _FORMS.get(t.name, _OTHER)
     width = t.width or _WIDTHS.get(t.name, 0)
     hollow = t.name not in MAY_BE_EMPTY
+    instead = encoder(t)(stand_in(t)) if hollow and encoded and not clustering else b""
     if form == _OTHER:
-        return Part(form, 0, t.width, hollow, encoder(t, clustering) if encoded else bytes)
-    return Part(form, width, t.width, hollow, bytes)
+        return Part(form, 0, t.width, hollow, encoder(t, clustering) if encoded else bytes, instead)
+    return Part(form, width, t.width, hollow, bytes, instead)
+
+
+def _column(column: TableColumn) -> Column:
+    bit = column_bit(column.name)
+    return _code(column.type), bit | _COUNTER if column.type.name == "counter" else bit
 
 
 def _code(t: CqlType) -> int:
@@ -372,7 +398,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
     low_deletion, p = vint(d, p)
     low_deletion += _DELETION_EPOCH
     p += _SIZES[d[p]]
-    statics: tuple[int, ...] = ()
+    statics: tuple[Column, ...] = ()
     if flags & 8:
         header = columns(d, p, plan, start)
         p += len(header[0])
@@ -383,25 +409,35 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
 
     tell = plan.index >= 0
     prefix = b""
+    first = len(found)
+    empty: list[bytes] = []
     if tell:
         try:
-            prefix = partition_key(partition, plan)
+            prefix = partition_key(partition, plan, empty)
         except (ValueError, IndexError):
             notes.append("malformed_key")
+            plan.malformed += 1
             tell = False
     if flags & 4:
         newest, p = deletion(d, p, low)
         if tell:
             found.append(
-                (plan.index, partition, prefix + bytes(len(plan.clustering)), _PARTITION, tail(newest, _NEVER))
+                (
+                    plan.index,
+                    partition,
+                    prefix + bytes(len(plan.clustering)),
+                    _PARTITION,
+                    tail(newest, _NEVER, _GONE, _NEVER),
+                )
             )
     if flags & 8:
         row_flags = d[p]
         if row_flags & 131 != 128 or not d[p + 1] & 1:
             raise Corrupt("a static row that is none")
-        newest, expires, p = row(d, p + 2, row_flags, low, low_deletion, statics)
+        newest, expires, effect, expired, p = row(d, p + 2, row_flags, low, low_deletion, statics)
         if tell:
-            found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, tail(newest, expires)))
+            last = tail(newest, expires, effect, expired)
+            found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, last))
     if flags & 16:
         p += _SIZES[d[p]]
     values: list[bytes | None] = []
@@ -412,6 +448,10 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
         if row_flags & 1:
             if opened:
                 raise Corrupt("a range that is not closed")
+            if empty:
+                for i in range(first, len(found)):
+                    index, partition, key, scope, last = found[i]
+                    found[i] = (index, partition, b"".join((key, *empty)), scope, last)
             return p
         if row_flags & 2:
             if opened is None:
@@ -427,14 +467,15 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
             p += 1
         values.clear()
         p = clustering(d, p, plan, len(plan.clustering), values)
-        newest, expires, p = row(d, p, row_flags, low, low_deletion, regulars)
+        newest, expires, effect, expired, p = row(d, p, row_flags, low, low_deletion, regulars)
         if tell:
             try:
                 key = clustering_key(prefix, values, plan)
             except (ValueError, IndexError):
                 notes.append("malformed_key")
+                plan.malformed += 1
                 continue
-            found.append((plan.index, partition, key, _ROW, tail(newest, expires)))
+            found.append((plan.index, partition, key, _ROW, tail(newest, expires, effect, expired)))
 
 
 def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
@@ -454,50 +495,72 @@ def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
     raw = d
     first = p
     count, p = vint(d, p)
-    codes = []
+    named: list[Column] = []
     while count:
         count -= 1
         size, p = length(d, p)
         name = raw[p : p + size]
         p += size
-        code = plan.columns.get(name)
-        if code is None:
+        column = plan.columns.get(name)
+        if column is None:
             raise Unknown(d[start : start + 16], name)
-        if code == _NO_COLUMN:
+        if column[0] == _NO_COLUMN:
             raise Corrupt(f"a column that the table never had: {name!r}")
-        codes.append(code)
-    header = (raw[first:p], tuple(codes))
+        named.append(column)
+    header = (raw[first:p], tuple(named))
     if len(headers) == _HEADERS:
         headers.pop()
     headers.append(header)
     return header
 
 
-def row(d: bytes, p: int, flags: int, low: int, low_deletion: int, codes: tuple[int, ...]) -> tuple[int, int, int]:
-    """Walk a row behind its clustering; returns its newest timestamp, its earliest expiry and the offset behind it."""
+def row(
+    d: bytes, p: int, flags: int, low: int, low_deletion: int, columns: tuple[Column, ...]
+) -> tuple[int, int, int, int, int]:
+    """Walk a row behind its clustering; returns its newest timestamp, earliest expiry, effect, latest expiry
+    and the offset behind it.
+
+    Deletions of whole columns aside, which INSERT writes a µs earlier, a row whose cells have several timestamps has no
+    effect to tell: the event has one.
+    """
     newest = _NONE
+    first = _NONE
+    several = False
     expires = _NEVER
+    expired = 0
+    effect = 0
+    gone = _NEVER
     if flags & 4:
         delta = d[p]
         p += 1
         if delta > 127:
             delta, p = vint(d, p - 1)
-        newest = wrapped(low + delta)
+        newest = first = wrapped(low + delta)
+        effect = _WRITES_ROW | _LIVE
         if flags & 8:
             p += _SIZES[d[p]]
             delta, p = vint(d, p)
-            expires = (low_deletion + delta) & 0xFFFFFFFF
+            expires = gone = (low_deletion + delta) & 0xFFFFFFFF
+        expired = gone
     if flags & 16:
         time, p = deletion(d, p, low)
+        effect |= _GONE
+        if first == _NONE:
+            first = time
+        several = time != first
         if time > newest:
             newest = time
     if not flags & 32:
-        codes, p = subset(d, p, codes)
-    for code in codes:
+        columns, p = subset(d, p, columns)
+    for column in columns:
+        code, bit = column
         cells = 1
+        effect |= bit
         if code == _COMPLEX:
             if flags & 64:
                 time, p = deletion(d, p, low)
+                if time != _NONE:
+                    effect |= _DELETES
                 if time > newest:
                     newest = time
             cells = d[p]
@@ -511,15 +574,26 @@ def row(d: bytes, p: int, flags: int, low: int, low_deletion: int, codes: tuple[
             if not cell & 8:
                 delta, p = vint(d, p)
                 time = wrapped(low + delta)
+                if first == _NONE:
+                    first = time
+                elif time != first:
+                    several = True
                 if time > newest:
                     newest = time
+            until = gone if cell & 16 else _NEVER
             if cell & 3 and not cell & 16:
                 delta, p = vint(d, p)
                 if cell & 2:
-                    time = (low_deletion + delta) & 0xFFFFFFFF
-                    if time < expires:
-                        expires = time
+                    until = (low_deletion + delta) & 0xFFFFFFFF
+                    if until < expires:
+                        expires = until
                     p += _SIZES[d[p]]
+            if cell & 1:
+                effect |= _DELETES
+            else:
+                effect |= _LIVE
+                if until > expired:
+                    expired = until
             if code == _COMPLEX:
                 size = d[p]
                 p += 1
@@ -536,20 +610,22 @@ def row(d: bytes, p: int, flags: int, low: int, low_deletion: int, codes: tuple[
                 if size > 127:
                     size, p = length(d, p - 1)
                 p += size
-    return newest, expires, p
+    if several:
+        effect = 0
+    return newest, expires, effect, expired if expired else _NEVER, p
 
 
-def subset(d: bytes, p: int, codes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+def subset(d: bytes, p: int, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], int]:
     """Those of the header's columns that a row has, and the offset behind what says so."""
     missing = d[p]
     p += 1
     if missing > 127:
         missing, p = vint(d, p - 1)
     if missing == 0:
-        return codes, p
-    count = len(codes)
+        return columns, p
+    count = len(columns)
     if count < 64:
-        return tuple([codes[i] for i in range(count) if not missing >> i & 1]), p
+        return tuple([columns[i] for i in range(count) if not missing >> i & 1]), p
     if missing > count:
         raise Corrupt("more columns missing than there are")
     named = set()
@@ -559,7 +635,7 @@ def subset(d: bytes, p: int, codes: tuple[int, ...]) -> tuple[tuple[int, ...], i
         left -= 1
         column, p = vint(d, p)
         named.add(column)
-    return tuple([codes[i] for i in range(count) if (i in named) == few]), p
+    return tuple([columns[i] for i in range(count) if (i in named) == few]), p
 
 
 def marker(d: bytes, p: int, plan: Plan, low: int, opened: list[tuple[bytes, int]], ranges: list[bytes]) -> int:
@@ -580,7 +656,8 @@ def marker(d: bytes, p: int, plan: Plan, low: int, opened: list[tuple[bytes, int
             raise Corrupt("a range that ends and did not start")
         start, time = opened.pop()
         _, p = deletion(d, p, low)
-        ranges.append(b"".join((tail(time, _NEVER)[:-2], start, bound(values, kind == 5 or kind == 6))))
+        end = bound(values, kind == 5 or kind == 6)
+        ranges.append(b"".join((times(time, _NEVER), start, end, _OF_RANGE)))
     if kind != 0 and kind != 6:
         if opened:
             raise Corrupt("a range that starts within another")
@@ -640,8 +717,12 @@ def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
     return wrapped(low + delta), p + _SIZES[d[p]]
 
 
-def partition_key(data: bytes, plan: Plan) -> bytes:
-    """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0."""
+def partition_key(data: bytes, plan: Plan, empty: list[bytes]) -> bytes:
+    """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0.
+
+    What Avro cannot tell, no bytes of a type that has none, is a stand-in; its place goes to `empty`, to be told behind
+    the key, as `KeyCodec` reads it.
+    """
     if len(plan.partition) == 1:
         return avro(data, plan.partition[0])
     out: list[bytes] = []
@@ -650,7 +731,11 @@ def partition_key(data: bytes, plan: Plan) -> bytes:
         size = data[p] << 8 | data[p + 1]
         if size > len(data) - p - 3 or data[p + 2 + size]:
             raise ValueError("not a composite key")
-        out.append(avro(data[p + 2 : p + 2 + size], part))
+        if size == 0 and part.hollow:
+            empty.append(long_bytes(len(out)))
+            out.append(part.stand_in)
+        else:
+            out.append(avro(data[p + 2 : p + 2 + size], part))
         p += size + 3
     if p != len(data):
         raise ValueError("not a composite key")
@@ -697,14 +782,20 @@ def avro(value: bytes, part: Part) -> bytes:
     return part.encode(value)
 
 
-def tail(newest: int, expires: int) -> bytes:
-    """The last fields of an event's value: when it was written, when it expires, and no bounds."""
-    if expires == _NEVER:
-        if newest == _NONE:
-            return b"\0\0\0\0"
-        return b"\2" + long_bytes(newest) + b"\0\0\0"
+def tail(newest: int, expires: int, effect: int, expired: int) -> bytes:
+    """The last fields of an event's value: when it was written and expires, no bounds, its effect."""
+    first = times(newest, expires)
+    if expired == _NEVER:
+        return b"".join((first, b"\0\0", long_bytes(effect), b"\0"))
+    return b"".join((first, b"\0\0", long_bytes(effect), b"\2", long_bytes(expired)))
+
+
+def times(newest: int, expires: int) -> bytes:
+    """When it was written, and when its first cell expires."""
     written = b"\0" if newest == _NONE else b"\2" + long_bytes(newest)
-    return b"".join((written, b"\2", long_bytes(expires), b"\0\0"))
+    if expires == _NEVER:
+        return written + b"\0"
+    return b"".join((written, b"\2", long_bytes(expires)))
 
 
 def long_bytes(value: int) -> bytes:

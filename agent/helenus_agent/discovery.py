@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -24,17 +25,36 @@ from helenus_schemas.table import Table, read_tables
 _log = structlog.get_logger(__name__)
 _POLL = 1.0
 _TRIES = 5
-_VERSION = "SELECT schema_version, truncated_at FROM system.local WHERE key = 'local'"
+_NODE = (
+    "SELECT host_id, release_version, data_center, listen_address, broadcast_address, rpc_address "
+    "FROM system.local WHERE key = 'local'"
+)
+_ADDRESSES = ("listen_address", "broadcast_address", "rpc_address")
+_GIVEN_UP = 15.0  # s without any node that is up in the driver's eyes, after which it is made anew
+# The generation is another one with every start of the node.
+_VERSION = "SELECT schema_version, truncated_at, gossip_generation FROM system.local WHERE key = 'local'"
+_SETTINGS = ("cdc", "commitlog_directory")
 _ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
 
 @dataclass(frozen=True)
 class Node:
-    """The node beside us. `settings` are those of its cassandra.yaml that concern CDC, as it runs with them."""
+    """The node beside us. `settings` are those of its cassandra.yaml that concern CDC, as it runs with them.
+
+    `addresses`: its listen_address, broadcast_address and rpc_address, as far as it says.
+    """
 
     host_id: uuid.UUID
     release: str
     settings: Mapping[str, str]
+    data_center: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_cdc(self) -> bool | None:
+        """Whether it links its log into cdc_raw, None if it does not say."""
+        said = self.settings.get("cdc_enabled")
+        return None if said is None else said == "true"
 
     @property
     def blocks_writes(self) -> bool:
@@ -67,23 +87,26 @@ class Cassandra:
     """The node whose cdc_raw is read; it alone is asked. Raises HelenusError."""
 
     def __init__(self, settings: CassandraSettings) -> None:
+        self._settings = settings
         self._where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}"
-        self._session = connect(settings, WhiteListRoundRobinPolicy(list(settings.cassandra_contact_points)))
+        self._session = self._connect()
+        self._down: float | None = None
         self._version: Any = None
         self._asked: Any = None
         self._next = 0.0
 
     def node(self) -> Node:
         """Who it is, and its CDC settings."""
-        local = self._rows("SELECT host_id, release_version FROM system.local WHERE key = 'local'")[0]
+        local = self._rows(_NODE)[0]
         try:
             found = self._rows("SELECT name, value FROM system_views.settings")
-            settings = {r.name: r.value for r in found if r.name.startswith("cdc") and r.value is not None}
+            settings = {r.name: r.value for r in found if r.name.startswith(_SETTINGS) and r.value is not None}
         except HelenusError as error:
             settings = {}  # no virtual tables before 4.0
             if error.kind is Kind.CASSANDRA_AUTH:
                 _log.warning("node.settings_refused", advice="GRANT SELECT ON system_views.settings TO its role")
-        return Node(local.host_id, local.release_version, settings)
+        addresses = {name: str(value) for name in _ADDRESSES if (value := getattr(local, name))}
+        return Node(local.host_id, local.release_version, settings, local.data_center, addresses)
 
     def schema(self) -> Schema:
         """The schema as it is now."""
@@ -129,6 +152,15 @@ class Cassandra:
         """Disconnect."""
         self._session.cluster.shutdown()
 
+    def _connect(self) -> Any:
+        try:
+            # Which asks for their addresses.
+            policy = WhiteListRoundRobinPolicy(list(self._settings.cassandra_contact_points))
+        except (OSError, UnicodeError) as error:
+            what = f"no contact point has an address: {error}"
+            raise HelenusError(Kind.CASSANDRA_UNREACHABLE, what, self._where) from None
+        return connect(self._settings, policy)
+
     def _tables(self) -> Mapping[uuid.UUID, Table]:
         try:
             found = read_tables(self._session)
@@ -139,14 +171,31 @@ class Cassandra:
 
     def _rows(self, query: str) -> list[Any]:
         try:
-            return list(self._session.execute(query))
+            rows = list(self._session.execute(query))
+            self._down = None
+            return rows
         except (DriverException, NoHostAvailable) as error:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> HelenusError:
         if isinstance(error, Unauthorized):
-            return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where)
+            advice = "grant the role of cassandra.username what docs/security.md lists"
+            return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where, advice)
+        if isinstance(error, NoHostAvailable) and not error.errors:
+            self._connect_again()
         return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)
+
+    def _connect_again(self) -> None:
+        """Of a node that goes down and comes up again the driver may miss the latter, and ask it no more."""
+        now = time.monotonic()
+        if self._down is None or now - self._down < _GIVEN_UP:
+            self._down = self._down or now
+            return
+        self._down = now
+        with contextlib.suppress(HelenusError):
+            session = self._connect()
+            self._session.cluster.shutdown()
+            self._session, self._asked = session, None
 
 
 def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Stamp]:

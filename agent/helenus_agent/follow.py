@@ -11,6 +11,12 @@ and of each only so much at once; while there is more of one, nothing newer is r
 A segment with changes of CDC tables gets an index with the first flush and stays until it is taken away; the others
 Cassandra deletes itself. Cassandra 3.11 shows a segment only when it is complete, and only one with such changes.
 
+Since 4.0 a segment is a file in the commit log's own directory, linked into cdc_raw when it is made (but while cdc_raw
+is full), and the node deletes its own name for it when it has no use for it any more. So where that directory can be
+read, a segment that is there and not in cdc_raw, though nobody here is done with it, was deleted by somebody else, and
+is read from there. Ids are consecutive while a node runs; one that is in neither directory and never was in a listing
+may have held changes, or not: it is counted as `unseen`.
+
 Three modes say how soon an entry is read; all of them look at the files, and read all of a segment that is complete.
 
     idx     when the index covers it: it is on the node's disk, and no crash takes it back. Late by up to
@@ -28,28 +34,38 @@ Compressed segments reach the file at each sync, marker and all: there the three
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from helenus_agent import guard, metrics
 from helenus_agent.positions import Positions
-from helenus_agent.segment import Corrupt, ReadMode, Segment, parse_name, read_index
+from helenus_agent.segment import Corrupt, ReadMode, Segment, has_index, parse_name, read_index
 from helenus_schemas.errors import HelenusError, Kind
 
 _AHEAD = 8  # segments with something to read that are looked at, and so many files are held open
+_LOOK_AGAIN = 10.0  # s after which closed segments are looked at again: with a clock set back, new ids are not higher
+_ONE_RUN = 1000  # ids that differ by less are of one run of the node: another one's begin at the ms of its start
 
 
 class Follow:
     """The segments of a cdc_raw directory: `refresh` lists them, `next` says where there is something to read.
 
     `finished` are those that are complete and read to their end: who has their changes acknowledged clears it.
+    `commit_log` is the node's commitlog_directory, None if it is not known. `unseen` counts segments that came and went
+    between two listings.
     """
 
     def __init__(self, directory: Path, positions: Positions, mode: ReadMode = "marker") -> None:
         self.directory = directory
+        self.commit_log: Path | None = None
         self._mode = mode
         self.finished: list[Segment] = []
         self.size = 0
+        self.unseen = 0
+        self._newest_kept = 0
+        self._looked_again = time.monotonic()
         self._positions = positions
         self._segments: dict[int, Segment] = {}
         self._watched: list[Segment] = []
@@ -67,8 +83,17 @@ class Follow:
 
     @property
     def newest(self) -> int:
-        """The id of the newest segment, 0 if there is none."""
-        return max(self._segments, default=0)
+        """An id that no segment which may hold something by now goes beyond.
+
+        What Cassandra 3.11 writes to is not in cdc_raw. Where its own directory is not known either, that is any
+        segment of this run of the node: their ids begin at the ms of its start.
+        """
+        newest = max(self._segments, default=0)
+        if self._newest_kept:
+            return max(newest, self._newest_kept)
+        if any(not segment.complete for segment in self._segments.values()):
+            return newest
+        return max(newest, time.time_ns() // 1_000_000)
 
     @property
     def waiting_since(self) -> float | None:
@@ -77,36 +102,50 @@ class Follow:
 
     def refresh(self) -> None:
         """List the directory: new segments, those that are complete now, those that vanished."""
+        kept = self._kept()  # first: what the node has by then is linked by the time of the second listing
         try:
             with os.scandir(self.directory) as entries:
                 listed = list(entries)
-            sizes = {e.name: e.stat().st_size for e in listed if e.name.endswith(".log")}
+            stats = {e.name: e.stat() for e in listed if e.name.endswith(".log")}
         except FileNotFoundError:
             if not self.directory.is_dir():
                 raise HelenusError(Kind.CDC_DIRECTORY, "the directory is gone", str(self.directory)) from None
             return  # a file went between listing and asking for its size: the next time
         except OSError as error:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot list: {error.strerror}", str(self.directory)) from None
-        names = {parsed[1]: name for name in sizes if (parsed := parse_name(name))}
-        for number in self._segments.keys() - names.keys():
+        names = {parsed[1]: name for name in stats if (parsed := parse_name(name))}
+        linked = {number: self.directory / name for number, name in names.items()}
+        there = linked | self._unlinked(kept, linked)
+        for number in self._segments.keys() - there.keys():
             self._vanished(self._segments[number])
         finished = {s.id for s in self.finished}
-        for number in self._positions.segments.keys() - names.keys() - self._segments.keys() - finished:
+        for number in self._positions.segments.keys() - there.keys() - self._segments.keys() - finished:
             self._went_before(number)
-        for number in sorted(names.keys() - self._segments.keys() - finished):
-            self._appeared(number, names[number])
+        for number in sorted(there.keys() - self._segments.keys() - finished):
+            self._appeared(number, there[number])
         indexes = {e.name for e in listed if e.name.endswith("_cdc.idx")}
-        for number, name in names.items():
+        newest = max([*kept, *linked], default=0)
+        for number, path in there.items():
             segment = self._segments.get(number)
-            if segment is None or segment.complete or name.replace(".log", "_cdc.idx") not in indexes:
+            if segment is None:
                 continue
-            if index := read_index(segment.path):
-                segment.indexed = True
-                segment.complete = index[1]
-                if segment.complete and segment not in self._watched:
-                    self._watched.append(segment)
+            segment.path, segment.unlinked = path, number not in linked
+            if segment.complete or segment.unlinked:
+                continue
+            if path.name.replace(".log", "_cdc.idx") in indexes:
+                if index := read_index(path):
+                    segment.indexed = True
+                    segment.complete = index[1]
+            elif stats[path.name].st_nlink == 1 and number < newest and not segment.indexed:
+                segment.complete = segment.is_blank()
+            if segment.complete and segment not in self._watched:
+                self._watched.append(segment)
         self._watched.sort(key=lambda s: s.id)
-        self.size = sum(sizes[name] for name in names.values())
+        if time.monotonic() - self._looked_again > _LOOK_AGAIN:
+            self._looked_again = time.monotonic()
+            self._watched = self.segments
+        self._note(kept, linked)
+        self.size = sum(stats[name].st_size for name in names.values())
         metrics.RAW_BYTES.set(self.size)
         metrics.PENDING.set(len(self._segments))
 
@@ -197,9 +236,45 @@ class Follow:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
         return bool(segment.unread)
 
-    def _appeared(self, number: int, name: str) -> None:
+    def _kept(self) -> dict[int, Path]:
+        """The segments in the node's own directory, if that can be read."""
+        self._newest_kept = 0
+        if self.commit_log is None:
+            return {}
+        try:
+            with os.scandir(self.commit_log) as entries:
+                names = [entry.name for entry in entries]
+        except OSError:
+            return {}
+        kept = {parsed[1]: self.commit_log / name for name in names if (parsed := parse_name(name))}
+        self._newest_kept = max(kept, default=0)
+        return kept
+
+    def _unlinked(self, kept: Mapping[int, Path], linked: Container[int]) -> dict[int, Path]:
+        """Those that the node has, that are to be read, and that are not in cdc_raw."""
+        if not self._positions.listed:
+            return {}  # this agent's first start: it reads what is in cdc_raw
+        done = {*self._positions.done, *(segment.id for segment in self.finished)}
+        known = self._segments.keys() | self._positions.segments.keys()
+        return {
+            number: path
+            for number, path in kept.items()
+            if number not in linked and number not in done and has_index(path)
+            if number in known or number > self._positions.listed
+        }
+
+    def _note(self, kept: Iterable[int], linked: Iterable[int]) -> None:
+        """Remember how far ids were seen, and count those that were skipped."""
+        last, new = self._positions.listed, sorted({*kept, *linked})
+        for number in new if last else ():
+            if last < number < last + _ONE_RUN:
+                self.unseen += number - last - 1
+            last = max(last, number)
+        self._positions.listed = max([last, *new])
+
+    def _appeared(self, number: int, path: Path) -> None:
         mark = self._positions.segments.get(number)
-        segment = Segment(self.directory / name, mark.offset if mark else 0, mark.bad if mark else False, self._mode)
+        segment = Segment(path, mark.offset if mark else 0, mark.bad if mark else False, self._mode)
         if number in self._positions.done:
             # It was not taken away before, or a restarted node has linked it again and is about to write its index.
             index = read_index(segment.path)

@@ -1,7 +1,7 @@
 """What threatens the log, and what of it is lost: the one place where it is counted, logged, and noted as a gap.
 
 Cassandra gives cdc_raw a limit, cdc_total_space. Where that is reached it refuses writes to CDC tables, or, with
-cdc_block_writes: false, deletes the oldest segments, read or not.
+cdc_block_writes: false, deletes the oldest segments, read or not. And it may be restarted with cdc_enabled: false.
 
 A gap is a fact to be told as a Change of scope GAP. It stays in the positions until it is acknowledged.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Collection
+from pathlib import Path
 
 import structlog
 
@@ -20,6 +21,8 @@ from helenus_agent.positions import Gap, Positions
 from helenus_agent.segment import Segment
 from helenus_agent.truncations import Place
 from helenus_schemas.change import Scope
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.table import Table
 
 _EARLY = (metrics.LOW, metrics.CRITICAL)
 _log = structlog.get_logger(__name__)
@@ -29,9 +32,13 @@ class Headroom:
     """Watches the size of cdc_raw against its `limit` in bytes (None: not known). `blocks`: as cdc_block_writes."""
 
     def __init__(self, limit: int | None = None, blocks: bool = True) -> None:
+        self.set(limit, blocks)
+        self._crossed = 0
+
+    def set(self, limit: int | None, blocks: bool) -> None:
+        """Watch against these from now on."""
         self._limit = limit
         self._blocks = blocks
-        self._crossed = 0
 
     def watch(self, used: int) -> None:
         """Warn when so many bytes are more than 80 or 95 % of the limit; once, until they are less again."""
@@ -64,6 +71,51 @@ def lost(positions: Positions, segment: int, position: int, directory: str) -> N
     _note(positions, "", "lost")
 
 
+def malformed(positions: Positions, table: Table, changes: int, segment: int) -> None:
+    """Changes of rows whose key no event can have are skipped: their readers miss something."""
+    _log.error("key.malformed", table=table.full_name, changes=changes, segment=segment, advice=_ADVICE)
+    _note(positions, str(table.id), "malformed_key")
+
+
+def too_large(positions: Positions, table: Table, error: HelenusError) -> None:
+    """An event is larger than its topic takes: it is skipped, and its readers miss something."""
+    metrics.SKIPPED.labels("record_too_large").inc()
+    more = "raise max.message.bytes of the topic and kafka.producer.message.max.bytes, on Pulsar maxMessageSize, and "
+    _log.error("event.too_large", table=table.full_name, why=error.what, where=error.where, advice=more + _ADVICE)
+    _note(positions, str(table.id), "record_too_large")
+
+
+def quarantined(positions: Positions, path: Path) -> None:
+    """A segment is in quarantine: what could not be read in it is missing until it is reprocessed."""
+    _log.error("segment.quarantined", path=str(path))
+    _note(positions, "", "quarantined")
+
+
+def unlinked(segment: int, path: Path) -> None:
+    """A segment with changes was deleted in cdc_raw by somebody else, and is read where the node still has it."""
+    advice = "something else deletes segments in cdc_raw: let only one agent read it"
+    _log.error("segment.unlinked", segment=segment, read_from=str(path), advice=advice)
+
+
+def unseen(positions: Positions, count: int) -> None:
+    """So many segments came and went unread, and not all that did so were without changes of CDC tables."""
+    metrics.POSSIBLE_LOSS.inc()
+    _log.error("log.possible_loss", unseen_segments=count, advice=_ADVICE)
+    _note(positions, "", "possible_loss")
+
+
+def cdc_is_on(positions: Positions, is_on: bool | None) -> None:
+    """What the node says of cdc_enabled now, None if nothing: that it was off is told when it is on again."""
+    if is_on is None or is_on is not positions.cdc_off:
+        return
+    positions.cdc_off = not is_on
+    if is_on:
+        _log.warning("node.cdc_on", advice="what was written with cdc_enabled: false is missing; " + _ADVICE)
+        _note(positions, "", "cdc_was_off")
+    else:
+        _log.error("node.cdc_off", advice="the node runs with cdc_enabled: false: nothing it writes gets out")
+
+
 def look_back(positions: Positions, first: int, present: Collection[int]) -> None:
     """At the start, on a node that deletes unread segments when cdc_raw is full: may it have done so?
 
@@ -82,6 +134,13 @@ def resumed(positions: Positions, table: uuid.UUID, name: str) -> None:
     """A table has CDC again."""
     _log.warning("table.resumed", table=name, advice="what was written with cdc = false is missing; " + _ADVICE)
     _note(positions, str(table), "cdc_was_off")
+
+
+def added_again(positions: Positions, table: uuid.UUID, name: str, column: str) -> None:
+    """A column was dropped and added: rows lost their values of it, and no write tells that."""
+    advice = "values of before the DROP stay on the topic until their rows are written again; " + _ADVICE
+    _log.warning("column.added_again", table=name, column=column, advice=advice)
+    _note(positions, str(table), "column_added_again")
 
 
 def passed_over(table: uuid.UUID, reached: Place) -> Notice:

@@ -43,14 +43,32 @@ def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the tables: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        told = f"the tables are damaged ({type(error).__name__}: {error}): {_DAMAGED}"
-        raise HelenusError(Kind.STATE, told, str(path)) from None
+        told = f"the tables are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, told, str(path), _DAMAGED) from None
 
 
-def save(directory: Path, tables: Sequence[Table], stamps: Mapping[uuid.UUID, Stamp]) -> None:
-    """Write them down: after this returns, no crash brings the old ones back. Raises HelenusError(STATE)."""
+def load_others(directory: Path) -> tuple[uuid.UUID, ...]:
+    """The ids of all other tables and views that there were. Raises HelenusError(STATE)."""
+    path = directory / _FILE
+    try:
+        return tuple(uuid.UUID(table) for table in json.loads(path.read_text("utf-8")).get("others", ()))
+    except (OSError, ValueError, AttributeError) as error:
+        raise HelenusError(Kind.STATE, f"cannot read the tables: {error}", str(path)) from None
+
+
+def save(
+    directory: Path,
+    tables: Sequence[Table],
+    stamps: Mapping[uuid.UUID, Stamp],
+    others: Sequence[uuid.UUID] = (),
+) -> None:
+    """Write them down: after this returns, no crash brings the old ones back. Raises HelenusError(STATE).
+
+    `others` are the ids of tables and views whose definitions nobody needs: what the log has of them is passed over.
+    """
     content = {
         "format": _FORMAT,
+        "others": [str(table) for table in others],
         "tables": [asdict(table) for table in tables],
         "stamps": {str(table): stamp for table, stamp in stamps.items()},
     }
@@ -65,6 +83,7 @@ def _table(saved: Any) -> Table:
         tuple(_column(column) for column in saved["columns"]),
         saved["cdc"],
         {name: _column(column) for name, column in saved["dropped"].items()},
+        bool(saved.get("hides_columns", False)),
     )
 
 

@@ -13,7 +13,7 @@ from helenus_agent.decoder import Batch
 from helenus_agent.notices import Notice
 from helenus_schemas import change, datastax, names
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_schemas.table import Table
+from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Headers, Log, Schemas, TopicError
 
 try:
@@ -21,6 +21,7 @@ try:
 except ImportError:  # a driver built without its extensions
     from cassandra.murmur3 import murmur3
 
+_ALONE = 10.0  # s for the acknowledgement of a record that may be too large
 _log = structlog.get_logger(__name__)
 
 
@@ -37,21 +38,24 @@ class Outbox:
         self._settings = settings
         self._pulsar = settings.log == "pulsar"
         self._topics: dict[int, tuple[str, int]] = {}
+        self._keys: dict[int, tuple[Column, ...]] = {}
         self._partitions: dict[str, int] = {}
+        self._refusals: Counter[str] = Counter()
 
     def topic(self, table: Table) -> str:
         """The name of a table's topic."""
         return names.topic(self._settings.topic_prefix, table.keyspace, table.name)
 
     def open(self, followed: Iterable[tuple[int, Table]]) -> list[tuple[Table, HelenusError]]:
-        """Make the topics of tables, each given with its index, where they are not known to be there.
+        """Make the topics of tables, each given with its index, where they are not known to be there, and declare the
+        schemas of keys that were altered, where topics keep them.
 
         Returns the tables whose topics alone are refused, and why: nothing of theirs may be appended. Raises
         PARTITIONS_CHANGED if a topic was made anew with another number of partitions.
         """
         refused: list[tuple[Table, HelenusError]] = []
         for index, table in followed:
-            if index in self._topics:
+            if index in self._topics and (not self._pulsar or self._keys.get(index) == table.primary_key):
                 continue
             try:
                 partitions = self._made(table)
@@ -59,18 +63,19 @@ class Outbox:
                 # Who could open another topic is not locked out, whatever the Log makes of it.
                 if error.action is Action.RETRY or not (isinstance(error, TopicError) or self._topics):
                     raise
+                self._topics.pop(index, None)
                 refused.append((table, error))
                 continue
+            self._keys[index] = table.primary_key
             topic = self.topic(table)
             if topic not in self._partitions:
                 self._partitions[topic] = partitions
                 _log.info("topic.ready", topic=topic, partitions=partitions)
             had = self._partitions[topic]
             if partitions != had:
-                what = (
-                    f"the topic had {had} partitions and has {partitions}: an agent that is started again goes by that"
-                )
-                raise HelenusError(Kind.PARTITIONS_CHANGED, what, topic)
+                what = f"the topic had {had} partitions and has {partitions}"
+                advice = "start the agent again, it goes by the new number; order per key holds within one number"
+                raise HelenusError(Kind.PARTITIONS_CHANGED, what, topic, advice)
             self._topics[index] = topic, partitions
         self.is_open = True
         return refused
@@ -84,6 +89,7 @@ class Outbox:
             # However many partitions it has: nothing was appended since it was refused.
             partitions = self._partitions[self.topic(table)] = self._made(table)
             self._topics[index] = self.topic(table), partitions
+            self._keys[index] = table.primary_key
             self.tell(index, notice, node)
             self.flush(timeout)
         except HelenusError:
@@ -110,26 +116,72 @@ class Outbox:
         self._topics.clear()
         self.is_open = False
 
-    def append(self, batch: Batch) -> None:
-        """Append a batch's changes, each to the partition of its token."""
+    def suspect(self, topic: str) -> bool:
+        """A flush said that something is too large for the topic: find out what, when all is appended again.
+
+        The Log may know now, and say so of the record itself; if it does not, each record is flushed alone. Returns
+        False if that was done already.
+        """
+        self._refusals[topic] += 1
+        return self._refusals[topic] <= 2
+
+    def append(self, batch: Batch) -> list[tuple[int, HelenusError]]:
+        """Append a batch's changes, each to the partition of its token. Returns those that are too large for their
+        topic, which are left out: the index of the table, and what is said of each.
+        """
         topics = self._topics
+        too_large: list[tuple[int, HelenusError]] = []
         if self._settings.headers == "datastax":
             for index, partition_key, key, value in batch.changes:
                 topic, partitions = topics[index]
                 token = murmur3(partition_key)
                 headers = _datastax_headers(value, token)
                 form = datastax.sorted_value(value) if self._pulsar else value
-                self._sink.append(topic, names.partition(token, partitions), key, form, headers)
-                self.waiting[index] += 1
-            return
+                self._append(index, names.partition(token, partitions), key, form, headers, too_large)
+            return too_large
         # Order matters within a partition only, and a Log takes one partition's records cheaper than all in turn.
         groups: defaultdict[tuple[int, int], list[tuple[bytes, bytes]]] = defaultdict(list)
         for index, partition_key, key, value in batch.changes:
             form = datastax.sorted_value(value) if self._pulsar else value
             groups[index, names.partition(murmur3(partition_key), topics[index][1])].append((key, form))
         for (index, partition), records in groups.items():
-            self._sink.extend(topics[index][0], partition, records)
-            self.waiting[index] += len(records)
+            topic = topics[index][0]
+            try:
+                if self._refusals[topic] > 1:
+                    raise TopicError(Kind.RECORD_TOO_LARGE, "one of them", topic, topic)
+                self._sink.extend(topic, partition, records)
+                self.waiting[index] += len(records)
+            except TopicError as error:
+                if error.kind is not Kind.RECORD_TOO_LARGE:
+                    raise
+                # Those before it are taken, and arrive twice.
+                for key, value in records:
+                    self._append(index, partition, key, value, (), too_large)
+        return too_large
+
+    def _append(
+        self,
+        index: int,
+        partition: int,
+        key: bytes,
+        value: bytes,
+        headers: Headers,
+        too_large: list[tuple[int, HelenusError]],
+    ) -> None:
+        """Append a record, unless it is too large."""
+        topic = self._topics[index][0]
+        alone = self._refusals[topic] > 1
+        if alone:
+            self._sink.flush(_ALONE)  # a flush that fails drops what was not acknowledged
+        try:
+            self._sink.append(topic, partition, key, value, headers)
+            if alone:
+                self._sink.flush(_ALONE)
+            self.waiting[index] += 1
+        except TopicError as error:
+            if error.kind is not Kind.RECORD_TOO_LARGE:
+                raise
+            too_large.append((index, error))
 
     def tell(self, index: int, notice: Notice, node: str) -> None:
         """Append what concerns the whole table, to every partition of its topic."""
@@ -147,6 +199,7 @@ class Outbox:
         for index, count in self.waiting.items():
             metrics.EVENTS.labels(followed[index].full_name).inc(count)
         self.waiting.clear()
+        self._refusals.clear()
 
 
 def _datastax_headers(value: bytes, token: int) -> Headers:

@@ -2,23 +2,28 @@
 
 `state.dir/positions.json`: the node's host id, per segment the offset up to which every change is acknowledged, the
 segments done with lately, the tables that were followed, and what of it all is still to be told. `state.dir/lock` is
-held by the agent that writes there.
+held by the agent that writes there, and cdc_raw itself by the one that reads it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from helenus_schemas import durable
 from helenus_schemas.errors import HelenusError, Kind
 
+_log = structlog.get_logger(__name__)
 _FILE = "positions.json"
 _FORMAT = 1
 # A restarted node links segments again that it has to replay: so many ids are kept to know them by.
@@ -60,7 +65,10 @@ class Positions:
     `reached`: the segment and position up to which the log was read. `paused`: tables that were followed until they
     lost CDC. `truncated`: per table the time of its last TRUNCATE that is acknowledged, ms since the epoch. `gaps`:
     those that are not acknowledged. `refused`: tables some of whose changes were passed over since the broker refused
-    their topics, and that were not told so yet.
+    their topics, and that were not told so yet. `listed`: the highest id of a segment that was seen, 0 if none was.
+    `cdc_off`: the node was seen with cdc_enabled: false, and not without since. `deletes`: it was last seen with
+    cdc_block_writes: false. `dropped`: per dropped table that the log may still name the time of that, µs since
+    the epoch; 0 once it is acknowledged.
     """
 
     host_id: str = ""
@@ -72,6 +80,10 @@ class Positions:
     truncated: dict[str, int] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    listed: int = 0
+    cdc_off: bool = False
+    deletes: bool = False
+    dropped: dict[str, int] = field(default_factory=dict)
 
     def reopen(self, segment: int) -> None:
         """This segment is to be read again, from its start."""
@@ -113,15 +125,15 @@ class State:
             self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise HelenusError(Kind.STATE, f"cannot use state.dir: {error.strerror}", str(directory)) from None
-        for left in reversed(range(_TRIES)):
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            if _locked(self._lock):
                 return
-            except OSError:
-                if left:
-                    time.sleep(_TRY)
+        except OSError as error:
+            os.close(self._lock)
+            raise HelenusError(Kind.STATE, f"cannot lock state.dir: {error.strerror}", str(directory)) from None
         os.close(self._lock)
-        raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory))
+        advice = "stop the other agent, or give this one a state.dir of its own"
+        raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory), advice)
 
     def load(self, host_id: str = "") -> Positions:
         """What was saved, if anything. The state of another node than `host_id`, if that is given, is refused."""
@@ -133,6 +145,7 @@ class State:
                 Kind.STATE,
                 f"state.dir belongs to the node {found.host_id}, but Cassandra is {host_id}",
                 str(self.directory / _FILE),
+                "correct cassandra.contact.points or state.dir, or name an empty one for a node that is new",
             )
         return found
 
@@ -146,6 +159,55 @@ class State:
         os.close(self._lock)
 
 
+@contextlib.contextmanager
+def owned(raw: Path) -> Iterator[None]:
+    """Holds cdc_raw for this process alone: two agents would delete segments that the other has not read.
+
+    The lock is on the directory itself: no file lies there that Cassandra would meet, and agents of other users, state
+    directories and containers meet it too. Raises HelenusError: STATE if another agent has it.
+    """
+    lock = -1
+    try:
+        try:
+            lock = os.open(raw, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            is_ours = _locked(lock)
+        except OSError as error:
+            # Some network file systems have no locks. No node has its commit log there.
+            _log.warning("cdc_raw.not_locked", directory=str(raw), error=error.strerror)
+            is_ours = True
+        if not is_ours:
+            what = "another agent reads this cdc_raw: two would delete what the other has not read; stop one of them"
+            raise HelenusError(Kind.STATE, what, str(raw))
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def note_cdc_off(directory: Path) -> None:
+    """Remember that this agent's node has CDC off: what it writes now is a gap. Raises as State."""
+    state = State(directory)
+    try:
+        positions = state.load()
+        if positions.listed and not positions.cdc_off:
+            positions.cdc_off = True
+            state.save(positions)
+    finally:
+        state.close()
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether this process has the lock now; False if another has it. Raises OSError where there are no locks."""
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if left:
+                time.sleep(_TRY)
+    return False
+
+
 def read(directory: Path) -> Positions | None:
     """What an agent, running or not, has saved there; None if nothing. Raises HelenusError(STATE)."""
     path = directory / _FILE
@@ -156,8 +218,8 @@ def read(directory: Path) -> Positions | None:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the positions: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        told = f"the positions are damaged ({type(error).__name__}: {error}): {_DAMAGED}"
-        raise HelenusError(Kind.STATE, told, str(path)) from None
+        told = f"the positions are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, told, str(path), _DAMAGED) from None
 
 
 def saved_at(directory: Path) -> float | None:
@@ -205,6 +267,10 @@ def _parse(saved: Any) -> Positions:
         {table: int(time) for table, time in saved.get("truncated", {}).items()},
         [Gap(gap["table"], int(gap["time"]), str(gap["reason"])) for gap in saved.get("gaps", ())],
         list(saved.get("refused", ())),
+        int(saved.get("listed", 0)),
+        bool(saved.get("cdc_off", False)),
+        bool(saved.get("deletes", False)),
+        {str(uuid.UUID(table)): int(time) for table, time in saved.get("dropped", {}).items()},
     )
     _ = positions.followed_ids, positions.paused_ids, positions.refused_ids
     return positions

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from helenus_agent.positions import State, quarantine
+from helenus_agent.positions import State, owned, quarantine
 from helenus_agent.segment import parse_name
 from helenus_agent.transfer import move
 from helenus_schemas.errors import HelenusError, Kind
@@ -31,21 +31,26 @@ def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> 
     """
     state = State(state_directory)
     try:
-        held = {str((parse_name(path.name) or (0, 0))[1]): path for path in quarantined(state_directory)}
-        wanted = {name: Path(name).name.removesuffix(".log").rpartition("-")[2] for name in names}
-        unknown = [name for name, number in wanted.items() if number not in held]
-        if unknown:
-            where = quarantine(state_directory)
-            told = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(held) or 'none'}"
-            raise HelenusError(Kind.CONFIG, told, str(where))
-        positions = state.load()
-        chosen = [number for number in held if not wanted or number in wanted.values()]
-        for number in chosen:
-            # Done with and acknowledged up to some offset, says the state: who does not take that back reads nothing.
-            positions.reopen(int(number))
-        if chosen and positions.host_id:
-            state.save(positions)
-        reach("reprocess.after-save")
-        return [move(held[number], raw) for number in chosen]
+        with owned(raw):
+            return _reprocess(state, raw, names)
     finally:
         state.close()
+
+
+def _reprocess(state: State, raw: Path, names: Collection[str]) -> list[Path]:
+    held = {str((parse_name(path.name) or (0, 0))[1]): path for path in quarantined(state.directory)}
+    wanted = {name: Path(name).name.removesuffix(".log").rpartition("-")[2] for name in names}
+    unknown = [name for name, number in wanted.items() if number not in held]
+    if unknown:
+        where = quarantine(state.directory)
+        told = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(held) or 'none'}"
+        raise HelenusError(Kind.CONFIG, told, str(where), "name segments that are there, or none for all")
+    positions = state.load()
+    chosen = [number for number in held if not wanted or number in wanted.values()]
+    for number in chosen:
+        # Done with and acknowledged up to some offset, says the state: who does not take that back reads nothing.
+        positions.reopen(int(number))
+    if chosen and positions.host_id:
+        state.save(positions)
+    reach("reprocess.after-save")
+    return [move(held[number], raw) for number in chosen]

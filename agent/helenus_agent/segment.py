@@ -58,6 +58,11 @@ def parse_name(name: str) -> tuple[int, int] | None:
     return (int(match[1] or 0), int(match[2])) if match else None
 
 
+def has_index(path: Path) -> bool:
+    """True if such a segment gets an index, and is linked into cdc_raw when it is made."""
+    return (parse_name(path.name) or (0, 0))[0] >= _INDEXED
+
+
 def index_path(path: Path) -> Path:
     """Where a segment's index is, if it has one."""
     return path.with_name(f"{path.stem}_cdc.idx")
@@ -150,7 +155,8 @@ class Segment:
     `unread`: the sections, or what is left of them, that are there to be read. `complete`: set by who has seen its
     index say so. `indexed`: it holds changes of tables with CDC. `bad`: something in it could not be read. `since`: s
     since the epoch, since when the oldest of `unread` is known to wait. `looked`: the last look came to the end of what
-    is written, and did not stop at as many sections as are held.
+    is written, and did not stop at as many sections as are held. `unlinked`: its file is the node's own, cdc_raw has
+    none any more; nothing may be done to it but read it.
     """
 
     def __init__(self, path: Path, position: int = 0, bad: bool = False, mode: ReadMode = "marker") -> None:
@@ -159,6 +165,7 @@ class Segment:
         self.bad = bad
         self.complete = self.indexed = self._version < _INDEXED
         self.looked = False
+        self.unlinked = False
         self.since = 0.0
         self.unread: deque[Section] = deque()
         self._mode = mode
@@ -170,6 +177,7 @@ class Segment:
         self._synced = 0
         self._broken = False
         self._doubt: tuple[bytes, float] | None = None
+        self._written = False
         self._content: tuple[int, memoryview] | None = None
         self._fd = -1
 
@@ -209,6 +217,24 @@ class Segment:
     def settled(self) -> bool:
         """False while a marker looks wrong that may be half written."""
         return self._broken or self._doubt is None
+
+    def is_blank(self) -> bool:
+        """True if there is a header, and nothing but zeros behind it. Raises OSError, but none for a file that is gone.
+
+        A node that is stopped leaves the segment so that it had made ready. If it has no other name for it any more,
+        nothing will be written there.
+        """
+        if self._written or self.started:
+            return False
+        try:
+            with open(self.path, "rb") as file:
+                if read_header(start := file.read(_TAIL), self._version, self.id) is None:
+                    return False
+                size = 18 + int.from_bytes(start[12:14], "big")
+                self._written = any(start[size:]) or any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+        except (FileNotFoundError, Corrupt):
+            return False
+        return not self._written
 
     def look(self) -> bool:
         """Find what is written and may be read; True if there is something to read.
@@ -358,7 +384,7 @@ class Segment:
         return section
 
     def _may_read(self, end: int) -> bool:
-        if self._mode != "idx" or self.complete or end <= self._synced:
+        if self._mode != "idx" or self.complete or self.unlinked or end <= self._synced:
             return True
         index = read_index(self.path)
         if index is not None:

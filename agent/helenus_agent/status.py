@@ -217,7 +217,8 @@ def _state(segment: SegmentStatus) -> str:
 
 def _room(found: Status) -> str:
     if found.raw_limit is None or found.raw_headroom is None:
-        return f"{_size(found.raw_bytes)}, limit unknown: set http.port, and a running agent tells it"
+        how = "an agent with http.port tells it" if found.metrics or found.running else "a running agent tells it"
+        return f"{_size(found.raw_bytes)}, limit unknown: {how}, or cdc_total_space in the file of cassandra.config"
     share = found.raw_bytes / found.raw_limit
     return f"{_size(found.raw_bytes)} of {_size(found.raw_limit)} ({share:.0%}), {_size(found.raw_headroom)} left"
 

@@ -25,13 +25,14 @@ class Stamp(NamedTuple):
 @dataclass
 class Report:
     """What an update of the schema brought: tables that are followed now, that can't be, that lost CDC, that have it
-    again, and that were dropped."""
+    again, that were dropped, and that have a column again that had been dropped, with its name."""
 
     added: list[Table] = field(default_factory=list)
     refused: list[tuple[Table, str]] = field(default_factory=list)
     retired: list[Table] = field(default_factory=list)
     resumed: list[Table] = field(default_factory=list)
     dropped: list[Table] = field(default_factory=list)
+    added_again: list[tuple[Table, str]] = field(default_factory=list)
 
 
 class Tables:
@@ -40,7 +41,8 @@ class Tables:
     Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`.
     An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC; `history` is
     what it remembered, with their `stamps`. `refused` are those that have been left out since the broker refused their
-    topics. `plans` is what the decoder takes, `followed` the tables that the decoder names by index.
+    topics, `to_be_told` dropped ones whose drop is not told yet. `plans` is what the decoder takes, `followed` the
+    tables that the decoder names by index.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Tables:
         self.followed: list[Table] = []
         self.paused = set(paused)
         self.refused = set(refused)
+        self.to_be_told: Collection[uuid.UUID] = ()
         self._include = [re.compile(pattern) for pattern in include]
         self._exclude = [re.compile(pattern) for pattern in exclude]
         self._before = set(before)
@@ -91,7 +94,8 @@ class Tables:
         return [
             table
             for table in self._known.values()
-            if table.keyspace in keyspaces and (table.id not in self._dropped or table.id in self._retiring)
+            if (table.keyspace in keyspaces and (table.id not in self._dropped or table.id in self._retiring))
+            or table.id in self.to_be_told
         ]
 
     @property
@@ -99,8 +103,17 @@ class Tables:
         """When the remembered tables were last altered."""
         return {table.id: self._stamps[table.id] for table in self.remembered if table.id in self._stamps}
 
+    @property
+    def others(self) -> tuple[uuid.UUID, ...]:
+        """The ids of all other tables and views there are."""
+        remembered = {table.id.bytes for table in self.remembered}
+        return tuple(uuid.UUID(bytes=table) for table in sorted(self.plans.keys() - remembered))
+
     def index(self, table: uuid.UUID) -> int:
-        """The place of a table in `followed`."""
+        """The place of a table in `followed`; one that was followed by an earlier run alone is given one."""
+        if table not in self._indexes:
+            self._indexes[table] = len(self.followed)
+            self.followed.append(self._known[table])
         return self._indexes[table]
 
     def update(
@@ -125,6 +138,7 @@ class Tables:
             self.plans[view.bytes] = Plan(view=True)
         for table in known.values():
             old = self._known.get(table.id)
+            report.added_again += _added_again(old or self._history.get(table.id), table)
             if old != table or table.id in self._dropped:
                 self._known[table.id] = table
                 self._dropped.discard(table.id)  # what read the schema half made took it for dropped
@@ -137,6 +151,7 @@ class Tables:
         self._before.clear()
         self._drop(known, newest, report)
         report.resumed += [known[table] for table in flipped if self.plans[table.bytes].index >= 0]
+        report.added_again = [of for of in report.added_again if self.plans[of[0].id.bytes].index >= 0]
         self._stamps.update(stamps or {})
         return report
 
@@ -167,8 +182,26 @@ class Tables:
         else:
             self.plans[unknown.table].give_up(unknown.column)
 
-    def retire_before(self, segment: int) -> None:
-        """From this segment on, tables that lost CDC or were dropped before it was there are not followed any more."""
+    def without_heirs(self, dropped: Collection[uuid.UUID]) -> list[Table]:
+        """Those of these tables whose names no table that is followed has."""
+        heirs = set(self.heirs(dropped).values())
+        return [self._known[table] for table in dropped if table not in heirs]
+
+    def heirs(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
+        """Of these tables: which one had the name that the table at a place in `followed` has now."""
+        names = {self._known[table].full_name: table for table in dropped}
+        return {
+            self._indexes[table.id]: names[table.full_name]
+            for table in self.followed_now
+            if table.full_name in names and table.id not in self._dropped
+        }
+
+    def retire_before(self, segment: int) -> list[uuid.UUID]:
+        """From this segment on, tables that lost CDC or were dropped before it was there are not followed any more.
+
+        Returns those of which that is true from here on.
+        """
+        retired = []
         for table, last in list(self._retiring.items()):
             if segment > last:
                 del self._retiring[table]
@@ -177,6 +210,8 @@ class Tables:
                     reason = "dropped_table" if table in self._dropped else ""
                     self.plans[table.bytes] = plan_of(self._known[table], reason=reason)
                 self._retired[table] = last, plan, self.plans[table.bytes]
+                retired.append(table)
+        return retired
 
     def acknowledged(self) -> None:
         """What was read so far is never read again."""
@@ -208,6 +243,10 @@ class Tables:
             self._retiring.pop(table.id, None)
         if not self._included(table.full_name):
             return plan_of(table, reason="excluded")
+        if table.unsupported:
+            if old is None or not old.cdc:
+                report.refused.append((table, table.unsupported))
+            return plan_of(table, reason="unsupported_table")
         try:
             KeyCodec(table)
         except ValueError as error:
@@ -243,7 +282,7 @@ class Tables:
             if table.id not in self._dropped:
                 self._dropped.add(table.id)
                 self._retiring.setdefault(table.id, newest)
-                if is_followed:
+                if is_followed or (table.id in self.paused and table.id in self._indexes):
                     report.dropped.append(table)
             heir = names.get(table.full_name)
             if is_followed and heir is not None and _key(heir) != _key(table):
@@ -255,6 +294,15 @@ class Tables:
         if any(pattern.fullmatch(name) for pattern in self._exclude):
             return False
         return not self._include or any(pattern.fullmatch(name) for pattern in self._include)
+
+
+def _added_again(old: Table | None, table: Table) -> list[tuple[Table, str]]:
+    """The columns of a table that were dropped and added again since it was as the `old` one."""
+    if old is None:
+        return []
+    before = {column.name for column in old.values}
+    again = {column.name for column in table.values} & table.dropped.keys()
+    return [(table, name) for name in sorted(again) if name not in before or name not in old.dropped]
 
 
 def _key(table: Table) -> list[tuple[str, str, str]]:

@@ -16,10 +16,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
 from helenus_agent.segment import index_path
 from helenus_schemas.durable import sync
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.failpoints import reach
+
+_log = structlog.get_logger(__name__)
 
 Transfer = Callable[[Path], object]
 """Takes a segment out of cdc_raw, its index `<name>_cdc.idx` too: complete, and all its changes are acknowledged.
@@ -39,7 +43,7 @@ def transfer_of(name: str, archive: Path | None, raw: Path) -> Transfer:
         assert archive is not None
         if archive.resolve() == raw.resolve():
             raise HelenusError(Kind.CONFIG, "segment.archive.dir is cdc_raw itself", str(archive))
-        return lambda path: move(path, archive)
+        return lambda path: _archive(path, archive)
     return _yours(name)
 
 
@@ -56,8 +60,9 @@ def delete(path: Path) -> None:
 def move(path: Path, directory: Path) -> Path:
     """Move it into a directory, also one on another file system; returns its new path.
 
-    Killed at any point, it is whole in one of the two places, and a second call ends the work. Raises HelenusError:
-    TRANSFER_FAILED where it can't be put there, CDC_DIRECTORY where it can't be taken away.
+    Killed at any point, it is whole in one of the two places, and a second call ends the work. One that is in neither
+    was deleted by somebody else: then nothing is at the new path. Raises HelenusError: TRANSFER_FAILED where it can't
+    be put there, CDC_DIRECTORY where it can't be taken away.
     """
     target = directory / path.name
     try:
@@ -72,6 +77,14 @@ def move(path: Path, directory: Path) -> Path:
     reach("transfer.after-copy")
     delete(path)
     return target
+
+
+def _archive(path: Path, directory: Path) -> None:
+    target = move(path, directory)
+    if not target.exists():
+        # It was held open and read to its end, so its changes are out; but a copy there is none of any more.
+        advice = "something else deletes segments in cdc_raw: another agent, or the node with cdc_block_writes: false"
+        _log.error("segment.not_archived", path=str(path), advice=advice)
 
 
 def _yours(name: str) -> Transfer:

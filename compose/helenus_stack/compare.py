@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from helenus_schemas.avro import value_columns
@@ -102,7 +102,8 @@ def _within(table: Table, key: Key, start: Any, end: Any) -> bool:
         if bound is None:
             continue
         for column, value, limit in zip(table.clustering, key, bound["values"].values(), strict=False):
-            ours, theirs = _order(column.type, value), _order(column.type, _like(value, limit))
+            there = as_clustering(column.type, from_json(column.type, limit))
+            ours, theirs = order(column.type, value), order(column.type, there)
             if ours != theirs:
                 if ((ours < theirs) != column.reversed) == is_start:
                     return False
@@ -113,21 +114,34 @@ def _within(table: Table, key: Key, start: Any, end: Any) -> bool:
     return True
 
 
-def _like(value: Any, text: Any) -> Any:
-    """A value of a bound, from JSON, as one of the same type."""
-    return uuid.UUID(text) if isinstance(value, uuid.UUID) else type(value)(text)
-
-
-def _order(t: CqlType, value: Any) -> Any:
-    """What Cassandra sorts a value by."""
-    if t.name in ("float", "double"):
-        number = float(value)
-        return number != number, number if number == number else 0, math.copysign(1, number)
-    if isinstance(value, uuid.UUID):
-        # By version; those of version 1 by time, then byte for byte as signed ones.
-        timed = value.version == 1
-        return value.version or 0, value.time if timed else 0, [b ^ 0x80 if timed else b for b in value.bytes]
-    return value
+def order(t: CqlType, value: Any) -> Any:
+    """What Cassandra sorts a value of `as_clustering` by; but maps by the texts of their keys."""
+    if value is None:  # within a tuple: before all else
+        return ()
+    match t.name:
+        case "float" | "double":
+            number = float(value)
+            found: Any = number != number, number if number == number else 0, math.copysign(1, number)
+        case "decimal":
+            sign, digits, _ = Decimal(value[0]).as_tuple()
+            found = Decimal((sign, digits, -value[1]))
+        case "inet":
+            found = value.packed  # byte for byte, whichever version
+        case "uuid" | "timeuuid":
+            # By version; those of version 1 by time, then byte for byte as signed ones.
+            timed = value.version == 1
+            found = value.version or 0, value.time if timed else 0, [b ^ 0x80 if timed else b for b in value.bytes]
+        case "tuple" | "udt":
+            found = [order(a, v) for a, v in zip(t.args, value, strict=True)]
+        case "list" | "vector":
+            found = [order(t.args[0], v) for v in value]
+        case "set":
+            found = sorted(order(t.args[0], v) for v in value)
+        case "map":
+            found = [(k, order(t.args[1], v)) for k, v in sorted(value)]
+        case _:
+            found = value
+    return (found,)
 
 
 def _kept(table: Table, key: Key, row: Row) -> Row | None:

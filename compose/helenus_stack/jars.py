@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from helenus_stack.errors import StackError
 from helenus_stack.files import cache_directory, exclusive
@@ -137,7 +138,9 @@ def unpack(archive: Path, progress: Progress) -> Path:
             staging = archive.with_name(f".{folder.name}")
             shutil.rmtree(staging, ignore_errors=True)
             with _tar(archive) as tar:
-                tar.extractall(staging, filter="data")
+                # Python has filters from 3.10.12 and 3.11.4 on. Without, the lock vouches for the archive.
+                safe: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                tar.extractall(staging, **safe)
             staging.rename(folder)
     return folder
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from helenus_schemas.config import read_properties
 from helenus_stack.errors import StackError
 from helenus_stack.process import STOP_SECONDS, Process, python_module, stop
 from helenus_stack.status import Status
@@ -67,6 +69,12 @@ def end(directory: Path) -> None:
     stop([Process(directory / "run" / f"{name}.pid") for name in ("agent", "connector")], STOP_SECONDS)
 
 
+def addresses(folder: Path) -> tuple[str, str]:
+    """Where the agent and the connector of the properties files in `folder` serve their metrics."""
+    port = read_properties(folder / "agent.properties")["http.port"]
+    return f"http://127.0.0.1:{port}", read_properties(folder / "worker.properties")["listeners"]
+
+
 def agent(status: Status, folder: Path) -> Program:
     """The agent beside the stack's first node; writes its properties file into `folder`."""
     node = status.nodes[0]
@@ -83,7 +91,7 @@ def agent(status: Status, folder: Path) -> Program:
             *_brokers(status, "kafka.bootstrap.servers", "The brokers."),
             ("topic.prefix", "events-", "Events of ks.table go to the topic events-ks.table."),
             ("topic.partitions", 4, "Partitions of the topics that the agent makes."),
-            ("http.port", free_port(), "Serves /metrics, /health/live and /health/ready."),
+            ("http.port", free_port(9400), "Serves /metrics, /health/live and /health/ready."),
         ],
     )
     return Program("agent", Path(status.directory), [path])
@@ -106,7 +114,7 @@ def connector(status: Status, folder: Path, keyspace: str, table: str) -> Progra
                 "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
                 "For a short run: Spark starts with a third less work, and never gets quite as fast.",
             ),
-            ("listeners", f"http://127.0.0.1:{free_port()}", "Serves /metrics, /health/live and /health/ready."),
+            ("listeners", f"http://127.0.0.1:{free_port(8083)}", "Serves the REST API, /metrics and /health."),
         ],
     )
     form = "Key and value are Avro records, in Confluent's wire format."
@@ -141,11 +149,13 @@ def _brokers(status: Status, kafka: str, why: str) -> list[tuple[str, object, st
     ]
 
 
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(usual: int) -> int:
+    """A port of 127.0.0.1 that nobody listens on: the usual one if it is free."""
+    for port in (usual, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise AssertionError("every system has a port")
 
 
 def _write(path: Path, title: str, entries: Iterable[tuple[str, object, str]]) -> Path:

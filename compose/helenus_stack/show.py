@@ -17,6 +17,7 @@ from rich.text import Text
 
 from helenus_schemas.change import Scope
 from helenus_stack.compare import Difference
+from helenus_stack.programs import addresses
 from helenus_stack.records import Record
 from helenus_stack.status import Status
 from helenus_stack.trace import Trace
@@ -124,6 +125,7 @@ def verdict(found: Sequence[Difference]) -> str:
 def how_to_go_on(status: Status, table: str) -> str:
     """What to do with a stack that is left running with agent and connector for `table`."""
     here = invocation()
+    agent, connector = addresses(Path(status.directory) / "demo")
     brokers = f"Kafka {status.bootstrap_servers}, registry {status.registry_url}"
     if status.log == "pulsar":
         brokers = f"Pulsar {status.pulsar_url}, its REST API {status.pulsar_admin_url}"
@@ -134,17 +136,23 @@ Everything is left running. Write to the table:
 Watch its records, or its events:
   {here} watch{where} data-{table}
   {here} watch{where} events-{table}
+Look at the connector, or ask it over Kafka Connect's REST API:
+  {invocation("helenus-connector")} top --url {connector}
+  curl {connector}/connectors?expand=status
+Metrics for Prometheus, and /health/ready:
+  {connector}/metrics of the connector
+  {agent}/metrics of the agent
 Stop it:
   {here} down{where}
 Cassandra {status.contact_points[0]}:{status.cql_port}, {brokers}
 Configuration in {status.directory}/demo, logs in {status.directory}/logs"""
 
 
-def invocation() -> str:
-    """How `helenus-stack` is called in this environment."""
-    if shutil.which("helenus-stack"):
-        return "helenus-stack"
-    script = Path(sys.executable).with_name("helenus-stack")
+def invocation(command: str = "helenus-stack") -> str:
+    """How one of our commands is called in this environment."""
+    if shutil.which(command):
+        return command
+    script = Path(sys.executable).with_name(command)
     if not script.exists():
-        return f"{sys.executable} -m helenus_stack.cli"
+        return f"{sys.executable} -m {command.replace('-', '_')}.cli"
     return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)

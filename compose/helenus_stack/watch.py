@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -33,6 +34,10 @@ def watch(status: Status, topic: str, whole: bool) -> Iterator[str]:
             raise StackError(f"there is no topic {topic}", where, f"topics are: {', '.join(sorted(known)) or 'none'}")
         text = _events(status, topics, topic) if topic.startswith("events-") else _records(topics)
         topics.follow(topic, whole)
+        print(
+            f"Watching {topic}. Ctrl-C ends it{'' if whole else ', --all shows what was there before'}.",
+            file=sys.stderr,
+        )
         while True:
             message = topics.arrival(_POLL_SECONDS)
             if message is not None:

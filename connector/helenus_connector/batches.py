@@ -17,6 +17,7 @@ from helenus_connector.settle import Pending, PendingKeys
 from helenus_connector.stage import Outcome
 from helenus_connector.states import Task
 from helenus_connector.tasks import DONE, Done, task
+from helenus_connector.unread import MOST_WAITING
 from helenus_schemas.errors import HelenusError, told_in
 from helenus_schemas.failpoints import reach
 
@@ -26,16 +27,24 @@ _log = structlog.get_logger(__name__)
 class Batches:
     """Processes the micro-batches of one streaming query, from one start of it to its end.
 
-    `planned` gives the plan as it is now and the tasks by events topic; it is called before and after each batch, so
-    that the planner never goes by a plan from before a batch's outcome. `failure` holds the error that ended the query.
+    `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is told so that a
+    batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
+    batch's outcome. `pending` outlives the query. `failure` holds the error that ended the query.
     """
 
-    def __init__(self, planned: Callable[[], tuple[Plan, Mapping[str, Task]]], held: Held) -> None:
+    def __init__(
+        self,
+        planned: Callable[[], tuple[Plan, Mapping[str, Task]]],
+        begun: Callable[[], tuple[Plan, Mapping[str, Task]]],
+        held: Held,
+        pending: PendingKeys,
+    ) -> None:
         self._planned = planned
+        self._begun = begun
         self._held = held
+        self.pending = pending
+        pending.forget_images()  # what a batch published that failed is not known
         plan, _ = planned()
-        self.pending = PendingKeys({}, {}, plan.pending_file)
-        self.pending.load(time.time())
         self._before = latest(plan.checkpoint)
         # Before that, an earlier run has counted the gaps.
         self._stood = overlaid(committed(plan.checkpoint), held.offsets())
@@ -49,7 +58,7 @@ class Batches:
         """
         start = time.monotonic()
         try:
-            plan, tasks = self._planned()
+            plan, tasks = self._begun()
             self.pending.use(
                 {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
                 {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
@@ -76,7 +85,8 @@ class Batches:
         for pending in self.pending.due(time.time(), plan.max_batch_size):
             due.setdefault(pending.topic, []).append(pending)
         try:
-            rows = frame.mapInArrow(task(plan, due), DONE).collect()
+            may_wait = max(0, MOST_WAITING - len(self.pending))
+            rows = frame.mapInArrow(task(plan, due, may_wait), DONE).collect()
         except PySparkException as failure:
             raise told_in(str(failure)) or failure from None
         return [pickle.loads(row.done) for row in rows]
@@ -94,20 +104,23 @@ class Batches:
 
     def _apply(self, tasks: Mapping[str, Task], all_done: list[Done], stepped_back: bool) -> None:
         now = time.time()
-        moved = {done.topic for done in all_done if done.epoch != self._held.epoch(done.topic)}
-        current = [done for done in all_done if done.topic not in moved]
-        failed = {done.topic: done.error for done in current if done.error is not None}
+        # An operator may move a topic at any time: what a batch says of it is not taken any more.
+        current: list[Done] = []
         for done in all_done:
-            of_topic = tasks.get(done.topic)
-            if done.topic in moved:  # an operator moved the topic meanwhile
+            if done.epoch == self._held.epoch(done.topic):
+                current.append(done)
+            else:
                 self.pending.forget_images(done.topic)
-                continue
+        failed = {done.topic: done.error for done in current if done.error is not None}
+        for done in current:
+            of_topic = tasks.get(done.topic)
             if done.outcome is None or of_topic is None:
-                self._held.hold(done.topic, done.starts)
+                self._held.hold(done.topic, done.starts, done.epoch)
                 self.pending.forget_images(done.topic)
                 continue
             self.pending.apply(done.outcome.resolved, done.outcome.found, now, done.outcome.told)
             _count(of_topic, done.outcome, now)
+            of_topic.unread = done.outcome.error or of_topic.unread
             self._count_gaps(done, done.outcome, of_topic)
             if done.topic not in failed:
                 of_topic.succeeded()
@@ -117,14 +130,19 @@ class Batches:
         self.pending.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
         for done in current:
             # What waits of it is kept by now.
-            if done.outcome is not None and done.topic in tasks:
-                self._held.release(done.topic, done.starts)
-                if done.ends:
-                    self._held.hold(done.topic, done.ends)
+            is_done = done.outcome is not None and done.topic in tasks
+            if is_done and not self._held.release(done.topic, done.starts, done.epoch):
+                self.pending.forget_images(done.topic)
+            elif is_done and done.ends:
+                self._held.hold(done.topic, done.ends, done.epoch)
         for topic, of_topic in tasks.items():
             keys, copies = self.pending.counts(topic)
             metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)
             metrics.EVENTS_PENDING.labels(*of_topic.labels).set(copies)
+            unread = self.pending.unread(topic)
+            metrics.KEYS_UNREAD.labels(*of_topic.labels).set(unread)
+            if not unread:
+                of_topic.unread = None
 
     def _count_gaps(self, done: Done, outcome: Outcome, of_topic: Task) -> None:
         """Count and report each gap once: it is in every partition, and read again where a run steps back."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from helenus_connector import kafka_events
 from helenus_connector.config import WorkerSettings
 from helenus_connector.events import Message, Planner, Range
+from helenus_schemas.config import NO_PULSAR
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
 from helenus_sinks.log import Log
@@ -72,7 +73,9 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
 
 def _log(worker: WorkerSettings, which: str) -> Log:
     if which == "kafka":
-        return KafkaLog(worker.producer_config)
+        log = KafkaLog(worker.producer_config)
+        log.replication_factor = worker.topic_creation_default_replication_factor
+        return log
     config = _pulsar(worker)
     from helenus_sinks.pulsar import PulsarLog
 
@@ -96,4 +99,4 @@ def _installed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise HelenusError(Kind.CONFIG, f"log=pulsar: install helenus[pulsar]: {error}") from None
+        raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None

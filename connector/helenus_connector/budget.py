@@ -1,8 +1,8 @@
 """How fast a table is read: a budget of rows a second that the tasks of a host share, and that shrinks on timeouts.
 
 One small memory-mapped file under a lock. A reader takes what it is about to ask for, and waits until the budget has
-paid for what it took. A timeout halves the rate, of what was read lately if there was no limit; calm seconds bring it
-back by and by. Time is the machine's monotonic clock, which its processes share.
+paid for what it took. A timeout halves what was really read lately; calm seconds bring the rate back by and by. Time is
+the machine's monotonic clock, which its processes share.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ class Budget:
             passed = now - state.at
             state.lately = state.lately * math.exp(-passed) + self._untold
             self._untold = 0
-            state.best *= math.exp(-passed / _REMEMBERED_S)
-            state.rate = max(_LEAST, (state.best if rate == math.inf else rate) / 2)
+            state.best = max(state.best * math.exp(-passed / _REMEMBERED_S), state.lately)
+            # What would be allowed by now says nothing: it grows on while less is read.
+            state.rate = max(_LEAST, min(rate, state.best) / 2)
             state.since = state.at = now
             state.left = min(state.left, 0.0)
         _log.warning("query.slowed_down", rows_per_second=round(state.rate), reason="Cassandra timed out")

@@ -4,8 +4,16 @@ One memory-mapped file per events partition, shared by the host's Python workers
 its own, and ends idle ones. A partition is in one task at a time, so there is no lock. The cache is bounded by entries
 and age. It saves work and is never needed for correctness: what it forgot is read and published once more.
 
-File: 64 node ids of 16 bytes, then slots of 32 bytes in sets of 8.
-Slot: 16 bytes id | 8 bytes node bits | 4 bytes time of the last report, s | 4 bytes flags.
+A node has a place in a table, by the order in which nodes were met, and of 64 bits the one of its place: where there
+are more nodes, some share a bit, and count as one. So reports may count for too few nodes, never for too many.
+
+A node's events come in the order of its log, but for those that are sent or read again. So what a node reports twice
+is another write, if it lies behind all that this node reported before.
+
+File: 16 bytes, the kinds of deletions it holds; 1,024 nodes of 16 bytes id, 8 bytes segment, 8 bytes position of the
+last report; then slots of 32 bytes in sets of 8.
+Slot: 16 bytes id | 8 bytes node bits | 4 bytes time of the last report, s | 4 bytes flags; of a deletion
+      16 bytes id | 8 bytes its time, µs | 4 bytes time of the report, s | 4 bytes the bits of its columns.
 """
 
 from __future__ import annotations
@@ -14,6 +22,7 @@ import errno
 import hashlib
 import mmap
 import os
+import re
 import struct
 import time
 import uuid
@@ -22,23 +31,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from helenus_connector.directory import has_room, on_disk
+from helenus_connector.proof import Deletion
+from helenus_schemas.change import place
 
 PUBLISHED = 1
 """A record that shows the Change, or a later one of its key, is acknowledged."""
 SETTLED = 2
 """The read behind that record is proven: copies of the Change can be dropped."""
 
-_NODES = 64
+BY_AGE = 4
+"""It was settled since nothing spoke against it for long: a node that reports it later is heard."""
+
+_NODES = 1024
+_BITS = 64
+_NODE = struct.Struct(">16sqq")
+_KINDS = 16
+_NO_KINDS = bytes(_KINDS)
 _SET = 8
 _SLOT = struct.Struct(">16sQII")
+_DELETION = struct.Struct(">16sqII")
 _TIMES = struct.Struct(">" + "24xI4x" * _SET)
 _SET_BYTES = _SET * _SLOT.size
-_HEAD = _NODES * 16
+_HEAD = _KINDS + _NODES * _NODE.size
 
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of a Change: bits of the nodes that reported it, PUBLISHED and SETTLED. `at` is its slot's."""
+    """What is known of a Change: bits of the nodes that reported it, and flags. `at` is its slot's."""
 
     nodes: int = 0
     flags: int = 0
@@ -54,13 +73,16 @@ class ChangeCache:
     """The cache of one events partition, in `path`; at most `capacity` entries, none older than `expire_s` seconds.
 
     A batch `begin`s, and what it says is in the file when it has called `save`: one search and one write a Change.
+    `last` is what each node, by its host id, reported last in it.
     """
 
     def __init__(self, path: Path, capacity: int, expire_s: float) -> None:
         self._sets = max(1, capacity // _SET)
         self._expire = expire_s
-        self._bits: dict[bytes, int] = {}
+        self._places: dict[bytes, int] = {}
         self._held: dict[bytes, Entry] = {}
+        self._deletions: dict[bytes, Deletion] = {}
+        self.last: dict[bytes, re.Match[bytes]] = {}
         size = _HEAD + self._sets * _SET * _SLOT.size
         file = _opened(path, size)
         try:
@@ -71,6 +93,8 @@ class ChangeCache:
     def begin(self) -> None:
         """Forget what was not saved: another process may have had the partition since."""
         self._held.clear()
+        self._deletions.clear()
+        self.last.clear()
 
     def look(self, change: bytes) -> Entry:
         """What is known of a Change; an empty Entry if nothing is."""
@@ -90,9 +114,45 @@ class ChangeCache:
         self._held[change] = entry
 
     def clear(self) -> None:
-        """Forget all Changes."""
+        """Forget all Changes, and what was deleted."""
         self._held.clear()
+        self._deletions.clear()
+        self._map[:_KINDS] = bytes(_KINDS)
         self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
+
+    def is_new(self, node: bytes, reported: tuple[int, int]) -> bool:
+        """Whether a segment and position in a node's log are behind all that it reported before this batch."""
+        at = self._place(node)
+        return at >= 0 and reported > _NODE.unpack_from(self._map, at)[1:]
+
+    @property
+    def has_deletions(self) -> bool:
+        """Whether any was noted."""
+        return self._map[:_KINDS] != _NO_KINDS
+
+    def deletes(self, kind: int) -> bool:
+        """Whether any of this kind was noted."""
+        return bool(self._map[kind])
+
+    def delete(self, kind: int, key: bytes, deletion: Deletion) -> None:
+        """Note a deletion of a `kind`, 0 to 15, if it is newer than what is known of the key."""
+        known = self.deletion(kind, key)
+        if known is None or deletion > known:
+            self._deletions[_deletion_id(kind, key)] = deletion
+            self._map[kind] = 1
+
+    def deletion(self, kind: int, key: bytes) -> Deletion | None:
+        """The newest deletion of a `kind` that is known of a key."""
+        if not self._map[kind]:
+            return None
+        name = _deletion_id(kind, key)
+        if (held := self._deletions.get(name)) is not None:
+            return held
+        at = self._slot(name)
+        if at < 0:
+            return None
+        _, time_us, when, columns = _DELETION.unpack_from(self._map, at)
+        return Deletion(time_us, columns) if when >= time.time() - self._expire else None
 
     def save(self) -> None:
         """Write what was said since `begin`. A set that is full loses what was reported longest ago."""
@@ -100,16 +160,38 @@ class ChangeCache:
         for change, entry in self._held.items():
             at = entry.at
             if at < 0 or self._map[at : at + 16] != change:
-                start = self._start(change)
-                times = _TIMES.unpack_from(self._map, start)
-                at = start + times.index(min(times)) * _SLOT.size
+                at = self._oldest(change)
             _SLOT.pack_into(self._map, at, change, entry.nodes, now, entry.flags)
         self._held.clear()
+        for name, deletion in self._deletions.items():
+            at = self._slot(name)
+            _DELETION.pack_into(
+                self._map, self._oldest(name) if at < 0 else at, name, deletion.time, now, deletion.columns
+            )
+        self._deletions.clear()
+        # Last: what is not in the slots yet must not lie before it.
+        for node, match in self.last.items():
+            last = place(match)
+            if self.is_new(node, last):
+                at = self._place(node)
+                _NODE.pack_into(self._map, at, self._map[at : at + 16], *last)
+        self.last.clear()
 
-    def nodes(self, entry: Entry) -> set[str]:
-        """The host ids of the nodes that reported a Change."""
-        ids = (self._map[i * 16 : i * 16 + 16] for i in range(_NODES) if entry.nodes >> i & 1)
-        return {str(uuid.UUID(bytes=i)) for i in ids}
+    def _oldest(self, name: bytes) -> int:
+        start = self._start(name)
+        times = _TIMES.unpack_from(self._map, start)
+        return start + times.index(min(times)) * _SLOT.size
+
+    def nodes(self, entry: Entry) -> list[set[str]]:
+        """The host ids of the nodes that reported a Change; of those that share a bit, one did."""
+        found: dict[int, set[str]] = {}
+        for index in range(_NODES):
+            held = self._map[(at := _KINDS + index * _NODE.size) : at + 16]
+            if held == bytes(16):
+                break
+            if entry.nodes >> index % _BITS & 1:
+                found.setdefault(index % _BITS, set()).add(str(uuid.UUID(bytes=held)))
+        return list(found.values())
 
     def close(self) -> None:
         self._map.close()
@@ -117,11 +199,15 @@ class ChangeCache:
     def _start(self, change: bytes) -> int:
         return _HEAD + int.from_bytes(change[:8], "big") % self._sets * _SET_BYTES
 
-    def _find(self, change: bytes) -> Entry:
-        start = self._start(change)
-        at = self._map.find(change, start, start + _SET_BYTES)
+    def _slot(self, name: bytes) -> int:
+        start = self._start(name)
+        at = self._map.find(name, start, start + _SET_BYTES)
         while at >= 0 and (at - start) % _SLOT.size:  # the bytes are there, and no slot begins with them
-            at = self._map.find(change, at + 1, start + _SET_BYTES)
+            at = self._map.find(name, at + 1, start + _SET_BYTES)
+        return at
+
+    def _find(self, change: bytes) -> Entry:
+        at = self._slot(change)
         if at < 0:
             return Entry()
         _, nodes, when, flags = _SLOT.unpack_from(self._map, at)
@@ -129,25 +215,33 @@ class ChangeCache:
 
     def bit(self, node: bytes) -> int:
         """The bit of a node, by its host id; 0 if it has none."""
-        bit = self._bits.get(node)
-        if bit is None:
-            bit = self._bits[node] = self._take_bit(node)
-        return bit
+        at = self._place(node)
+        return 1 << (at - _KINDS) // _NODE.size % _BITS if at >= 0 else 0
 
-    def _take_bit(self, node: bytes) -> int:
+    def _place(self, node: bytes) -> int:
+        """Where a node is in the table; -1 if it is no host id, or there is no room."""
+        at = self._places.get(node)
+        if at is None:
+            at = self._places[node] = self._take_place(node)
+        return at
+
+    def _take_place(self, node: bytes) -> int:
         try:
             wanted = uuid.UUID(node.decode()).bytes
         except ValueError:
-            return 0
-        for i in range(_NODES):
-            held = self._map[i * 16 : i * 16 + 16]
+            return -1
+        for at in range(_KINDS, _HEAD, _NODE.size):
+            held = self._map[at : at + 16]
             if held == wanted:
-                return 1 << i
+                return at
             if held == bytes(16):
-                self._map[i * 16 : i * 16 + 16] = wanted
-                return 1 << i
-        # More nodes than bits: the others are not counted, so their reports never prove a read too early.
-        return 0
+                _NODE.pack_into(self._map, at, wanted, -1, -1)
+                return at
+        return -1
+
+
+def _deletion_id(kind: int, key: bytes) -> bytes:
+    return hashlib.blake2b(b"%d deleted" % kind + key, digest_size=16).digest()
 
 
 def prune(directory: Path, tables: Mapping[str, int]) -> None:

@@ -149,7 +149,9 @@ def _top(
         try:
             login = None if user is None else masking.resolve(user)
         except ValueError as error:
-            raise HelenusError(Kind.CONFIG, f"--user: {error}") from None
+            raise HelenusError(
+                Kind.CONFIG, f"--user: {error}", advice="correct the reference, or give user:password"
+            ) from None
         with suppress(KeyboardInterrupt):
             show(Worker(url, login, cafile, certfile, keyfile), **how)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
+from typing_extensions import Self
 
 from helenus_connector.aliases import ALIASES
-from helenus_schemas import fields, names
+from helenus_schemas import fields, masking, names
 from helenus_schemas.config import (
     About,
     Alias,
@@ -26,7 +28,7 @@ from helenus_schemas.config import (
     read_properties,
     together,
 )
-from helenus_schemas.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, RegistryUrls
+from helenus_schemas.fields import Brokers, CommaList, Login, Milliseconds, PassThrough, RegistryUrls, ReplicationFactor
 from helenus_schemas.key import Compat
 
 Format = Literal["key-value-avro", "key-value-json", "json"]
@@ -35,6 +37,14 @@ Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 Name = Annotated[str, Field(min_length=1)]
 CLASS = "helenus.CassandraSource"
 _CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
+
+
+def _compiles(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return value
 
 
 def is_class(name: str) -> bool:
@@ -60,6 +70,8 @@ def _is_secure(listener: str) -> bool:
 class WorkerSettings(PulsarSettings, LogSettings):
     """What all connectors of a worker share."""
 
+    _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
+
     log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
     """Where events come from, and records go to."""
     data_log: Annotated[Literal["", "kafka", "pulsar"], About("Worker")] = ""
@@ -72,6 +84,9 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """Settings of librdkafka for producers; they go before `kafka.*`."""
     consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
     """Settings of librdkafka for consumers; they go before `kafka.*`."""
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
+    """How many of Kafka's brokers have each topic that the worker makes. -1: as the brokers have it, by
+    `default.replication.factor`, which is 1 unless somebody set it."""
     listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
     """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
     listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None
@@ -85,7 +100,20 @@ class WorkerSettings(PulsarSettings, LogSettings):
     rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
     """`user:password` that every request must give, except for `/health/live`."""
     rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
-    """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name."""
+    """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name.
+
+    A listener on loopback answers to this name too.
+    """
+    config_providers_file_param_allowed_paths: Annotated[CommaList, About("REST", "LOW")] = ()
+    """Folders, with commas: below them are files that connectors made over REST may refer to as `${file:PATH:KEY}`.
+
+    By default the folder of the worker's own file. What that file says or refers to itself is always left out.
+    """
+    config_providers_env_param_allowlist_pattern: Annotated[str, About("REST", "LOW")] = ""
+    """A regular expression: connectors made over REST may refer to variables of these names, as `${env:NAME}`.
+
+    By default to none.
+    """
     checkpoint_dir: Annotated[Path, About("Worker", "HIGH")]
     """Where it is noted which events are done: on a disk that stays, and that all of Spark's machines share."""
     batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
@@ -101,6 +129,23 @@ class WorkerSettings(PulsarSettings, LogSettings):
         if _address(value) is None:
             raise ValueError("give one listener as http://host:port or https://host:port")
         return value
+
+    @field_validator("config_providers_env_param_allowlist_pattern")
+    @classmethod
+    def _regex(cls, value: str) -> str:
+        return _compiles(value)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """As `Settings.load`; connectors that come over REST may then use files that lie beside this one."""
+        settings = super().load(path)
+        own = Path(os.path.realpath(path))
+        settings._own = frozenset({own, *masking.files(read_properties(path).values())})
+        if "config_providers_file_param_allowed_paths" in settings.model_fields_set:
+            return settings
+        return settings.model_copy(
+            update={"config_providers_file_param_allowed_paths": (str(Path(path).absolute().parent),)}
+        )
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -142,7 +187,12 @@ class WorkerSettings(PulsarSettings, LogSettings):
         """How its connectors' properties are read."""
         settings = PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
         places = {"kafka": "", "pulsar": self.pulsar_place}
-        return Model(settings, places[self.log], places[self.log_of_data])
+        allowed = masking.Allowed(
+            tuple(map(Path, self.config_providers_file_param_allowed_paths)),
+            self.config_providers_env_param_allowlist_pattern,
+            self._own,
+        )
+        return Model(settings, places[self.log], places[self.log_of_data], allowed)
 
     @property
     def producer_config(self) -> dict[str, str]:
@@ -193,8 +243,10 @@ class ConnectorSettings(CassandraSettings):
     """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
     """When a key whose image is not proven yet is read again."""
-    settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 1_000
-    """How old a change must be when it is read, to be proven where the row does not show its time."""
+    settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
+    """How long after its last report a change must be read to count as confirmed where the row neither shows it nor
+    explains why not: counters, range deletes, expired rows. Ten times that where the row contradicts it. Keep it far
+    above every write timeout."""
     settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
     """How far a start steps back in the events topic, so that nothing unproven is forgotten."""
     key_converter: Annotated[str, About("Records", "LOW")] = ""
@@ -213,6 +265,8 @@ class ConnectorSettings(CassandraSettings):
     """How records show decimals: exactly, as text, or as the nearest double."""
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
     """How records show varints: exactly, as text, or as a long where it fits."""
+    time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], About("Records", "LOW")] = "nanoseconds"
+    """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
@@ -311,7 +365,7 @@ class ConnectorSettings(CassandraSettings):
         if not any(parts):
             raise ValueError("name a table")
         for part in parts:
-            cls._regex(part)
+            _compiles(part)
             # A table's name has no dot in it, so as a pattern it would match none, or another table.
             if re.match(r"\w+(\\\.|\.\w+$)", part):
                 raise ValueError("name the table alone; the keyspace is `keyspace`")
@@ -328,11 +382,7 @@ class ConnectorSettings(CassandraSettings):
     @field_validator("columns")
     @classmethod
     def _regex(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from None
-        return value
+        return _compiles(value)
 
     @field_validator("headers")
     @classmethod
@@ -353,9 +403,10 @@ class ConnectorSettings(CassandraSettings):
 
     @property
     def forms(self) -> dict[str, str]:
-        """How records show decimals and varints, by type name, where that is not their exact form."""
+        """How records show decimals, varints and times, by type name, where that is not their exact form."""
         modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
-        return {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+        found = {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+        return found if self.time_precision_mode == "nanoseconds" else {**found, "time": self.time_precision_mode}
 
     @property
     def tables(self) -> list[str]:
@@ -411,15 +462,20 @@ class Model:
     """How connectors' properties are read: as which settings, and in which places on Pulsar their topics are.
 
     A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
+    `allowed` says which references properties that come over REST may have.
     """
 
     settings: type[ConnectorSettings]
     events: str | None = None
     data: str | None = None
+    allowed: masking.Allowed = masking.NONE
 
-    def of(self, properties: Mapping[str, str], source: str) -> ConnectorSettings:
-        """As `Settings.of`."""
-        return self.settings.of(properties, source, context={"events": self.events, "data": self.data})
+    def of(
+        self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
+    ) -> ConnectorSettings:
+        """As `Settings.of`. What properties have in common with `file`, the connector's own, may refer to anything."""
+        context = {"events": self.events, "data": self.data}
+        return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=file)
 
 
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
@@ -433,7 +489,8 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
         return settings
 
     def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
-        return model.of(read_properties(path), str(path))
+        properties = read_properties(path)
+        return model.of(properties, str(path), properties)
 
     found = together(load_worker, *(partial(load_connector, path) for path in connectors))
     loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]

@@ -7,7 +7,6 @@ Spark: a worker looks at `tasks`, and the batches tell a task how it fares.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,13 +14,20 @@ from typing import Any
 
 import structlog
 
+from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.positions import Held, Offsets, adopt
+from helenus_connector.settle import PendingKeys
 from helenus_connector.states import Connector, Status, Task, Wanted
+from helenus_schemas import durable
 from helenus_schemas.config import ConfigError, Problem
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
+_LAST_BATCH_S = 30.0
+_TURN_S = 0.2
+DELETED = "DELETED"
+"""Kept of a connector of a file that was deleted over REST, so that the same file does not bring it back."""
 
 
 class Unknown(Exception):
@@ -38,7 +44,8 @@ class NotStopped(Exception):
 
 
 class Connectors:
-    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread.
+    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread. Once the worker
+    is `ending`, no call waits any more.
 
     `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
     """
@@ -52,8 +59,12 @@ class Connectors:
         self._connectors: dict[str, Connector] = {}
         self._aside: dict[str, dict[str, Any]] = {}
         self._held: dict[str, Held] = {}
+        self._pending: dict[str, PendingKeys] = {}
+        self._written: dict[str, set[str]] = {}
         self.lock = threading.RLock()
+        self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
+        self.ending = False
 
     def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
         """Take over what an earlier worker kept, and the properties of files by name.
@@ -62,16 +73,27 @@ class Connectors:
         """
         adopt(self._directory, self._directory / "default")
         kept = self._read()
+        self._aside = {name: before for name, before in kept.items() if before["file"] is None or name in files}
         for name, properties in files.items():
             before = kept.pop(name, None)
-            if before is not None and before["file"] == properties:
-                self.put(name, before["config"], before["state"], dict(properties))
-            else:
-                self.put(name, properties, before["state"] if before else None, dict(properties))
-                if before is not None:
-                    self._follow(name, before["config"].get("query.group", "default"))
-        self._aside = {name: before for name, before in kept.items() if before["file"] is None}
-        for name, before in list(self._aside.items()):
+            group = before["config"].get("query.group", "default") if before is not None else None
+            same = before is not None and before["file"] == properties
+            if before is not None and same and before["state"] == DELETED:
+                advice = "change its file, or make it over REST, to have it again"
+                _log.warning("connector.deleted", connector=name, reason="it was deleted over REST", advice=advice)
+                continue
+            if before is not None and same:
+                try:
+                    self.put(name, before["config"], before["state"], dict(properties))
+                    continue
+                except ConfigError as error:
+                    # What an older version took, or a worker that allowed more: the file counts again.
+                    _log.error("connector.invalid", connector=name, error=str(error))
+            state = before["state"] if before is not None and before["state"] != DELETED else None
+            self.put(name, properties, state, dict(properties), group)
+        for name, before in kept.items():
+            if before["file"] is not None:
+                continue
             try:
                 self.put(name, before["config"], before["state"])
             except ConfigError as error:
@@ -92,42 +114,97 @@ class Connectors:
         with self.lock:
             return dict(self._get(name).config)
 
-    def put(
-        self, name: str, config: Mapping[str, str], state: Wanted | None = None, file: dict[str, str] | None = None
-    ) -> bool:
-        """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError."""
-        settings = self.model.of({**config, "name": name}, name)
-        config = {"connector.class": settings.connector_class, **config, "name": name}
+    def file(self, name: str) -> dict[str, str]:
+        """The properties of the file that a connector comes from; none if it comes over REST, or there is none."""
         with self.lock:
             there = self._connectors.get(name)
-            connector = there or Connector({}, settings, file=file)
+            return dict(there.file or {}) if there else {}
+
+    def put(
+        self,
+        name: str,
+        config: Mapping[str, str],
+        state: Wanted | None = None,
+        file: dict[str, str] | None = None,
+        group: str | None = None,
+    ) -> bool:
+        """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError.
+
+        `group` is its `query.group` until now, if it is not there. One that changes its group goes on there where it
+        stood; it has to be stopped, and its last batch is waited for. Only what is the same in its `file` may refer to
+        secrets that the worker does not allow to all.
+        """
+        settings = self.model.of({**config, "name": name}, name, file or self.file(name))
+        config = {"connector.class": settings.connector_class, **config, "name": name}
+        with self.lock:
+            self._let_end(name, settings)
+            there = self._connectors.get(name)
+            connector = there or Connector({}, settings, file=file or self._aside.get(name, {}).get("file"))
             tables = dict.fromkeys([*settings.tables, *(t for t in _allowed(connector) if settings.matches(t))])
             for table in tables:
                 self._refuse_twice(settings.of_table(table))
-            moved = there is not None and settings.query_group != there.settings.query_group
-            if moved and connector.wanted != "STOPPED":
-                why = "stop the connector before it changes its group: its last batch is to end first"
-                raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
-            stood = self.offsets(name) if moved else {}
+            before = there.settings.query_group if there else group or settings.query_group
+            topics: set[str] = set()
+            if before != settings.query_group:
+                topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
+                # Where the tables of a pattern are not known yet, another connector may have some: they stay there too.
+                known = topics | {task.settings.events for c in self._connectors.values() for task in c.tasks.values()}
+                matching = _matching(settings, self.held(before).where()) - known
+                self._take_along(topics | matching, before, settings.query_group)
             connector.config, connector.settings = config, settings
             connector.wanted = state or connector.wanted
             connector.error = connector.trouble = None
             connector.look_at, connector.looked = 0.0, False
-            before, connector.tasks = connector.tasks, {}
+            of_before, connector.tasks = connector.tasks, {}
             for table in tables:
-                self._add(connector, table, before.get(table))
+                self._add(connector, table, of_before.get(table))
             self._connectors[name] = connector
             self._aside.pop(name, None)
-            for topic, offsets in stood.items():
-                self.held(settings.query_group).move(topic, {str(p): o for p, o in offsets.items()})
             self._changed()
+            if topics:
+                self.pending(before).drop(topics, time.time())
             return there is None
+
+    def _let_end(self, name: str, settings: ConnectorSettings) -> None:
+        """Wait for the last batch of a connector that is to change its group. Raises ConfigError."""
+
+        def moving() -> Connector | None:
+            there = self._connectors.get(name)
+            return there if there is not None and there.settings.query_group != settings.query_group else None
+
+        def has_ended() -> bool:
+            of = moving()
+            data = {task.settings.data for task in of.tasks.values()} if of else set()
+            return of is None or of.wanted != "STOPPED" or not data & self._written.get(of.settings.query_group, set())
+
+        why = None
+        until = time.monotonic() + _LAST_BATCH_S
+        while not has_ended() and time.monotonic() < until and not self.ending:
+            self._batch_ended.wait(_TURN_S)
+        if not has_ended():
+            why = "its last batch has not ended yet: try again"
+        elif (there := moving()) and there.wanted != "STOPPED":
+            why = "stop the connector before it changes its group: its last batch is to end first"
+        if why is not None:
+            raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
+
+    def _take_along(self, topics: set[str], before: str, group: str) -> None:
+        """Have another group go on with topics: from where they stand, with the keys that wait, and stepping back from
+        when they were read last. Until what is wanted is kept, the group of before has all of it too.
+        """
+        stood = self.held(before).where()
+        self.pending(group).take(*self.pending(before).give(topics), time.time())
+        for topic in topics:
+            if stood.get(topic):
+                self.held(group).move(topic, stood[topic])
 
     def delete(self, name: str) -> None:
         """End a connector. Its positions stay, for one that is made anew with its topics."""
         with self.lock:
-            self._get(name)
+            connector = self._get(name)
             del self._connectors[name]
+            if connector.file is not None:
+                self._aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
             self._changed()
 
     def want(self, name: str, state: Wanted) -> None:
@@ -192,15 +269,16 @@ class Connectors:
             for topic, wanted in offsets.items():
                 # Of all partitions: a batch that is under way has no say in any of them any more.
                 moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
-                held.move(topic, {**first[topic], **where.get(topic, {}), **moved})
+                stood = {p: at for p, at in where.get(topic, {}).items() if p in first[topic]}
+                self._move(name, topic, {**first[topic], **stood, **moved})
 
     def reset(self, name: str) -> None:
         """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
         first = self._earliest(self._events_of(name))
         with self.lock:
-            held = self.held(self._stopped(name).settings.query_group)
+            self._stopped(name)
             for topic, offsets in first.items():
-                held.move(topic, offsets)
+                self._move(name, topic, offsets)
 
     def topics(self, name: str) -> list[str]:
         """The data topics of tables that are being told, since the connector was made or `reset_topics`."""
@@ -215,11 +293,34 @@ class Connectors:
             connector.forgotten.update(self.topics(name))
 
     def held(self, group: str) -> Held:
-        """The positions of a query, by its `query.group`."""
+        """The positions of a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
             if group not in self._held:
                 self._held[group] = Held(self._directory / group)
             return self._held[group]
+
+    def pending(self, group: str) -> PendingKeys:
+        """The keys that wait in a query, by its `query.group`. Raises HelenusError(STATE)."""
+        with self.lock:
+            if group not in self._pending:
+                keys = PendingKeys({}, {}, self._directory / group / "pending", time.monotonic)
+                keys.load(time.time())
+                self._pending[group] = keys
+            return self._pending[group]
+
+    def writes(self, group: str, data: Iterable[str]) -> None:
+        """A group's tasks may write these data topics, until it says otherwise."""
+        with self.lock:
+            self._written[group] = set(data)
+            self._batch_ended.notify_all()
+
+    def failed(self, group: str, error: HelenusError) -> None:
+        """The query of a group can't be: its connectors fail, until they are started again."""
+        with self.lock:
+            for name, connector in self._connectors.items():
+                if connector.settings.query_group == group and connector.error is None:
+                    connector.error = error
+                    _log.error("connector.failed", connector=name, error=str(error))
 
     def looked(self, name: str, settings: ConnectorSettings, found: Mapping[str, HelenusError | None]) -> None:
         """Take over a look at the tables of a connector: each that it has now, with what speaks against it."""
@@ -237,14 +338,17 @@ class Connectors:
             self.changed.set()
 
     def running(self, group: str, now: float) -> dict[str, Task]:
-        """The tasks of a group that take part in its next batch, by events topic."""
+        """The tasks of a group that take part in its next batch, by events topic: none whose data topic another group
+        may still be writing.
+        """
         with self.lock:
+            others = {topic for other, topics in self._written.items() if other != group for topic in topics}
             return {
                 task.settings.events: task
                 for connector in self._connectors.values()
                 if connector.wanted == "RUNNING" and not connector.error and connector.settings.query_group == group
                 for task in connector.tasks.values()
-                if task.ready and not task.error and task.retry_at <= now
+                if task.ready and not task.error and task.retry_at <= now and task.settings.data not in others
             }
 
     def trouble(self) -> str | None:
@@ -256,6 +360,15 @@ class Connectors:
                 if told is not None:
                     return f"{name}: {told}"
         return None
+
+    def _move(self, name: str, topic: str, offsets: Mapping[str, int]) -> None:
+        """Let a connector go on from here in a topic, which has these partitions and no others."""
+        connector = self._get(name)
+        self.held(connector.settings.query_group).move(topic, offsets)
+        copies = self.pending(connector.settings.query_group).shrink(topic, {*map(int, offsets)})
+        for task in connector.tasks.values():
+            if copies and task.settings.events == topic:
+                metrics.EVENTS.labels(*task.labels, "outdated").inc(copies)
 
     def _is_offset(self, offset: int) -> bool:
         """Whether a topic can have it: Kafka's are longs; Pulsar's begin with a long, and end with an int."""
@@ -290,18 +403,6 @@ class Connectors:
         settings = connector.settings.of_table(table)
         connector.tasks[table] = Task(free if before is None else before.id, settings)
 
-    def _follow(self, name: str, group: str) -> None:
-        """A connector that was of another group when the worker ended goes on where it stood there."""
-        settings = self._connectors[name].settings
-        if settings.query_group == group:
-            return
-        held = self.held(settings.query_group)
-        there, stood = held.where(), self.held(group).where()
-        for task in self._connectors[name].tasks.values():
-            topic = task.settings.events
-            if topic in stood and topic not in there:
-                held.move(topic, stood[topic])
-
     def _restart(self, task: Task) -> None:
         """Try a task again, if the tables of others let it be one."""
         try:
@@ -320,12 +421,10 @@ class Connectors:
     def _changed(self) -> None:
         kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
         kept = {**self._aside, **kept}
-        self._directory.mkdir(parents=True, exist_ok=True)
-        new = self._store.with_suffix(".new")
+        durable.make(self._directory)
         # A configuration may hold passwords.
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-            json.dump(kept, out, indent=1)
-        new.replace(self._store)
+        text = json.dumps(kept, indent=1)
+        durable.write(self._store, text, "the connectors", "connectors.after-write", 0o600)
         self.changed.set()
 
     def _read(self) -> dict[str, dict[str, Any]]:
@@ -333,6 +432,19 @@ class Connectors:
             return dict(json.loads(self._store.read_text()))
         except FileNotFoundError:
             return {}
+        except (OSError, ValueError) as error:
+            what = f"cannot read the connectors: {error}. Restore the file; or delete it, and make them over REST again"
+            raise HelenusError(Kind.STATE, what, str(self._store)) from None
+
+
+def _matching(settings: ConnectorSettings, topics: Iterable[str]) -> set[str]:
+    """The events topics that are of tables which match a connector's patterns: those tables may not be known yet."""
+    mark = "table"
+    before, found, after = settings.of_table(mark).events.rpartition(mark)
+    if not found or settings.of_table(mark * 2).events != before + mark * 2 + after:
+        return set()
+    ours = [topic for topic in topics if topic.startswith(before) and topic.endswith(after)]
+    return {topic for topic in ours if settings.matches(topic[len(before) : len(topic) - len(after)])}
 
 
 def _allowed(connector: Connector) -> list[str]:

@@ -19,6 +19,8 @@ from helenus_schemas.table import Table, read_tables
 
 _ANSWER_S = 2.0
 _TRIES = 10
+GRANT = "GRANT SELECT on the table to the role of cassandra.username"
+_ANSWERS = "check that a node of cassandra.local.dc answers"
 _VERSION = SimpleStatement("SELECT schema_version FROM system.local", is_idempotent=True)
 _TABLE_ALTERED = "SELECT WRITETIME(id) AS at FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
 _TYPES_ALTERED = "SELECT WRITETIME(field_types) AS at FROM system_schema.types WHERE keyspace_name = %s"
@@ -41,7 +43,7 @@ def definition(session: Any, settings: ConnectorSettings, known: object = None) 
         nodes = _by_version(session, version, answer.response_future.coordinator_host)
         told = [_told(partial(session.execute, host=host), settings, alone=len(nodes) == 1) for host in nodes.values()]
     except _UNANSWERED as error:
-        raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", name) from None
+        raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", name, _ANSWERS) from None
     (_, table), version = max(zip(told, nodes, strict=True), key=lambda of: of[0][0])
     if table is None:
         raise HelenusError(Kind.TABLE_MISSING, "there is no such table", name)

@@ -12,17 +12,30 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cassandra import ConsistencyLevel
 
-from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id
+from helenus_connector.cache import BY_AGE, PUBLISHED, SETTLED, ChangeCache, Entry, change_id
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.proof import Awaited, level, packed, proven, unpacked
+from helenus_connector.proof import (
+    ALL_COLUMNS,
+    Awaited,
+    Deletion,
+    Row,
+    Witness,
+    is_proven,
+    level,
+    meets,
+    packed,
+    unpacked,
+    witness,
+)
 from helenus_connector.ranges import Bounds
+from helenus_connector.replicas import Replicas
 from helenus_connector.reread import Image, routing_key
 from helenus_connector.settle import Name, Pending
-from helenus_schemas.change import Bound, Change, Scope, decode, gist, matched, unframed
+from helenus_schemas.change import Bound, Change, Effect, Scope, decode, gist, matched, place, unframed
 from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec, Outgrown
@@ -59,7 +72,9 @@ class Work:
     Of a TABLE there are `parts`, each to be done by the task of its topic partition. The resolver fills in `read_at`,
     when the read began in s since the epoch, and `image`. `write_time` in µs is the newest of its changes, `expires` in
     s when the first of their cells does. `awaited` are its changes by their ids in the cache, `unproven` those of them
-    that the read proves nothing of.
+    that the read proves nothing of, and `by_age` those that it proves since nothing spoke against them for long. `rest`
+    is for how many seconds no read can prove more. Of a marker, `oldest` is the write time in µs of the oldest cell of
+    the rows that live in its scope, and `timeless` says that some of them show no time.
     """
 
     topic: str
@@ -78,11 +93,23 @@ class Work:
     image: Image | None = None
     digest: bytes = b""
     unproven: dict[bytes, Awaited] = field(default_factory=dict)
+    by_age: set[bytes] = field(default_factory=set)
+    rest: float = 0.0
+    oldest: int | None = None
+    timeless: bool = False
     published: bool = False
     dead_lettered: bool = False
     is_outdated: bool = False
     bounds: Bounds | None = None
     parts: int = 1
+
+    def saw(self, image: Image | None) -> None:
+        """Take note of what lives in a marker's scope; None if it can't be told."""
+        oldest = image.oldest() if image else None
+        if oldest is None:
+            self.timeless = True
+        elif self.oldest is None or oldest < self.oldest:
+            self.oldest = oldest
 
     @property
     def is_marked(self) -> bool:
@@ -108,54 +135,6 @@ class Admitted:
     awaited: dict[Name, dict[bytes, Awaited]] = field(default_factory=dict)
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-
-
-class Replicas:
-    """Who holds the rows of a keyspace where they are read, as the driver knows it now.
-
-    That is in one data centre, but for level QUORUM in all of them. Raises HelenusError CONFIG if it is not said which.
-    """
-
-    def __init__(self, session: Any, settings: ConnectorSettings) -> None:
-        self._metadata = session.cluster.metadata
-        self._keyspace = settings.keyspace
-        self._everywhere = settings.query_consistency == "QUORUM"
-        known = {h.datacenter for h in self._metadata.all_hosts()}
-        self._dc = settings.cassandra_local_dc or next(iter(known), None)
-        if not settings.cassandra_local_dc and len(known) > 1:
-            what = f"cassandra.local.dc: say which to read of {', '.join(sorted(map(str, known)))}"
-            raise HelenusError(Kind.CONFIG, what, settings.name)
-
-    def nodes(self, partition_key: bytes | None) -> set[str]:
-        """Host ids of the nodes that hold a partition, by its key as it is hashed; of all nodes if it is None.
-
-        While nodes come and go, one that is none of them may have logged a write too: a read does not meet it.
-        """
-        hosts = self._metadata.all_hosts()
-        if partition_key is not None:
-            hosts = self._metadata.get_replicas(self._keyspace, partition_key)
-        return {str(h.host_id) for h in hosts if self._everywhere or h.datacenter == self._dc}
-
-    def some(self) -> bool:
-        """Whether a partition is held by some of the nodes, not by all."""
-        return len(self.nodes(None)) > self.factor()
-
-    def alone(self) -> bool:
-        """Whether no node holds rows but those that are read: one that reported and is gone was one of them."""
-        return self._everywhere or all(h.datacenter == self._dc for h in self._metadata.all_hosts())
-
-    def factor(self) -> int:
-        """The replication factor, with replicas that are transient. Where it is not known, or the strategy is another
-        than Cassandra's two, all nodes: then what is proven is so by any.
-        """
-        keyspace = self._metadata.keyspaces.get(self._keyspace)
-        strategy = keyspace.replication_strategy if keyspace else None
-        if by_dc := getattr(strategy, "dc_replication_factors_info", None):
-            factors = {dc: int(factor.all_replicas) for dc, factor in by_dc.items()}
-            return sum(factors.values()) if self._everywhere else factors.get(self._dc) or max(factors.values())
-        if factor := getattr(strategy, "replication_factor_info", None):
-            return int(factor.all_replicas)
-        return max(1, len(self.nodes(None)))
 
 
 class Gate:
@@ -191,11 +170,10 @@ class Gate:
         self._met.clear()
         for cache in self._caches.values():
             cache.begin()
-        now = time.time()
         for event in events:
             admitted.read += 1
             try:
-                self._admit(event, admitted, codec, now)
+                self._admit(event, admitted, codec)
             except Malformed as error:
                 if isinstance(error, Outgrown) or written_at(event) < made_at:
                     admitted.outdated += 1
@@ -211,7 +189,7 @@ class Gate:
             waiting.awaited = packed(admitted.awaited[name])
         return admitted
 
-    def _admit(self, event: Event, admitted: Admitted, codec: KeyCodec, now: float) -> None:
+    def _admit(self, event: Event, admitted: Admitted, codec: KeyCodec) -> None:
         cache = self._cache(event.topic, event.partition)
         match = matched(event.value) if event.value and event.key is not None else None
         copied: tuple[int, bytes, bytes, bytes] | None = None
@@ -219,6 +197,7 @@ class Gate:
             key = codec.current(event.key)
             digest, node, scope = match.group(1, 2, 3)
             copied = event.partition, key, digest, scope
+            cache.last[node] = match
             met = self._met.get(copied)
             if met is not None:
                 entry, work = met
@@ -234,9 +213,14 @@ class Gate:
                 return
             node, identity = (change.node or "").encode(), _identity(change, key)
         entry = cache.look(identity) if identity is not None else Entry()
-        if entry.flags & SETTLED:
-            admitted.settled += 1
-            return
+        if entry.flags:
+            bit = cache.bit(node)
+            if entry.nodes & bit and cache.is_new(node, place(match) if match else (change.segment, change.position)):
+                # Not sent again, but written again, with the very same bytes: what is known is of the write before.
+                entry.nodes = entry.flags = 0
+            elif entry.flags & SETTLED and (entry.nodes & bit or not entry.flags & BY_AGE):
+                admitted.settled += 1
+                return
         if match is not None:
             change = gist(match)
         elif change.scope is Scope.TABLE:
@@ -246,10 +230,19 @@ class Gate:
         awaited: Awaited | None = None
         if identity is not None:
             cache.report(identity, entry, node)
-            awaited = Awaited(change.write_time, now)
+            awaited = _awaited(change)
+            self._note_deletion(cache, change, key)
         went = self._go_on(event, change, key, identity, awaited, entry, admitted, codec)
         if went is not None and copied is not None:
             self._met[copied] = entry, went
+
+    @staticmethod
+    def _note_deletion(cache: ChangeCache, change: Change, key: bytes) -> None:
+        """Remember what deletes and writes nothing: a row that shows older cells later on is not what it will be."""
+        deletes = change.effect & (Effect.GONE | Effect.DELETES)
+        if deletes and not change.effect & Effect.LIVE and change.write_time is not None:
+            columns = 0 if change.effect & Effect.GONE else change.effect & ALL_COLUMNS
+            cache.delete(change.scope, key, Deletion(change.write_time, columns or ALL_COLUMNS))
 
     def _go_on(
         self,
@@ -305,7 +298,8 @@ class Gate:
         work = admitted.works.get(name)
         if work is None:
             nodes = min((self._nodes(pending, values, change) for change in awaited), default=1)
-            consistency = level(self.consistency, nodes, self._replication())
+            # What was never read has to be published first: a higher level may not be had for long.
+            consistency = self.consistency if pending.unread else level(self.consistency, nodes, self._replication())
             work = Work(pending.topic, pending.partition, key, values, scope, consistency, bounds=pending.bounds)
             admitted.works[name] = work
         work.scope = max(work.scope, scope)
@@ -313,27 +307,85 @@ class Gate:
         work.awaited = {**awaited, **work.awaited}
 
     def unproven(self, work: Work) -> dict[bytes, Awaited]:
-        """The Changes of a key for which its read proves no image."""
+        """The Changes of a key for which its read proves no image. Notes `by_age` and `rest` of the work."""
+        work.by_age, work.rest = set(), 0.0
         if work.read_at is None:
             return work.awaited
         if work.scope is Scope.TABLE:
             return {}  # each node tells its own truncation: after the last one's, no replica holds the rows
-        # What lives again, or still, shows nothing of a deletion.
-        image = None if work.is_marked else work.image
-        factor = self._replication()
-        found = {}
+        found: dict[bytes, Awaited] = {}
+        factor, image = self._replication(), work.image
+        cache = self._cache(work.topic, work.partition)
+        deleted = cache.has_deletions
+        row: Row | None = None
+        deletion: Deletion | None = None
+        handed = work.pending.handed if work.pending else 0.0
+        rest = math.inf
         for change, awaited in work.awaited.items():
-            nodes = self._nodes(work, work.values, change)
-            shows = image is not None and image.shows(awaited.write_time)
-            if not proven(nodes, awaited.seen, work.consistency, factor, work.read_at, shows, self._min_age):
-                found[change] = awaited
+            met = meets(work.consistency, self._nodes(work, work.values, change), factor)
+            is_shown = row is None and not (deleted or work.is_marked or image is None)
+            is_shown = is_shown and (not awaited.effect or bool(awaited.effect & Effect.LIVE))
+            if image is not None and is_shown and image.shows(awaited.write_time):
+                said = Witness.SHOWN  # the ordinary case, by its bytes
+            else:
+                if row is None:
+                    row = _row(image)
+                    deletion = self._deletion(cache, work) if deleted else None
+                said = self._witness(work, awaited, row, deletion, cache)
+            waited = awaited.waited(handed)
+            if met and is_proven(said, waited, self._min_age):
+                if said in (Witness.SILENT, Witness.AGAINST):
+                    work.by_age.add(change)
+                continue
+            found[change] = awaited
+            rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)
+        if work.pending and rest < math.inf:
+            work.rest = max(0.0, rest)
         return found
+
+    def _witness(
+        self, work: Work, awaited: Awaited, row: Row, deletion: Deletion | None, cache: ChangeCache
+    ) -> Witness:
+        now = time.time()
+        if work.is_marked and self._has_rows:
+            return _of_scope(work, awaited, row, now)
+        if deletion is not None and row.exists and deletion.undone_by(row):
+            return Witness.AGAINST  # cells that are there will go
+        said = witness(awaited, row, deletion, now)
+        if said is Witness.AGAINST and awaited.write_time is not None and not row.exists:
+            gone = self._of_partition(cache, Scope.RANGE, work)
+            if gone is not None and gone.time >= awaited.write_time:
+                return Witness.SILENT  # a range that was deleted since may hold it
+        return said
+
+    def _deletion(self, cache: ChangeCache, work: Work) -> Deletion | None:
+        """The newest deletion that was reported of a row's key, or of its whole partition."""
+        if not self._has_rows:
+            found = [cache.deletion(scope, work.key) for scope in (Scope.ROW, Scope.PARTITION)]
+        else:
+            found = [cache.deletion(work.scope, work.key)]
+            if not work.is_marked:
+                found.append(self._of_partition(cache, Scope.PARTITION, work))
+        return max((one for one in found if one is not None), default=None)
+
+    def _of_partition(self, cache: ChangeCache, scope: Scope, work: Work) -> Deletion | None:
+        """The newest deletion of this scope that was reported of a row's partition."""
+        if not self._has_rows or not cache.deletes(scope):
+            return None
+        n = self._codec.partition_columns
+        return cache.deletion(scope, self._codec.encode([*work.values[:n], *[None] * (len(work.values) - n)]))
+
+    @property
+    def _has_rows(self) -> bool:
+        """Whether a partition has rows, more than one of them."""
+        return self._codec.partition_columns < self._codec.columns
 
     def mark(self, work: Work) -> None:
         """Note in the cache that a key's Changes are published, or settled: only after the flush is acknowledged."""
         cache = self._cache(work.topic, work.partition)
         for change in work.awaited:
-            cache.mark(change, PUBLISHED if change in work.unproven else PUBLISHED | SETTLED)
+            settled = SETTLED | BY_AGE if change in work.by_age else SETTLED
+            cache.mark(change, PUBLISHED if change in work.unproven else PUBLISHED | settled)
 
     def save(self) -> None:
         """Keep for later batches and other processes what this one reported and marked."""
@@ -357,7 +409,13 @@ class Gate:
         count = self._counts.get(name)
         if count is None:
             replicas = self._replicas.nodes(routing_key(key) if key else None)
-            count = self._counts[name] = max(int(self._replicas.alone()), len(cache.nodes(entry) & replicas))
+            groups = cache.nodes(entry)
+            if any(len(nodes) > 1 for nodes in groups):
+                # Of nodes that share a bit, one of another data centre may be the one that reported.
+                everywhere = self._replicas.holders(routing_key(key) if key else None)
+                groups = [nodes for nodes in groups if nodes & everywhere <= replicas]
+            reported = sum(not nodes.isdisjoint(replicas) for nodes in groups)
+            count = self._counts[name] = max(int(self._replicas.alone()), reported)
         return count
 
     def _cache(self, topic: str, partition: int) -> ChangeCache:
@@ -367,6 +425,35 @@ class Gate:
             expire_s = self._settings.cache_expire_after_ms / 1000
             cache = self._caches[topic, partition] = ChangeCache(path, self._settings.cache_max_capacity, expire_s)
         return cache
+
+
+def _awaited(change: Change) -> Awaited:
+    """What a Change waits with; numbers that no agent writes are none."""
+    effect = change.effect if 0 <= change.effect < 1 << 32 else 0
+    expired = change.all_expired_at
+    return Awaited(change.write_time, math.nan, effect, expired if expired and 0 < expired < 1 << 32 else None)
+
+
+def _row(image: Image | None) -> Row:
+    """A row as its proof has it."""
+    if image is None:
+        return Row(False)
+    times = [None if time is None else int.from_bytes(time, "big", signed=True) for time in image.times]
+    return Row(True, times, image.timed) if len(times) == len(image.timed.bits) else Row(True)
+
+
+def _of_scope(work: Work, awaited: Awaited, row: Row, now: float) -> Witness:
+    """What the rows that live in a marker's scope, and a partition's static `row`, say of a Change."""
+    written, effect = awaited.write_time, awaited.effect
+    if written is None or not effect:
+        return Witness.SILENT
+    if work.scope is Scope.PARTITION and not effect & Effect.GONE:
+        return witness(awaited, row, None, now)  # of the statics, beside a deletion
+    oldest = min((time for time in (work.oldest, *row.times) if time is not None), default=None)
+    if oldest is not None and oldest <= written:
+        return Witness.AGAINST
+    # Of a range no bounds are remembered: rows of before it that come late are found by a second look.
+    return Witness.SILENT if work.timeless or work.scope is Scope.RANGE else Witness.ABSENT
 
 
 def _identity(change: Change, key: bytes) -> bytes | None:

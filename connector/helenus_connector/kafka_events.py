@@ -27,6 +27,7 @@ from helenus_sinks.kafka import broker_error
 _CHUNK = 10_000
 _CHUNK_BYTES = 8 << 20
 _FIRST_CHUNK = 500  # until it is known how large events are
+_SILENT = "look at the brokers' logs: the leader of the partition may be away"
 _TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 60.0
 _FIRST = -2  # librdkafka's offset of a topic's start
@@ -264,7 +265,7 @@ def read(
             elif time.monotonic() > deadline:
                 what = "no events come, though the topic has more"
                 for held in open_ranges.values():
-                    failed(held, HelenusError(Kind.BROKER_UNREACHABLE, what, str(held)))
+                    failed(held, HelenusError(Kind.BROKER_UNREACHABLE, what, str(held), _SILENT))
                 return
     except KafkaException as failure:
         for held in open_ranges.values():
@@ -315,7 +316,9 @@ def unread(config: Mapping[str, str], group: str, topic: str, partition: int) ->
             while at < end:
                 messages = consumer.consume(_CHUNK, timeout=_TIMEOUT_S)
                 if not messages:
-                    raise HelenusError(Kind.BROKER_UNREACHABLE, "nothing comes, though the topic has more", where)
+                    raise HelenusError(
+                        Kind.BROKER_UNREACHABLE, "nothing comes, though the topic has more", where, _SILENT
+                    )
                 for message in messages:
                     error = message.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:

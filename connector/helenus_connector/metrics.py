@@ -40,6 +40,7 @@ LAG = Gauge(
 )
 EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events whose outcome is open.", _LABELS)
 KEYS_PENDING = Gauge("helenus_connector_keys_pending", "Keys that will be read again.", _LABELS)
+KEYS_UNREAD = Gauge("helenus_connector_keys_unread", "Those of them that could not be read yet.", _LABELS)
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)
 RECORDS_TOO_LARGE = Counter(
     "helenus_connector_records_too_large_total",
@@ -74,7 +75,8 @@ BATCH_SECONDS = Histogram(
 )
 
 _OF_TABLE: tuple[MetricWrapperBase, ...] = (
-    *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_PENDING, KEYS_PENDING, RECORDS, RECORDS_TOO_LARGE, ROWS_UNTOLD),
+    *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_PENDING, KEYS_PENDING, KEYS_UNREAD),
+    *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNTOLD),
     *(KEYS_READ, STATEMENTS, QUERY_SECONDS, REPLICATION_SECONDS),
 )
 Labels = tuple[str, str, str]

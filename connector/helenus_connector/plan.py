@@ -17,9 +17,9 @@ class Plan:
     """One streaming query as it is now: the tables it reads, each as settings of its own, by events topic.
 
     `held` is where to read on in these topics where that is not what the checkpoint says, `epochs` counts how often an
-    operator moved them. `slots` is how many tasks Spark runs at once. `tables` has the epochs of all tables of the
-    group, also of those that don't run now. `directory` is the run's own, made on each host. `logging` is how the
-    driver reports: its planner and workers do so too.
+    operator moved them. `slots` is how many tasks Spark runs at once, `start` the number of the start that its fence
+    knows. `tables` has the epochs of all tables of the group, also of those that don't run now. `directory` is the
+    run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too.
     """
 
     worker: WorkerSettings
@@ -29,6 +29,7 @@ class Plan:
     held: Offsets = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     slots: int = 1
+    start: int = 0
     tables: dict[str, int] = field(default_factory=dict)
     logging: Setup = field(default_factory=setup)
 

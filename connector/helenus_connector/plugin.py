@@ -29,10 +29,10 @@ def unknown(name: str) -> str:
     return f"Failed to find any class that implements Connector and which name matches {name}, available is: {CLASS}"
 
 
-def problems(given: Mapping[str, str], source: str, model: Model) -> list[Problem]:
-    """All that is wrong with a connector's properties."""
+def problems(given: Mapping[str, str], source: str, model: Model, file: Mapping[str, str]) -> list[Problem]:
+    """All that is wrong with a connector's properties; `file` as of `Model.of`."""
     try:
-        model.of(given, source)
+        model.of(given, source, file)
     except ConfigError as error:
         return list(error.problems)
     return []
@@ -83,10 +83,10 @@ def definitions() -> list[Json]:
     return found
 
 
-def validated(given: Mapping[str, str], model: Model) -> Json:
+def validated(given: Mapping[str, str], model: Model, file: Mapping[str, str]) -> Json:
     """The answer to `config/validate`: every key with its value, and the errors of each."""
     fields = _fields()
-    wrong = problems(given, "config", model)
+    wrong = problems(given, "config", model, file)
     values = {ConnectorSettings.key_of(key): value for key, value in shown(given).items()}
     configs: list[Json] = []
     for definition in definitions():

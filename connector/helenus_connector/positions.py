@@ -13,14 +13,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from helenus_schemas import durable
+from helenus_schemas.errors import HelenusError, Kind
 
+_VERSION = 1
 Offsets = dict[str, dict[str, int]]
 """Next offset by topic and partition; partitions are text, because this is kept as JSON."""
 
 
+GONE = -2
+"""Held for a partition that a topic has no more."""
+
+
 def overlaid(offsets: Mapping[str, Mapping[str, int]], held: Mapping[str, Mapping[str, int]]) -> Offsets:
     """`offsets`, but where something is held that."""
-    return {topic: {**offsets.get(topic, {}), **held.get(topic, {})} for topic in [*offsets, *held]}
+    both = {topic: {**offsets.get(topic, {}), **held.get(topic, {})} for topic in [*offsets, *held]}
+    return {topic: {p: at for p, at in found.items() if at != GONE} for topic, found in both.items()}
 
 
 def committed(checkpoint: Path) -> Offsets:
@@ -41,9 +48,16 @@ def latest(checkpoint: Path) -> int:
 
 
 def planned(checkpoint: Path, batch: int) -> Offsets:
-    """Where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch."""
-    told = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]
-    topics: Offsets = json.loads(told)["topics"]
+    """Where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch, and HelenusError(STATE)."""
+    file = checkpoint / "offsets" / str(batch)
+    try:
+        topics: Offsets = json.loads(file.read_text().splitlines()[-1])["topics"]
+    except (ValueError, IndexError, KeyError):
+        what = (
+            "Spark's checkpoint is damaged: this file does not say where a batch ends. Delete it, and the file of this "
+            "name in commits, to go on from the batch before"
+        )
+        raise HelenusError(Kind.STATE, what, str(file)) from None
     return topics
 
 
@@ -62,7 +76,8 @@ def adopt(directory: Path, checkpoint: Path) -> None:
 class Held:
     """The held positions of one query, kept beside its checkpoint. Its methods may be called from any thread.
 
-    What an operator sets by `move` is not for a batch that was planned before: `epoch` tells them apart.
+    What an operator sets by `move` is not for a batch that was planned before: `epoch` tells them apart. Raises
+    HelenusError(STATE) if the file is damaged, or can't be read or written.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -72,12 +87,22 @@ class Held:
         self._epochs: dict[str, int] = {}
         self._released: Offsets = {}
         try:
-            self._offsets: Offsets = json.loads(file.read_text())
+            self._offsets: Offsets = durable.load(file, _VERSION)
         except FileNotFoundError:
             self._offsets = {}
+        except durable.Damaged as error:
+            if (older := _older(file)) is None:
+                what = (
+                    f"the held positions are damaged: {error}. They say where connectors of query.group "
+                    f"{checkpoint.name} go on that failed, were paused or moved. Restore the file; or delete it, stop "
+                    "these connectors, set their offsets over REST and resume them: events before those offsets are "
+                    "not read"
+                )
+                raise HelenusError(Kind.STATE, what, str(file)) from None
+            self._offsets = older
         self._epochs_file = checkpoint / "epochs"
-        with contextlib.suppress(FileNotFoundError):
-            self._epochs = json.loads(self._epochs_file.read_text())
+        with contextlib.suppress(FileNotFoundError, durable.Damaged):
+            self._epochs = durable.load(self._epochs_file, _VERSION)
 
     def offsets(self) -> Offsets:
         """A copy of what is held."""
@@ -99,42 +124,66 @@ class Held:
         with self._lock:
             return self._epochs.get(topic, 0)
 
-    def hold(self, topic: str, starts: Mapping[str, int]) -> None:
-        """These partitions were to be read from here, and were not done."""
+    def hold(self, topic: str, starts: Mapping[str, int], epoch: int = 0) -> bool:
+        """These partitions were to be read from here, and were not done. False, and nothing is held, if the topic was
+        moved since that was planned, in its `epoch`.
+        """
         with self._lock:
-            self._offsets.setdefault(topic, {}).update(starts)
-            self._save()
+            if epoch != self._epochs.get(topic, 0):
+                return False
+            self._save({**self._offsets, topic: {**self._offsets.get(topic, {}), **starts}})
+            return True
 
     def keep(self, topic: str, starts: Mapping[str, int]) -> None:
         """These partitions were in a batch that is done again without them: as `hold`, but what is held stays."""
         with self._lock:
-            self._offsets[topic] = {**starts, **self._offsets.get(topic, {})}
-            self._save()
+            self._save({**self._offsets, topic: {**starts, **self._offsets.get(topic, {})}})
 
-    def release(self, topic: str, partitions: Iterable[str]) -> None:
-        """These partitions are done, as far as their batch went."""
+    def release(self, topic: str, partitions: Iterable[str], epoch: int = 0) -> bool:
+        """These partitions are done, as far as their batch went. False if the topic was moved since, as in `hold`."""
         with self._lock:
-            held = self._offsets.get(topic)
-            if held is None:
-                return
-            for partition in partitions:
-                if partition in held:
-                    # Until Spark commits the batch, this is what is known for sure.
-                    self._released.setdefault(topic, {})[partition] = held.pop(partition)
-            if not held:
-                del self._offsets[topic]
-            self._save()
+            if epoch != self._epochs.get(topic, 0):
+                return False
+            held = self._offsets.get(topic, {})
+            done = {p for p, at in held.items() if at == GONE} | {*partitions} & held.keys()
+            if done:
+                self._sync_plan()
+                left = {p: at for p, at in held.items() if p not in done}
+                # Until Spark commits the batch, this is what is known for sure.
+                self._released.setdefault(topic, {}).update({p: held[p] for p in done})
+                self._save(
+                    {**{t: o for t, o in self._offsets.items() if t != topic}, **({topic: left} if left else {})}
+                )
+            return True
 
     def move(self, topic: str, offsets: Mapping[str, int]) -> None:
-        """Go on from here, whatever a batch that is under way makes of it."""
+        """Go on from here, whatever a batch that is under way makes of it. These are all partitions of the topic."""
         with self._lock:
+            before = overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets).get(topic, {})
+            self._save({**self._offsets, topic: {**dict.fromkeys(before, GONE), **offsets}})
             self._epochs[topic] = self._epochs.get(topic, 0) + 1
-            self._offsets.setdefault(topic, {}).update(offsets)
-            self._save()
-            durable.replace(self._epochs_file, self._epochs, "which offsets were altered", "connector.epochs-saved")
+            durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
 
-    def _save(self) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        new = self._file.with_suffix(".new")
-        new.write_text(json.dumps(self._offsets))
-        new.replace(self._file)
+    def _sync_plan(self) -> None:
+        """Have the disk know where Spark's batch ends, before what says that it has not been done is gone from it."""
+        planned = self._checkpoint / "offsets" / str(latest(self._checkpoint))
+        with contextlib.suppress(FileNotFoundError):
+            durable.sync(planned)
+            durable.sync(planned.parent)
+
+    def _save(self, offsets: Offsets) -> None:
+        """Take this over, on the disk first: what Spark commits next may rest on it."""
+        if offsets == self._offsets:
+            return
+        durable.make(self._file.parent)
+        durable.save(self._file, offsets, _VERSION, "the held positions", "held.after-write")
+        self._offsets = offsets
+
+
+def _older(file: Path) -> Offsets | None:
+    """What a version from before there were checksums held, if that is what the file has."""
+    with contextlib.suppress(ValueError):
+        offsets = json.loads(file.read_text())
+        if isinstance(offsets, dict) and all(isinstance(of_topic, dict) for of_topic in offsets.values()):
+            return offsets
+    return None

@@ -1,19 +1,29 @@
-"""When a read is proven.
+"""When a read proves the image of a key for a Change.
 
-The commit log is written before the memtable, and a read may miss the one replica that has the write. So an image is
-*proven* for a Change only if enough current replicas had reported it before the read began that every read of that
-level must meet one of them, and the row shows the Change or the read began long enough after the report.
+The commit log is written before the memtable, by as long as a memtable has no room, and a read may miss the one replica
+that has the write. So two things are asked of a read. It must meet a replica that reported the Change: of RF 3, two
+reported and LOCAL_QUORUM reads two. And the row must bear witness: it shows a cell of the Change, or why it can't show
+any. Only where a row can't bear witness it is believed after a time, which is far longer than any write takes.
 """
 
 from __future__ import annotations
 
+import enum
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cassandra import ConsistencyLevel
 
-_AWAITED = struct.Struct(">16sqd")
+from helenus_schemas.change import COLUMN_BITS, FIRST_COLUMN, Effect, column_bit
+from helenus_schemas.table import Column
+
+ALL_COLUMNS = (1 << COLUMN_BITS) - 1 << FIRST_COLUMN
+AGAINST = 10
+"""How many times longer a Change waits that the row speaks against: that lacks what was written, or shows what was
+deleted. That may be so for good, after a tombstone was purged, say."""
+_AWAITED = struct.Struct(">16sqdQQ")
 AWAITED_BYTES = _AWAITED.size
 _NO_TIME = -(2**63)
 
@@ -27,36 +37,209 @@ def block_for(consistency: int, rf: int) -> int:
 
 def level(consistency: int, nodes: int, rf: int) -> int:
     """The lowest level, not below `consistency`, at which a read is proven once `nodes` replicas reported."""
-    return consistency if nodes + block_for(consistency, rf) > rf else ConsistencyLevel.ALL
+    return consistency if meets(consistency, nodes, rf) else ConsistencyLevel.ALL
 
 
-def proven(nodes: int, seen: float, consistency: int, rf: int, read_at: float, shows: bool, min_age_s: float) -> bool:
-    """Whether a read that began at `read_at` proves the image for a Change that so many `nodes` reported, the last of
-    them `seen` at that time, s. `shows` says that the row has a cell with the very write time of the Change: a node
-    shows all of a mutation's part in a row at once. A newer cell shows nothing, it is another write's.
+def meets(consistency: int, nodes: int, rf: int) -> bool:
+    """Whether each read of this level meets one of so many `nodes` of the `rf` replicas."""
+    return consistency == ConsistencyLevel.ALL or nodes + block_for(consistency, rf) > rf
+
+
+class Witness(enum.Enum):
+    """What a row says of a Change.
+
+    SHOWN: the Change is in it, or newer cells are in all its columns: it can't be undone. ABSENT: it shows nothing of
+    what the Change, or a deletion after it, deletes. SILENT: it can't say. AGAINST: it lacks what the Change wrote, or
+    shows what it deleted.
     """
-    meets = consistency == ConsistencyLevel.ALL or nodes + block_for(consistency, rf) > rf
-    return meets and (shows or read_at - seen >= min_age_s)
+
+    SHOWN = 0
+    ABSENT = 1
+    SILENT = 2
+    AGAINST = 3
+
+
+class Timed(NamedTuple):
+    """The columns of a row, as a read tells their write times: of each the `bits` in an effect, and whether it is
+    `single`, of one cell. `untold` are the bits of those whose times CQL does not tell, `shared` those of several.
+    """
+
+    bits: tuple[int, ...] = ()
+    single: tuple[bool, ...] = ()
+    untold: int = 0
+    shared: int = 0
+
+    @classmethod
+    def of(cls, timed: Sequence[Column], others: Sequence[Column]) -> Timed:
+        """Of the columns whose times are read, in this order, and the others of the row."""
+        bits = [column_bit(column.name) for column in (*timed, *others)]
+        shared = sum({bit for bit in bits if bits.count(bit) > 1})
+        untold = sum(set(bits[len(timed) :]))
+        return cls(tuple(bits[: len(timed)]), tuple(not c.type.multicell for c in timed), untold, shared)
+
+
+class Row(NamedTuple):
+    """What a read found: whether the row `exists`, and the write times of its cells, µs, in the order of `timed`.
+
+    A time is None where the column is null.
+    """
+
+    exists: bool
+    times: Sequence[int | None] = ()
+    timed: Timed = Timed()
+
+
+class Deletion(NamedTuple):
+    """The newest deletion that was reported of a row, or its partition: its time in µs, and the bits of the columns it
+    deletes. Reported is not yet visible: a row that shows older cells of them is not what it will be.
+    """
+
+    time: int
+    columns: int
+
+    def undone_by(self, row: Row) -> bool:
+        """Whether a row shows what it deletes."""
+        columns = self.columns if self.columns == ALL_COLUMNS else self.columns & ~row.timed.shared
+        return any(
+            time is not None and time <= self.time and bit & columns
+            for time, bit in zip(row.times, row.timed.bits, strict=True)
+        )
 
 
 class Awaited(NamedTuple):
-    """A Change whose read is not proven: write time in µs, when its last report was seen, s."""
+    """A Change whose read is not proven: its write time in µs, when the driver first had its last report, s by a clock
+    that is not set (NaN: it has not yet), its effect, when the last of its cells expires, s since the epoch.
+    """
 
     write_time: int | None
-    seen: float
+    seen: float = math.nan
+    effect: int = 0
+    all_expired_at: int | None = None
+
+    def waited(self, now: float) -> float:
+        """For how long the driver has waited since the last report, s."""
+        return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
+
+
+def witness(change: Awaited, row: Row, deletion: Deletion | None, now: float) -> Witness:
+    """What a row says of a Change, where a `deletion` is the newest that is known of it; `now` in s since the epoch.
+
+    A node shows all of a mutation's part in a row at once: who shows one cell of it shows it.
+    """
+    time, effect = change.write_time, change.effect
+    if time is None:
+        return Witness.SILENT
+    if time in row.times and (effect & Effect.LIVE or not effect):
+        return Witness.SHOWN
+    if not effect or effect & Effect.COUNTER:
+        return Witness.SILENT
+    if effect & Effect.LIVE:
+        return _of_write(time, change, row, deletion, now)
+    return _of_deletion(time, effect, row)
+
+
+def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, now: float) -> Witness:
+    effect, timed = change.effect, row.timed
+    columns = effect & ALL_COLUMNS
+    null = older = newer = 0
+    unclear = columns & timed.untold
+    for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
+        if at is None:
+            null |= bit
+        elif not single:
+            unclear |= bit
+        elif at > time:
+            newer |= bit
+        else:
+            older |= bit
+    if row.exists:
+        unclear |= (null | older) & timed.shared  # which of the columns it is about, is not known
+        null, older, newer, unclear = (bits & columns for bits in (null, older, newer & ~(null | older), unclear))
+    else:
+        null, older, newer, unclear = columns, 0, 0, 0
+    null &= ~unclear
+    if older & ~unclear:
+        return Witness.AGAINST  # an older cell where this Change, or a newer one, must be
+    if columns and newer == columns:
+        return Witness.SHOWN
+    if deletion is not None and deletion.time >= time:
+        if not row.exists and deletion.columns == ALL_COLUMNS:
+            return Witness.ABSENT
+        is_row_there = row.exists or not effect & Effect.ROW
+        if columns and is_row_there and (newer | null & deletion.columns) == columns:
+            return Witness.ABSENT
+    if not columns and row.exists:
+        # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.
+        held = any(at is not None for at in row.times) or timed.untold
+        return Witness.SILENT if held or (deletion is not None and deletion.time >= time) else Witness.SHOWN
+    if change.all_expired_at is not None and change.all_expired_at < now:
+        return Witness.SILENT
+    if newer and effect & (Effect.DELETES | Effect.GONE):
+        return Witness.SILENT  # what is missing may be what it deleted
+    return Witness.AGAINST if (newer | null) == columns else Witness.SILENT
+
+
+def _of_deletion(time: int, effect: int, row: Row) -> Witness:
+    if not row.exists:
+        return Witness.ABSENT
+    timed = row.timed
+    columns = ALL_COLUMNS if effect & Effect.GONE else effect & ALL_COLUMNS
+    told, unclear, lives = 0, columns & timed.untold, False
+    for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
+        if not bit & columns:
+            continue
+        told |= bit
+        if at is None:
+            continue
+        lives = True
+        if not single:
+            unclear |= bit  # of many cells some may be older
+        elif at <= time:
+            if effect & Effect.GONE or not bit & timed.shared:
+                return Witness.AGAINST
+            unclear |= bit
+    if effect & Effect.GONE:
+        # That it lives again is seen by a newer cell.
+        return Witness.ABSENT if lives and not unclear else Witness.SILENT
+    return Witness.SILENT if unclear or columns & ~told else Witness.ABSENT
+
+
+def is_proven(said: Witness, waited: float, min_age_s: float) -> bool:
+    """Whether a read is a proof that met a replica which reported, `waited` seconds after the last report."""
+    if said is Witness.SILENT:
+        return waited >= min_age_s
+    if said is Witness.AGAINST:
+        return waited >= AGAINST * min_age_s
+    return True
 
 
 def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
     """Changes by their ids in the cache, as a pending key holds them."""
     return b"".join(
-        _AWAITED.pack(change, _NO_TIME if time is None else time, seen) for change, (time, seen) in awaited.items()
+        _AWAITED.pack(change, _NO_TIME if time is None else time, seen, effect, expired or 0)
+        for change, (time, seen, effect, expired) in awaited.items()
     )
 
 
 def unpacked(data: bytes) -> dict[bytes, Awaited]:
     """What `packed` made bytes of."""
-    found = _AWAITED.iter_unpack(data)
-    return {change: Awaited(None if time == _NO_TIME else time, seen) for change, time, seen in found}
+    return {
+        change: Awaited(None if time == _NO_TIME else time, seen, effect, expired or None)
+        for change, time, seen, effect, expired in _AWAITED.iter_unpack(data)
+    }
+
+
+def stamped(data: bytes, now: float) -> bytes:
+    """The same with the time of the driver's clock where there is none."""
+    found = unpacked(data)
+    if not any(math.isnan(one.seen) for one in found.values()):
+        return data
+    return packed({change: one._replace(seen=now) if math.isnan(one.seen) else one for change, one in found.items()})
+
+
+def unstamped(data: bytes) -> bytes:
+    """The same for another driver, whose clock is another."""
+    return packed({change: one._replace(seen=math.nan) for change, one in unpacked(data).items()})
 
 
 def unknown(now: float) -> bytes:

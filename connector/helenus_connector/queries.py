@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,24 @@ from helenus_connector import metrics
 from helenus_connector.batches import Batches
 from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors
+from helenus_connector.fences import fence
 from helenus_connector.plan import Plan
+from helenus_connector.spark import answers
 from helenus_connector.states import Task
 from helenus_schemas.errors import HelenusError, Kind, told_in
 
 _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_ENDING_S = 5.0
+"""Spark gives a Python worker that it kills 2 s. On other hosts there may be no fence to see it end by."""
 
 
 class Query:
-    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own."""
+    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
+
+    Raises HelenusError(STATE) if what is kept beside its checkpoint can't be read.
+    """
 
     def __init__(self, worker: WorkerSettings, connectors: Connectors, group: str, directory: Path) -> None:
         self._worker = worker
@@ -34,10 +42,12 @@ class Query:
         self._group = group
         self._directory = directory
         self._held = connectors.held(group)
+        self._pending = connectors.pending(group)
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._plan: Plan | None = None
         self._slots = 1
+        self._start = 0
         self._batches: Batches | None = None
         self._trouble: str | None = None
         self.failure: Exception | None = None
@@ -86,6 +96,7 @@ class Query:
                 held,
                 epochs,
                 self._slots,
+                self._start,
                 {topic: self._held.epoch(topic) for topic in sorted(tables)},
             )
             if plan != self._plan:
@@ -113,29 +124,51 @@ class Query:
     def _run(self, spark: Any) -> None:
         try:
             self._supervise(spark)
-        except Exception as error:  # Spark itself is gone, or the disk of the checkpoint
+        except Exception as error:
             self.failure = error
 
     def _supervise(self, spark: Any) -> None:
         failures = 0
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         while not self._stopping.is_set():
-            self._batches = batches = Batches(self.refresh, self._held)
-            query = self._begin(spark, batches)
-            _log.info("query.started", group=self._group)
-            while query.isActive and not self._stopping.wait(0.1):
-                if batches.done:
-                    self._trouble = None
-            if self._stopping.is_set():
-                query.stop()
+            self._batches = None
+            try:
+                error = self._once(spark)
+            except HelenusError as failure:  # as of a full disk
+                error = failure
+            except Exception as failure:
+                if not answers(spark):
+                    what = "Spark's Java process has ended: killed, as for want of memory, or crashed"
+                    raise HelenusError(Kind.BATCH_FAILED, what, f"query.group {self._group}") from None
+                error = _told(str(failure))
+            if error is None:
                 return
-            error = _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
             metrics.ERRORS.labels(error.kind.value).inc()
-            failures = 1 if batches.done else failures + 1
+            failures = 1 if self._batches is not None and self._batches.done else failures + 1
             wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+            if not self._worker.spark.get("master", "local").startswith("local"):
+                wait = max(wait, _ENDING_S)
             self._trouble = str(error)
             _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
             self._stopping.wait(wait)
+
+    def _once(self, spark: Any) -> HelenusError | None:
+        """Run the query until it ends, and say why it did; None if it was to stop."""
+        start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
+        if start is None:
+            return None
+        self._start = start
+        self._connectors.writes(self._group, ())
+        self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._pending)
+        query = self._begin(spark, batches)
+        _log.info("query.started", group=self._group)
+        while query.isActive and not self._stopping.wait(0.1):
+            if batches.done:
+                self._trouble = None
+        if self._stopping.is_set():
+            query.stop()
+            return None
+        return _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
 
     def _begin(self, spark: Any, batches: Batches) -> Any:
         plan, _ = self.refresh()
@@ -145,9 +178,21 @@ class Query:
             frame.writeStream.queryName(f"helenus-{self._group}")
             .option("checkpointLocation", str(plan.checkpoint))
             .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
-            .foreachBatch(batches.process)
+            .foreachBatch(partial(self._process, batches))
             .start()
         )
+
+    def _begin_batch(self) -> tuple[Plan, Mapping[str, Task]]:
+        """`refresh`, for a batch: from now on its tasks may write."""
+        with self._lock, self._connectors.lock:
+            plan, tasks = self.refresh()
+            self._connectors.writes(self._group, [task.settings.data for task in tasks.values()])
+            return plan, tasks
+
+    def _process(self, batches: Batches, frame: Any, batch_id: int) -> None:
+        batches.process(frame, batch_id)
+        # Of a batch that failed, tasks may still run: the fence before the next start tells when none does.
+        self._connectors.writes(self._group, ())
 
 
 def _remove_torn(checkpoint: Path) -> None:
@@ -168,6 +213,11 @@ def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
             "no batch was begun yet, and Spark finds files in offsets or commits that are not its own: move them away"
         )
         return HelenusError(Kind.STATE, what, str(checkpoint))
+    return _told(told)
+
+
+def _told(told: str) -> HelenusError:
+    """An error of Spark's, in its own words: as Py4J has them."""
     lines = [line.strip().removeprefix(": ") for line in told.splitlines() if line.strip()]  # as Py4J tells Java's own
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     return told_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

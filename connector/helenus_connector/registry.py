@@ -22,7 +22,7 @@ import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config import ConnectorSettings
-from helenus_schemas.avro import made_anew, objection, parsed, unnamed
+from helenus_schemas.avro import has_times, made_anew, objection, other_form, other_times, parsed, unnamed
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONFLICT = 409
@@ -32,6 +32,7 @@ _log = structlog.get_logger(__name__)
 _AWAY_S = 30.0
 """For how long a registry that did not answer is not asked for what is known of it: each time may take seconds."""
 _KEY = "value.converter.schema.registry"
+_PATH = f"check the path in {_KEY}.url, which is none for Confluent's registry and /apis/ccompat/v7 for Apicurio's"
 
 
 class Registry:
@@ -87,9 +88,13 @@ class Registry:
     def _registered(self, subject: str, schema: str) -> int:
         avro = Schema(schema, "AVRO")
         if self._may_register:
+            self._check_times(subject, schema)
             if self._found(lambda: self._client.get_compatibility(subject), subject) is None:
                 self._ask(lambda: self._set_compatibility(subject), subject)
-            return int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
+            try:
+                return int(self._ask(lambda: self._client.register_schema(subject, avro), subject))
+            except HelenusError as error:
+                raise self._with_mode(error, subject, schema) from None
         return int(self._ask(lambda: self._client.lookup_schema(subject, avro), subject).schema_id)
 
     def keep(self, subject: str, schema: str, value: str) -> int:
@@ -140,6 +145,41 @@ class Registry:
         if what := objection(known, key, parsed(value)) if is_kept else made_anew(known, key):
             raise self._refused(what, f"{self._url}, subject {subject}")
         return int(latest.schema_id) if is_kept else None
+
+    def _check_times(self, subject: str, schema: str) -> None:
+        """Raise REGISTRY_REFUSED for a schema whose times are of another unit than the subject's, as of records that
+        DataStax's connector wrote: the registry takes it.
+        """
+        new = parsed(schema)
+        if not has_times(new):
+            return
+        latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+        try:
+            what = latest and other_times(parsed(latest.schema.schema_str), new)
+        except ValueError:  # of another kind than Avro
+            return
+        if what:
+            raise self._refused(what, f"{self._url}, subject {subject}")
+
+    def _with_mode(self, error: HelenusError, subject: str, schema: str) -> HelenusError:
+        """A refusal, with the cause where that is a mode which was changed; other errors as they are."""
+        latest = None
+        if error.kind is Kind.REGISTRY_REFUSED:
+            latest = self._found(lambda: self._client.get_latest_version(subject), subject)
+        if latest is None:
+            return error
+        try:
+            number = other_form(parsed(latest.schema.schema_str), parsed(schema))
+        except ValueError:
+            number = None
+        if number is None:
+            return error
+        what = f"{error.what}; {number}s have another form in it: was {number}.handling.mode changed?"
+        advice = (
+            f"set {number}.handling.mode back, choose another data.topic, or let schema.on.incompatible=new-topic "
+            "go on in another"
+        )
+        return HelenusError(error.kind, what, error.where, advice)
 
     def _found(self, look: Callable[[], Any], subject: str) -> Any:
         """What the registry has, None if it has none."""
@@ -225,6 +265,10 @@ class Registry:
                 "`helenus-connector schemas WORKER_PROPERTIES CONNECTOR_PROPERTIES` prints for it"
             )
             return HelenusError(Kind.SCHEMA_MISSING, what, where)
+        if isinstance(error, SchemaRegistryError):
+            what = f"the registry answered {error.http_status_code} {str(error.error_message)[:200]}"
+            advice = _PATH if error.http_status_code == 404 else "read the registry's log"
+            return HelenusError(Kind.REGISTRY_UNREACHABLE, what, where, advice)
         return HelenusError(Kind.REGISTRY_UNREACHABLE, f"the registry does not answer: {error}", where)
 
     def _remembered(self) -> dict[str, int]:

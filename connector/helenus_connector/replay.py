@@ -37,13 +37,16 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
         if not any(one.dead_letters in there for one in tables):
             told = ", ".join(one.dead_letters for one in tables)
             what = f"there is no topic {told}" if told else f"no table matches {settings.table}"
-            raise HelenusError(Kind.CONFIG, what, settings.name)
+            raise HelenusError(
+                Kind.CONFIG, what, settings.name, "there is nothing to replay, or another topic is meant"
+            )
         events = log.topics()
         for one in tables:
             done = 0
             if one.dead_letters in there:
                 if one.events not in events:
-                    raise HelenusError(Kind.CONFIG, f"there is no topic {one.events}", settings.name)
+                    advice = "start the agent, which makes it, or correct events.topic"
+                    raise HelenusError(Kind.CONFIG, f"there is no topic {one.events}", settings.name, advice)
                 if log.keeps_schemas:
                     log.declare(one.events, _schemas(one, known.get(one.table)))
                 for partition in range(there[one.dead_letters]):

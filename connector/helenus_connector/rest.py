@@ -6,11 +6,12 @@ import base64
 import hmac
 import ipaddress
 import json
+import re
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -32,12 +33,13 @@ from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.rest_call import Call, Handler, Resources
 from helenus_connector.rest_connectors import ConnectorResources
-from helenus_schemas import __version__
+from helenus_schemas import __version__, masking
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.monitoring import Ready
 
 _log = structlog.get_logger(__name__)
 _BODY_BYTES = 1 << 20
+_SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _OPEN = "/health/live"
 """Is answered without a password: it tells nothing, and whoever restarts a dead process needs no more."""
@@ -85,7 +87,8 @@ def serve(settings: WorkerSettings, connectors: Connectors, ready: Ready, health
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
+        advice = "set listeners to an address of this machine that is free"
+        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}", advice) from None
     if not (_is_loopback(host) or secret or settings.listeners_https_ssl_cafile):
         advice = "set rest.basic.auth.user.info: whoever reaches it may change connectors"
         _log.warning("rest.open", listeners=settings.listeners, advice=advice)
@@ -99,12 +102,17 @@ def application(settings: WorkerSettings, connectors: Connectors, ready: Ready, 
     resources: Resources = {
         **_Worker(settings, ready, health).resources(),
         **ConnectorResources(connectors, settings.worker_id).resources(),
-        **rest_plugins.resources(connectors.model),
+        **rest_plugins.resources(connectors),
     }
     secret = settings.rest_basic_auth_user_info
+    host, _ = settings.listener
+    names = {name.lower() for name in (host, settings.rest_advertised_host_name) if name}
     app = Starlette(
         routes=[Route(path, _endpoint(handlers), methods=_METHODS) for path, handlers in resources.items()],
-        middleware=[Middleware(_Guard, user_info=secret.get_secret_value() if secret else None)],
+        middleware=[
+            Middleware(_OwnPages, names=names if _is_loopback(host) else None),
+            Middleware(_Guard, user_info=secret.get_secret_value() if secret else None),
+        ],
         exception_handlers={HTTPException: _refused, HelenusError: _failed, Exception: _failed},
     )
     app.router.redirect_slashes = False
@@ -146,6 +154,43 @@ class _Worker:
     def _is_ready(self, _: Call) -> Response:
         reason = self._ready()
         return PlainTextResponse(f"{reason or 'ready'}\n", 200 if reason is None else 503)
+
+
+class _OwnPages:
+    """Refuses what a page of another origin has an operator's browser ask.
+
+    `names` are those that a listener on loopback answers to, beside localhost and addresses: a page whose host's name
+    leads to 127.0.0.1 would else pass for the worker's own. None where the listener may have any name.
+    """
+
+    def __init__(self, app: ASGIApp, names: set[str] | None) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "")
+        if self._names is not None and host and not self._is_own(host):
+            what = "this listener answers to localhost, 127.0.0.1, [::1] and rest.advertised.host.name alone"
+            await _error(403, f"Host: {masking.shown(host, secret=False)}: {what}")(scope, receive, send)
+        elif scope["method"] not in _SAFE and self._is_foreign(headers, f"{scope['scheme']}://{host}"):
+            what = "a page of another origin may not change connectors: use the worker's own address, or no browser"
+            await _error(403, what)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_own(self, host: str) -> bool:
+        # Any port will do: there may be a tunnel.
+        name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
+        return _is_loopback(name) or name in (self._names or ())
+
+    @staticmethod
+    def _is_foreign(headers: Mapping[bytes, str], own: str) -> bool:
+        """Whether a browser says so; what is none says nothing. Some that are old know `Origin` alone."""
+        site = headers.get(b"sec-fetch-site")
+        if site is not None:
+            return site not in ("same-origin", "none")
+        return headers.get(b"origin", own).lower() != own.lower()
 
 
 class _Guard:

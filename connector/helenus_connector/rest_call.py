@@ -105,8 +105,13 @@ def named(name: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
     return {**given, "name": name}
 
 
-def checked(given: Mapping[str, str | None], stored: Mapping[str, str], model: Model) -> dict[str, str]:
-    """Properties that a connector can have, with its stored secrets in the place of stars. Raises 400."""
+def checked(
+    given: Mapping[str, str | None], stored: Mapping[str, str], model: Model, file: Mapping[str, str]
+) -> dict[str, str]:
+    """Properties that a connector can have, with its stored secrets in the place of stars; `file` as of `Model.of`.
+
+    Raises 400.
+    """
     if not given.get("connector.class"):
         raise HTTPException(400, f"Connector config {{{', '.join(given)}}} contains no connector type")
     if not is_class(str(given["connector.class"])):
@@ -118,7 +123,7 @@ def checked(given: Mapping[str, str | None], stored: Mapping[str, str], model: M
         whole = plugin.restored(texts, stored)
     except ConfigError as error:
         raise invalid(list(map(str, error.problems))) from None
-    if wrong := plugin.problems(whole, str(whole["name"]), model):
+    if wrong := plugin.problems(whole, str(whole["name"]), model, file):
         raise invalid(list(map(str, wrong)))
     return whole
 

@@ -74,7 +74,7 @@ class ConnectorResources:
         name = str(body.get("name") or "").strip()
         given = named(name, texts(body.get("config")))
         with self._connectors.lock:
-            config = checked(given, {}, self._connectors.model)
+            config = self._checked(name, given, {})
             if name in self._connectors.names():
                 raise HTTPException(409, f"Connector {name} already exists")
             self._store(name, config, cast("Wanted", state))
@@ -85,7 +85,7 @@ class ConnectorResources:
         with self._connectors.lock:
             there = call.name in self._connectors.names()
             stored = self._connectors.config(call.name) if there else {}
-            self._store(call.name, checked(given, stored, self._connectors.model))
+            self._store(call.name, self._checked(call.name, given, stored))
         return JSONResponse(self._told(call.name)) if there else self._created(call, call.name)
 
     def _patch(self, call: Call) -> Response:
@@ -94,8 +94,11 @@ class ConnectorResources:
             stored = self._connectors.config(call.name)
             merged = {**plugin.shown(stored), **changes}
             left = {key: value for key, value in merged.items() if value is not None}
-            self._store(call.name, checked(left, stored, self._connectors.model))
+            self._store(call.name, self._checked(call.name, left, stored))
         return JSONResponse(self._told(call.name))
+
+    def _checked(self, name: str, given: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[str, str]:
+        return checked(given, stored, self._connectors.model, self._connectors.file(name))
 
     def _store(self, name: str, given: Mapping[str, str], state: Wanted | None = None) -> None:
         try:

@@ -9,19 +9,20 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from helenus_connector import plugin
-from helenus_connector.config import Model, is_class
+from helenus_connector.config import is_class
+from helenus_connector.connectors import Connectors
 from helenus_connector.rest_call import Call, Resources
 from helenus_schemas import logs
 
 _log = structlog.get_logger(__name__)
 
 
-def resources(model: Model) -> Resources:
+def resources(connectors: Connectors) -> Resources:
     """The resources by path and method."""
     return {
         "/connector-plugins": {"GET": lambda _: JSONResponse([plugin.INFO])},
         "/connector-plugins/{plugin}/config": {"GET": _definitions},
-        "/connector-plugins/{plugin}/config/validate": {"PUT": lambda call: _validate(call, model)},
+        "/connector-plugins/{plugin}/config/validate": {"PUT": lambda call: _validate(call, connectors)},
         "/admin/loggers": {"GET": _loggers},
         "/admin/loggers/{logger}": {"GET": _logger, "PUT": _set_level},
     }
@@ -33,7 +34,7 @@ def _definitions(call: Call) -> Response:
     return JSONResponse(plugin.definitions())
 
 
-def _validate(call: Call, model: Model) -> Response:
+def _validate(call: Call, connectors: Connectors) -> Response:
     given = {key: value for key, value in call.texts().items() if value is not None}
     asked, named = call.path["plugin"], given.get("connector.class")
     if named is not None and not _short(named).endswith(_short(asked)):
@@ -42,7 +43,7 @@ def _validate(call: Call, model: Model) -> Response:
         raise HTTPException(500, f"Connector config {{{', '.join(given)}}} contains no connector type")
     if not is_class(named):
         raise HTTPException(500, plugin.unknown(named))
-    return JSONResponse(plugin.validated(given, model))
+    return JSONResponse(plugin.validated(given, connectors.model, connectors.file(given.get("name", ""))))
 
 
 def _short(name: str) -> str:

@@ -46,8 +46,11 @@ class _Form(Protocol):
         """The value of a row that is not there."""
         ...
 
-    def key(self, key: bytes) -> bytes:
-        """A record's key, from the event's."""
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        """A record's key, from the event's; with its CQL bytes if some of the partition key are none.
+
+        Raises ValueError for a topic that has no form for it, and as `Registry.register`.
+        """
         ...
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
@@ -76,6 +79,7 @@ class RowShape:
         self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
         self._exact_key = settings.key_compat != "exact"
         self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
+        self._codec = KeyCodec(table)
         columns = avro.value_columns(table)
         self._names = [c.name for c in columns]
         self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
@@ -99,11 +103,13 @@ class RowShape:
             headers.append(("expires", b"%d" % expires))
         if self._exact_key:
             headers.append(("exact_key", self._encode_key(key)))
+        hollow: Key = ()
         if b"" in values or (image is not None and b"" in image.values):
             headers += self._empty_header(values, image)
+            hollow = values if self._codec.hollow(values) else ()
         try:
             if image is None:
-                return Record(self._form.key(key), self._form.gone, headers)
+                return Record(self._form.key(key, hollow), self._form.gone, headers)
             try:
                 told = self._form.value(key, image.values)
             except _BAD_BYTES:
@@ -112,7 +118,7 @@ class RowShape:
                     raise
                 headers.append(_left_out(left_out))
                 told = self._form.value(key, image.values)
-            return Record(self._form.key(key), told, headers)
+            return Record(self._form.key(key, hollow), told, headers)
         except _BAD_BYTES as error:
             where = self._where(image)
             raise HelenusError(Kind.POISON_EVENT, f"a value cannot be told: {error}", where) from None
@@ -124,12 +130,13 @@ class RowShape:
         write_time: int | None,
         event: bytes | None = None,
         bounds: Bounds | None = None,
+        values: Key = (),
     ) -> Record:
         """The record that says: the rows of this partition, within `bounds` if given, are gone; those that live follow.
 
         Key and value are those of the partition's static columns, if it has any.
         """
-        record = self.row(key, image, write_time, event)
+        record = self.row(key, image, write_time, event, values=values)
         scope = ("scope", b"partition" if bounds is None else b"range")
         try:
             limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
@@ -226,6 +233,8 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
 
     What has no Avro form has no JSON form either.
     """
+    if table.unsupported:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, table.unsupported, table.full_name)
     try:
         key = {**avro.key_schema(table, settings.key_compat), avro.TABLE_ID: str(table.id)}
         texts = avro.text(key), avro.text(avro.value_schema(table))
@@ -235,10 +244,21 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
+def nullable_schema(table: Table, settings: ConnectorSettings, part: str) -> str:
+    """The schema of keys, or of values of key columns only, in which a column of the partition key may be null: it has
+    no bytes there, of a type that has no such value.
+    """
+    if part == "value":
+        return avro.text(avro.value_schema(table, nullable=True))
+    return avro.text({**avro.key_schema(table, settings.key_compat, nullable=True), avro.TABLE_ID: str(table.id)})
+
+
 def declared(table: Table, settings: ConnectorSettings) -> Schemas:
     """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
     if settings.output_format == "key-value-avro":
         return Schemas(*schemas(table, settings))
+    if table.unsupported:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, table.unsupported, table.full_name)
     whole = settings.output_format == "json"
     try:
         value = avro.text(avro.json_schema(table, "row" if whole else "value"))
@@ -252,17 +272,20 @@ def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, 
     if settings.output_format != "key-value-avro":
         return _Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
     if registry is None:
-        return _Avro(table, settings, b"", b"", lambda: None)
+        return _Avro(table, settings, b"", b"", lambda: None, None)
     name = transcode.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
 
     def truncation() -> bytes:
         return _frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
 
+    def nullable(part: str) -> bytes:
+        return _frame(registry.register(f"{topic}-{part}-nullable", nullable_schema(table, settings, part)))
+
     key_frame = _frame(registry.keep(f"{topic}-key", key, value))
     # A value by the key's schema keeps it as the key does: a column that is not nullable cannot get another name.
     keeps = bool(avro.never_null(table))
     shown_by = registry.keep(f"{topic}-value", value, value) if keeps else registry.register(f"{topic}-value", value)
-    return _Avro(table, settings, key_frame, _frame(shown_by), truncation)
+    return _Avro(table, settings, key_frame, _frame(shown_by), truncation, nullable)
 
 
 def _frame(schema: int) -> bytes:
@@ -281,8 +304,11 @@ class _Avro:
         key_frame: bytes,
         value_frame: bytes,
         truncation: Callable[[], bytes | None],
+        nullable: Callable[[str], bytes] | None,
     ) -> None:
         self._truncation = truncation
+        self._nullable = nullable
+        self._codec = KeyCodec(table, settings.key_compat)
         self._key_frame = key_frame
         self._value_frame = value_frame
         self._recode = _recode(table, settings)
@@ -290,19 +316,32 @@ class _Avro:
         never_null = avro.never_null(table)
         self._never_null = [transcode.plain(c.type, key=True) for c in never_null]
         self._encode = transcode.optionals([c.type for c in columns[len(never_null) :]], key=not table.values)
+        self._encode_all = transcode.optionals([c.type for c in columns], key=not table.values)
 
-    def key(self, key: bytes) -> bytes:
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        if values:
+            return self._framed("key") + self._codec.optional(values)
         return self._key_frame + (self._recode(key) if self._recode else key)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
         if not self._never_null:
             return self._value_frame + self._encode(values)
+        if self._codec.hollow(values):
+            return self._framed("value") + self._encode_all(values)
         width = len(self._never_null)
         first = [encode(value or b"") for encode, value in zip(self._never_null, values[:width], strict=True)]
         return b"".join([self._value_frame, *first, self._encode(values[width:])])
 
     def truncation(self) -> bytes | None:
         return self._truncation()
+
+    def _framed(self, part: str) -> bytes:
+        """The frame of keys, or values, with a partition key that the topic's own schema has no form for."""
+        if self._nullable is None:
+            raise ValueError(
+                "no bytes in a partition key, which a topic that has one schema for all keys has no form of"
+            )
+        return self._nullable(part)
 
 
 class _Json:
@@ -323,8 +362,8 @@ class _Json:
         self._name = table.full_name
         self._only_key = not table.values
 
-    def key(self, key: bytes) -> bytes:
-        return self._key(self._codec.decode(key)).encode()
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        return self._key(values or self._codec.decode(key)).encode()
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
         if not self._whole:

@@ -28,9 +28,9 @@ from helenus_connector.brokers import planner, read
 from helenus_connector.events import Message, Planner, Range
 from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
+from helenus_connector.pending_files import begins
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Offsets, overlaid
-from helenus_connector.settle import ended
 from helenus_connector.shares import Part, Parts, limited, shared_out
 from helenus_schemas import logs
 from helenus_schemas.errors import HelenusError, Kind
@@ -102,12 +102,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._away: str | None = ""  # an earlier planner may have left word
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
-        # Topics may join long after the start, and what was pending in them is of the run before all the same.
-        self._ended = ended(self.plan.pending_file)
 
     def __getstate__(self) -> dict[str, Any]:
         # Connections stay in the process that made them.
-        return {**self.__dict__, "_planner": None, "_ended": None}
+        return {**self.__dict__, "_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Of no topic: each joins with a batch, whose end says where it began. Spark keeps no batch's start."""
@@ -324,7 +322,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # A broker that has just become the leader may not know its end for a moment.
                 if now - self._behind.setdefault(topic, now) > _BEHIND_S:
                     what = f"{topic} ends before the position of its connector: was it made anew?"
-                    self._wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what)
+                    advice = "reset the connector's offsets over REST, and copy the table anew"
+                    self._wrong[topic] = HelenusError(Kind.OFFSETS_LOST, what, advice=advice)
             else:
                 self._behind.pop(topic, None)
         return begin, cut
@@ -437,9 +436,13 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not topics:
             return fresh
         broker, known = self._broker(), self._known()
+        # Topics may join long after the start, and what was pending in them is of the run before all the same, or of
+        # another query.
+        begin_at = begins(self.plan.pending_file)
 
         def since(topic: str) -> dict[str, int]:
-            then = int((self._ended(topic) or time.time()) * 1000) - self.plan.connectors[topic].settle_replay_ms
+            replay_s = self.plan.connectors[topic].settle_replay_ms / 1000
+            then = int(begin_at(topic, replay_s, time.time()) * 1000)
             return broker.since({topic: known.get(topic, 0)}, then).get(topic, {})
 
         with ThreadPoolExecutor(_ASKED) as pool:

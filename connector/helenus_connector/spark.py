@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,7 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     with _stderr(worker.log_format == "json") as said, _told(settings, said):
         spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
     spark.sparkContext.setLogLevel("OFF")
+    _say_no_more(spark)
     return spark
 
 
@@ -150,21 +151,39 @@ def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
         starting.clear()
 
 
+def answers(spark: Any) -> bool:
+    """Whether Spark's Java process is there."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # Py4J's, of some kinds
+        return False
+
+
+def _say_no_more(spark: Any) -> None:
+    """Where the Java process ends, Py4J and PySpark print what they were reading: the worker says it once."""
+    logging.getLogger().addFilter(lambda record: record.module not in ("java_gateway", "clientserver"))
+    with suppress(AttributeError):
+        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
+
+
 def _settings(worker: WorkerSettings) -> dict[str, str]:
     given = {f"spark.{key}": value for key, value in worker.spark.items()}
     local = given.get("spark.master", _DEFAULTS["spark.master"]).startswith("local")
     return {**_DEFAULTS, **(_ALONE if local else {}), **given}
 
 
+_JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
+
+
 def _check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later: set JAVA_HOME, or put java on the PATH")
+        raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later, and there is no java", advice=_JAVA)
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
         version = int(told.split('"')[1].split(".")[0])
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
-        raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java) from None
+        raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
     if version < 17:
-        raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java)
+        raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java, _JAVA)

@@ -16,14 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from helenus_connector.budget import Budget
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Admitted, Event, Gap, Gate, Replicas, Work, asks_for, written_at
+from helenus_connector.gate import Admitted, Event, Gap, Gate, Work, asks_for, written_at
 from helenus_connector.proof import packed
 from helenus_connector.registry import Registry
-from helenus_connector.reread import Image, KeyRefused, SchemaChanged
-from helenus_connector.settle import Pending, Place, Told
+from helenus_connector.replicas import Replicas
+from helenus_connector.reread import Image, KeyRefused, Rows, SchemaChanged, Unread, stripe_of
+from helenus_connector.settle import AWAY, Pending, Place, Told
 from helenus_connector.shape import Record
+from helenus_connector.unread import MOST_READS, MOST_WAITING, UnreadKeys
 from helenus_connector.version import Version, Versions
 from helenus_schemas.change import Change, Scope, encode
 from helenus_schemas.cqlvalue import Malformed
@@ -36,6 +40,8 @@ from helenus_sinks.log import Log
 FLUSH_TIMEOUT_S = 60.0
 _ATTEMPTS = 3
 _PROOF_S = 2.0
+_SCAN_S = 10.0
+_log = structlog.get_logger(__name__)
 
 _Make = Callable[["Image | None"], Record]
 
@@ -48,6 +54,7 @@ class Outcome:
 
     `found` and `resolved` are the keys that wait for a proven read from now on, and no longer. `copies` of a key say
     how many events wait with it. `too_large` are records that were no records of the whole row, for their size.
+    `unread` are keys that wait because they can't be read, `error` is why the first of them can't.
     `untold` are rows without a record: dead letters for a value that can't be told, and rows behind a marker whose key
     has no form. `lost` are events that the topic no longer had, `gaps` those of nodes' logs. `told` is what was
     published where.
@@ -63,6 +70,7 @@ class Outcome:
     records: int = 0
     too_large: int = 0
     untold: int = 0
+    unread: int = 0
     lost: int = 0
     gaps: list[Gap] = field(default_factory=list)
     keys_read: int = 0
@@ -95,18 +103,26 @@ class Stage:
         self.log = log
         self._name = f"{settings.keyspace}.{settings.table}"
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
-        self._gate = Gate(settings, Replicas(session, settings), directory)
+        self._replicas = Replicas(session, settings)
+        self._gate = Gate(settings, self._replicas, directory)
         connector = hashlib.md5(settings.name.encode(), usedforsecurity=False).hexdigest()
         self._budget = Budget((shared or directory) / f"{connector}.budget", settings.query_max_rate)
         self._versions = Versions(settings, session, self._registry, self._budget)
-        self._patience = 0.0
+        self._began = self._patience = 0.0
+        self._unread = UnreadKeys()
+        self._ahead: dict[int, Rows] = {}
+        self._scanned: dict[int, int] = {}
 
-    def run(self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool) -> Outcome:
+    def run(
+        self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool, may_wait: int = MOST_WAITING
+    ) -> Outcome:
         """Do one batch. `due` are pending keys of the same partitions, to be read again. `trust_images` says that no
-        earlier attempt at this batch can have published something newer than a due key's image.
+        earlier attempt at this batch can have published something newer than a due key's image. At most `may_wait` keys
+        with events are left to wait because they can't be read.
 
         Raises HelenusError; then nothing is marked, and the batch is to be done again or the connector stopped.
         """
+        self._replicas.check()
         self._versions.follow(self.log)
         self._now.reader.is_current = False
         admitted = self._gate.admit(events, due, self._now.codec, self._now.made_at)
@@ -125,7 +141,7 @@ class Stage:
             outcome.found.extend(admitted.waiting.values())
             outcome.gaps = admitted.gaps
             try:
-                self._publish(works, outcome, trust_images and attempts == 1)
+                done = self._publish(works, outcome, trust_images and attempts == 1, may_wait)
                 self._dead_letter(admitted, outcome)
                 if self._versions.is_altered():
                     if attempts == _ATTEMPTS:
@@ -146,7 +162,7 @@ class Stage:
                     raise
                 self.log.close()
         reach("connector.after-flush")
-        self._mark(works, outcome)
+        self._mark(done, outcome)
         reach("connector.after-mark")
         return outcome
 
@@ -161,36 +177,75 @@ class Stage:
     def _now(self) -> Version:
         return self._versions.now
 
-    def _publish(self, works: Sequence[Work], outcome: Outcome, trust_images: bool) -> None:
+    def _publish(self, works: Sequence[Work], outcome: Outcome, trust_images: bool, may_wait: int) -> list[Work]:
         """Read and append. Whole partitions and more come before rows: no record shows an older read than one before.
+        Gives what is done; keys that can't be read wait from now on.
 
         Raises SchemaChanged: then it is to be done once more, from the start.
         """
         statements, waited = self._now.reader.statements, self._now.reader.seconds
-        self._patience = time.monotonic() + _PROOF_S
+        self._began = time.monotonic()
+        self._patience = self._began + _PROOF_S
+        self._unread.begin()
+        self._ahead.clear()
+        self._scanned.clear()
         unreached: set[int] = set()
-        by_level: dict[int, list[Work]] = {}
+        scopes: dict[tuple[int, bool, int], list[Work]] = {}
+        rows: dict[tuple[bool, int], list[Work]] = {}
+        turns: dict[Key, int] = defaultdict(int)
         for work in sorted(works, key=lambda w: -w.scope):
-            if work.scope is Scope.ROW or (work.scope is not Scope.TABLE and not self._now.table.clustering):
-                by_level.setdefault(work.consistency, []).append(work)
+            stuck, level = self._unread.is_stuck(work), work.consistency
+            if work.scope is Scope.TABLE:
+                self._or_wait([work], unreached, partial(self._truncated, work, outcome, trust_images))
+            elif work.scope is Scope.ROW or not self._now.table.clustering:
+                rows.setdefault((stuck, level), []).append(work)
             else:
-                before = outcome.records
-                self._or_wait([work], unreached, partial(self._whole, work, outcome, trust_images))
-                if work.read_at is None and outcome.records > before:
-                    # Told in part: for who honours the marker, the rows that did not follow are gone.
-                    work.consistency = self._gate.consistency
-                    self._now.reader.until = math.inf
-                    outcome.told[work.topic, work.partition].keys.remove(work.key)
-                    self._whole(work, outcome, False)
-        for consistency, members in by_level.items():
-            read = partial(self._rows, members, consistency, outcome, trust_images)
-            self._or_wait(members, unreached, read)
+                # What lies within the same partition is read one after the other: rows of it may be in both.
+                partition = work.values[: self._now.codec.partition_columns]
+                scopes.setdefault((turns[partition], stuck, level), []).append(work)
+                turns[partition] += 1
+        for (_, stuck, _), members in sorted(scopes.items(), key=lambda item: item[0][:2]):
+            cut: list[tuple[Work, HelenusError]] = []
+            self._or_wait(members, unreached, partial(self._scopes, members, outcome, trust_images, cut), stuck)
+            for work, error in cut:
+                self._retell(work, error, outcome)
+        for (stuck, level), members in sorted(rows.items(), key=lambda item: item[0][0]):
+            self._or_wait(members, unreached, partial(self._rows, members, level, outcome, trust_images), stuck)
         outcome.statements += self._now.reader.statements - statements
         outcome.query_seconds += self._now.reader.seconds - waited
+        return self._leave(works, outcome, may_wait)
 
-    def _or_wait(self, works: Sequence[Work], unreached: set[int], read: Callable[[], None]) -> None:
+    def _leave(self, works: Sequence[Work], outcome: Outcome, may_wait: int) -> list[Work]:
+        """Have the keys that were not read wait, each alone. After many reads a key may become a dead letter."""
+        left = self._unread.left(works)
+        if not left:
+            return list(works)
+        outcome.error = self._unread.cause(left[0], self._now.table)
+        if sum(work.events > 0 for work in left) > may_wait:
+            raise HelenusError(Kind.CASSANDRA_READ, outcome.error.what, outcome.error.where)
+        waiting = set()
+        for work in left:
+            cause = self._unread.cause(work, self._now.table)
+            attempts = self._unread.attempts(work)
+            if cause.kind is Kind.ROW_UNREADABLE:
+                _log.warning("row.unreadable", reads=attempts + 1, error=str(cause))
+                if attempts + 1 >= MOST_READS and self.settings.errors_tolerance == "all":
+                    work.read_at, work.unproven = time.time(), {}
+                    self._bury(work, work.key, self._placed(work, cause, cause.where))
+                    continue
+            waiting.add(id(work))
+            if work.pending and (attempts == 0 or work.pending.key != work.key):
+                outcome.resolved.append(work.pending)
+            outcome.found.append(self._unread.pending(work))
+        outcome.unread = len(waiting)
+        return [work for work in works if id(work) not in waiting]
+
+    def _or_wait(
+        self, works: Sequence[Work], unreached: set[int], read: Callable[[], None], stuck: bool = False
+    ) -> None:
         """Read keys. Those that are read for the proof alone go on waiting without it, and make no batch wait: what
-        times out is hardly tried again, and nothing more at its level when that took long.
+        times out is hardly tried again, and nothing more at its level when that took long. Nor do those that are
+        `stuck`, which are read one by one.
         """
         for work in works:  # an attempt before may have read and told it
             work.read_at = work.image = None
@@ -198,27 +253,102 @@ class Stage:
             work.digest = b""
         level = works[0].consistency
         alone = not any(w.events for w in works)
-        if alone and level in unreached:
+        if alone and not stuck and level in unreached:
             return
-        self._now.reader.until = self._patience if alone else math.inf
+        reader = self._now.reader
+        reader.until = time.monotonic() + _PROOF_S if stuck else self._patience if alone else math.inf
+        reader.is_single = stuck
         try:
             read()
         except HelenusError as error:
-            if error.kind is not Kind.CASSANDRA_READ or not alone:
+            if error.kind is not Kind.CASSANDRA_READ or not (alone or stuck):
                 raise
-            if time.monotonic() > self._patience:
+            for work in works:
+                if work.read_at is None:
+                    self._unread.note(work, Unread(error, True))
+            if not stuck and time.monotonic() > self._patience:
                 unreached.add(level)
         except SchemaChanged:
             # Or a guardrail refuses the level, say: that is no reason to stop.
-            if not alone or not self._now.reader.is_current:
+            if not alone or not reader.is_current:
                 raise
             unreached.add(level)
+        finally:
+            reader.is_single = False
+
+    def _truncated(self, work: Work, outcome: Outcome, trust_images: bool) -> None:
+        """Append the marker of a truncation and the rows that live. A table that is full again may take long: what is
+        left after some seconds, or when a read fails, is told by a later batch.
+        """
+        if work.event is None:
+            work.parts = self.log.topics()[self._now.topic]
+        work.read_at = start = time.time()
+        is_whole = False
+        try:
+            self._append(work, outcome, trust_images)
+            is_whole = id(work) not in self._scanned
+        except HelenusError as error:
+            if error.kind is not Kind.CASSANDRA_READ or id(work) not in self._scanned:
+                raise
+            work.read_at, work.published = start, True
+        if not is_whole:
+            since = work.event.timestamp / 1000 if work.event else work.pending.since if work.pending else start
+            stripe = self._scanned[id(work)]
+            rest = Pending(work.topic, work.partition, work.key, work.scope, since=since, unread=AWAY, stripe=stripe)
+            outcome.found.append(rest)
+
+    def _scopes(
+        self, works: Sequence[Work], outcome: Outcome, trust_images: bool, cut: list[tuple[Work, HelenusError]]
+    ) -> None:
+        """Append markers, each with the rows of its scope that live, and static columns. A partition is in one work.
+        `cut` is to hold those of which a part was told, and why no more.
+        """
+        asked: list[Work] = []
+        for work in works:
+            if self._unread.was_cut(work):
+                error = HelenusError(Kind.CASSANDRA_READ, "the read failed when a part of the rows was there")
+                self._unread.note(work, Unread(error, False))
+            else:
+                asked.append(work)
+        start, consistency = time.time(), works[0].consistency
+        for place, found in self._now.reader.scopes([(w.scope, w.values, w.bounds) for w in asked], consistency):
+            work = asked[place]
+            if isinstance(found, Unread):
+                self._unread.note(work, found)
+                continue
+            work.read_at, before = start, outcome.records
+            if isinstance(found, KeyRefused):
+                self._refuse(work, found)
+                continue
+            work.image, self._ahead[id(work)] = found
+            try:
+                self._append(work, outcome, trust_images)
+            except KeyRefused as refusal:
+                self._refuse(work, refusal)
+            except HelenusError as error:
+                if error.kind is not Kind.CASSANDRA_READ:
+                    raise
+                if outcome.records > before:
+                    cut.append((work, error))
+                    continue
+                self._unread.note(work, Unread(error, False))
+                told = outcome.told[work.topic, work.partition].keys
+                if told[-1:] == [work.key]:
+                    told.pop()
+
+    def _retell(self, work: Work, error: HelenusError, outcome: Outcome) -> None:
+        """For who honours the marker, the rows that did not follow are gone: what can't be told whole is not told."""
+        if work.events or (work.pending and work.pending.unread):
+            self._unread.cut(work)
+            raise error
+        work.consistency, self._now.reader.until = self._gate.consistency, math.inf
+        outcome.told[work.topic, work.partition].keys.remove(work.key)
+        self._whole(work, outcome, False)
 
     def _whole(self, work: Work, outcome: Outcome, trust_images: bool) -> None:
         start = time.time()
         try:
-            if work.scope is not Scope.TABLE:
-                work.image = self._now.reader.statics(work.values, work.consistency)
+            work.image = self._now.reader.statics(work.values, work.consistency)
             work.read_at = start
             self._append(work, outcome, trust_images)
         except KeyRefused as error:
@@ -233,6 +363,9 @@ class Stage:
         start = time.time()
         for key, image in self._now.reader.rows(asked, consistency):
             for work in asked[key]:
+                if isinstance(image, Unread):
+                    self._unread.note(work, image)
+                    continue
                 work.read_at = start
                 if isinstance(image, KeyRefused):
                     self._refuse(work, image)
@@ -246,11 +379,12 @@ class Stage:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
         since = [written_at(work.event)] if work.event else []
         work.is_outdated = min(since + ([work.pending.since] if work.pending else [])) < self._now.made_at
-        if work.event is None and not work.is_outdated:
+        is_new = work.event is not None or (work.pending is not None and work.pending.unread > 0)
+        if not is_new and not work.is_outdated:
             work.read_at = None  # it was read before
             return
         work.unproven = {}
-        if work.event is not None and not work.is_outdated:
+        if not work.is_outdated:
             cause = self._placed(work, HelenusError(Kind.POISON_EVENT, f"no key of this table: {refusal}"), self._name)
             if self.settings.errors_tolerance == "none":
                 raise cause
@@ -263,9 +397,9 @@ class Stage:
         known = None
         if work.pending and trust_images and not work.events and not told.covers(work.key):
             known = work.pending.image
-        work.unproven = self._gate.unproven(work)
         try:
             if self._is_row(work):
+                work.unproven = self._gate.unproven(work)
                 make = self._row_of(work)
                 record, cause = _tried(make, work.image)
                 if known or cause or work.unproven:
@@ -278,9 +412,11 @@ class Stage:
                 if known:
                     work.digest = _digest(self._records(work))
                     if work.digest == known:
+                        work.unproven = self._gate.unproven(work)
                         return
                 told.add(work.key, True)
                 work.digest = _digest(self._records(work, outcome))
+                work.unproven = self._gate.unproven(work)
         except (HelenusError, SchemaChanged) as error:
             if not isinstance(error, HelenusError) or error.kind is Kind.CASSANDRA_READ:
                 work.read_at = None  # not all of it was read
@@ -306,7 +442,11 @@ class Stage:
 
         A row that cannot be told holds up no other.
         """
-        for told in self._marked(work):
+        work.oldest, work.timeless = None, False
+        for place, told in enumerate(self._marked(work)):
+            # With the marker come the statics, which may all be null.
+            if told is None or (told[2] and (place or told[2].values.count(None) < len(told[2].values))):
+                work.saw(told and told[2])
             if told is None:
                 if outcome is not None:
                     outcome.untold += 1
@@ -324,14 +464,24 @@ class Stage:
         """
         event = work.event.value if work.event else None
         if work.scope is Scope.TABLE:
-            yield lambda _: self._now.shape.truncation(work.write_time, event), work.key, None
-            live = self._now.reader.part(work.partition, work.parts, work.consistency)
+            first = work.pending.stripe if work.pending and not work.event else 0
+            if first == 0:
+                yield lambda _: self._now.shape.truncation(work.write_time, event), work.key, None
+            live = self._scan(work, first)
         else:
             marker = partial(
-                self._now.shape.marker, work.key, write_time=work.write_time, event=event, bounds=work.bounds
+                self._now.shape.marker,
+                work.key,
+                write_time=work.write_time,
+                event=event,
+                bounds=work.bounds,
+                values=work.values,
             )
             yield marker, work.key, work.image
-            live = self._now.reader.range(work.values, work.bounds or (None, None), work.consistency)
+            if id(work) in self._ahead:
+                live = self._ahead.pop(id(work))
+            else:
+                live = self._now.reader.range(work.values, work.bounds or (None, None), work.consistency)
         for values, image in live:
             try:
                 key = self._now.codec.encode(values)
@@ -339,6 +489,23 @@ class Stage:
                 yield None
                 continue
             yield partial(self._now.shape.row, key, write_time=image.write_time, values=values), key, image
+
+    def _scan(self, work: Work, first: int) -> Rows:
+        """The live rows of the table in a topic partition, from a stripe of the ring on, for some seconds. `_scanned`
+        says where to go on; it says nothing when all are told.
+        """
+        reached: int | None = None
+        for values, image in self._now.reader.part(work.partition, work.parts, work.consistency, first):
+            stripe = stripe_of(values[: self._now.codec.partition_columns])
+            if stripe != reached:
+                late = time.monotonic() > self._began + _SCAN_S
+                if reached is not None:
+                    self._scanned[id(work)] = stripe
+                    if late:
+                        return
+                reached = stripe
+            yield values, image
+        self._scanned.pop(id(work), None)
 
     def _hand_over(
         self,
@@ -391,7 +558,7 @@ class Stage:
 
     def _placed(self, work: Work, error: HelenusError, where: str) -> HelenusError:
         offset = f", offset {work.event.offset}" if work.event else ""
-        return HelenusError(error.kind, error.what, f"{where}, event of {work.topic} {work.partition}{offset}")
+        return error.at(f"{where}, event of {work.topic} {work.partition}{offset}")
 
     def _bury(self, work: Work, key: bytes, cause: HelenusError) -> None:
         """Append a dead letter: the event that asked for a key, or one that would."""
@@ -462,6 +629,7 @@ class Stage:
                         attempts,
                         bounds=work.bounds,
                         since=since,
+                        rest=work.rest,
                     )
                 )
             if is_read:

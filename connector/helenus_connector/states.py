@@ -17,7 +17,7 @@ _RECREATED = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """A task as Kafka Connect's status shows it; `trace` says why it failed, or what it waits for."""
+    """A task as Kafka Connect's status shows it; `trace` says why it failed, what it waits for, or why keys wait."""
 
     id: int
     state: str
@@ -38,8 +38,9 @@ class Task:
     """One table of a connector, and how it fares. `settings` are of this table alone.
 
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
-    connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `waiting` is what it waits
-    for without having tried: its events topic, or brokers that are away.
+    connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
+    keys can't be read, while it runs. `waiting` is what it waits for without having tried: its events topic, or brokers
+    that are away.
     """
 
     id: int
@@ -48,6 +49,7 @@ class Task:
     refused: bool = False
     error: HelenusError | None = None
     trouble: HelenusError | None = None
+    unread: HelenusError | None = None
     waiting: str | None = None
     retry_at: float = 0.0
     _failures: int = 0
@@ -155,7 +157,9 @@ class Connector:
         if self.wanted == "PAUSED":
             return TaskStatus(task.id, "PAUSED")
         state = "RUNNING" if task.ready and not self.error else "UNASSIGNED"
-        reason = task.trouble if state == "RUNNING" else self.error or self.trouble or task.trouble
+        reason = task.trouble or task.unread
+        if state == "UNASSIGNED":
+            reason = self.error or self.trouble or task.trouble
         return TaskStatus(task.id, state, _trace(reason) or task.waiting)
 
 

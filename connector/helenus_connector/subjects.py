@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.shape import declared, schemas, shown
+from helenus_connector.shape import declared, nullable_schema, schemas, shown
 from helenus_schemas import avro, datastax
 from helenus_schemas.cassandra import connect
 from helenus_schemas.errors import HelenusError, Kind
@@ -15,7 +15,8 @@ from helenus_sinks.log import Schemas
 
 
 def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[str]:
-    """JSON objects of `subject` and `schema` by table: of its keys, of its values, of the markers of TRUNCATE. Of
+    """JSON objects of `subject` and `schema` by table: of its keys, of its values, of the markers of TRUNCATE, and of
+    keys with a value of no bytes in a composite partition key. Of
     `topic` and `schema` for topics on Pulsar: as its admin API takes it, and `pulsar-admin schemas upload`.
 
     Raises HelenusError: as `connect`, TABLE_MISSING, TABLE_UNSUPPORTED.
@@ -37,7 +38,12 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
             yield _upload(one.data, declared(shown(tables[name], one), one))
             continue
         key, value = schemas(shown(tables[name], one), one)
-        for part, schema in (("key", key), ("value", value), ("truncation", avro.TRUNCATION)):
+        found = {"key": key, "value": value, "truncation": avro.TRUNCATION}
+        table = shown(tables[name], one)
+        if len(table.partition_key) > 1:
+            parts = ("key", "value") if avro.never_null(table) else ("key",)
+            found.update({f"{part}-nullable": nullable_schema(table, one, part) for part in parts})
+        for part, schema in found.items():
             yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})
 
 

@@ -9,6 +9,7 @@ from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
 from helenus_connector.config import ConnectorSettings
+from helenus_connector.definition import GRANT
 from helenus_connector.registry import Registry
 from helenus_connector.shape import schemas
 from helenus_schemas.cassandra import connect
@@ -75,7 +76,8 @@ class Tables:
                 known = self._read[name] = version, found
         except (DriverException, NoHostAvailable) as error:
             self._sessions.pop(server).cluster.shutdown()
-            raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", settings.keyspace) from None
+            what, advice = f"cannot read the schema: {error}", "check that a node of cassandra.local.dc answers"
+            raise HelenusError(Kind.CASSANDRA_READ, what, settings.keyspace, advice) from None
         return known[1]
 
 
@@ -93,7 +95,10 @@ def _objection(settings: ConnectorSettings, table: Table | None, session: Any) -
             # No row has this token: it is the right to read that is asked for.
             session.execute(f"SELECT {keys} FROM {of_table} WHERE token({keys}) = {-(2**63)}")
         except Unauthorized as error:
-            return HelenusError(Kind.CASSANDRA_AUTH, f"cannot read rows: {error}", table.full_name)
+            return HelenusError(Kind.CASSANDRA_AUTH, f"cannot read rows: {error}", table.full_name, GRANT)
         except (DriverException, NoHostAvailable):
             pass  # that may pass, and is met again when rows are read
-    return None if table.cdc else HelenusError(Kind.CDC_DISABLED, "the table has no cdc = true", table.full_name)
+    if table.cdc:
+        return None
+    advice = f"ALTER TABLE {quote(table.keyspace)}.{quote(table.name)} WITH cdc = true"
+    return HelenusError(Kind.CDC_DISABLED, "the table has no cdc = true", table.full_name, advice)

@@ -21,6 +21,7 @@ from helenus_connector.brokers import data_log
 from helenus_connector.cache import prune
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.directory import use
+from helenus_connector.fences import enter
 from helenus_connector.garbage import spare
 from helenus_connector.gate import Event
 from helenus_connector.plan import Plan
@@ -29,6 +30,7 @@ from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.settle import Pending
 from helenus_connector.source import Note, unpacked
 from helenus_connector.stage import Outcome, Stage
+from helenus_connector.unread import MOST_WAITING
 from helenus_schemas import logs
 from helenus_schemas.cassandra import connect
 from helenus_schemas.errors import HelenusError, Kind
@@ -65,8 +67,10 @@ _logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for what most tables share."""
 
 
-def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. `due` are pending keys by events topic."""
+def task(
+    plan: Plan, due: dict[str, list[Pending]], may_wait: int = MOST_WAITING
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`. `due` are pending keys by events topic; `may_wait` is how many more may wait."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _end_with_parent()
@@ -91,13 +95,14 @@ def task(plan: Plan, due: dict[str, list[Pending]]) -> Callable[[Iterator[pa.Rec
                     if note.end is not None:
                         about.ends[str(note.partition)] = note.end
                     lost[note.topic] = lost.get(note.topic, 0) + note.lost
-        for topic, about in done.items():
-            settings = plan.connectors.get(topic)
-            if settings is not None and about.error is None:
-                again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
-                _run(plan, settings, events[topic], again, first, about)
-                if about.outcome is not None:
-                    about.outcome.lost = lost[topic]
+        with enter(plan.checkpoint, plan.start):
+            for topic, about in done.items():
+                settings = plan.connectors.get(topic)
+                if settings is not None and about.error is None:
+                    again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
+                    _run(plan, settings, events[topic], again, first, about, may_wait)
+                    if about.outcome is not None:
+                        about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
         yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
         spare(("stages", len(_stages)))
@@ -113,7 +118,13 @@ def _end_with_parent() -> None:
 
 
 def _run(
-    plan: Plan, settings: ConnectorSettings, events: list[Event], due: list[Pending], trust_images: bool, about: Done
+    plan: Plan,
+    settings: ConnectorSettings,
+    events: list[Event],
+    due: list[Pending],
+    trust_images: bool,
+    about: Done,
+    may_wait: int = MOST_WAITING,
 ) -> None:
     """Run a table's stage. Its errors are handed to the driver, which knows what to do with each kind."""
     if not events and not due:
@@ -129,7 +140,7 @@ def _run(
         return
     largest = log.largest
     try:
-        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images)
+        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images, may_wait)
         _failing.pop(settings.server, None)
     except HelenusError as error:
         about.error = error
@@ -166,6 +177,7 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
             session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
             _sessions[settings.server] = session
         if stage is not None:
+            del _stages[name]  # if no other can be made, it is not to be closed again
             stage.close()
         stage = Stage(settings, session, log, directory, shared, registered(plan.worker.checkpoint_dir))
         _stages[name] = epoch, stage

@@ -5,20 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +29,13 @@ from helenus_schemas.errors import HelenusError, Kind
 
 _TIMEOUT_S = 10.0
 _PREFIX = "helenus_connector_"
+_HEADINGS = (
+    *("connector", "table", "state", "events/s", "records/s", "copies"),
+    *("lag", "pending", "latency", "query", "errors", "dead", "lost"),
+)
+_LEAST = ("query", "copies", "dead", "lost", "pending", "errors", "records/s", "events/s")
+"""What a narrow terminal shows no more, in this order: lag and latency say how a table fares."""
+_WIDE = 10_000
 _STYLES = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "STOPPED": "yellow"}
 
 
@@ -42,7 +51,8 @@ class Worker:
 
     def __post_init__(self) -> None:
         if "@" in self.url:
-            raise HelenusError(Kind.CONFIG, "--url has a login: give it with --user", self.url.rpartition("@")[2])
+            address = self.url.rpartition("@")[2]
+            raise HelenusError(Kind.CONFIG, "--url has a login", address, "give it with --user")
 
     def get(self, path: str) -> str:
         """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
@@ -130,18 +140,49 @@ def _reasons(status: Mapping[str, Any], failed: bool) -> Iterator[str]:
 
 
 def view(before: Moment, now: Moment) -> RenderableType:
-    """The table of what happened between two moments."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("connector", "table", "state"):
-        grid.add_column(heading, no_wrap=True, overflow="ellipsis")
-    for heading in ("events/s", "records/s", "copies", "lag", "pending", "latency", "query", "errors", "dead", "lost"):
-        grid.add_column(heading, justify="right", no_wrap=True)
+    """The table of what happened between two moments, with the columns that the terminal has room for."""
     seconds = now.at - before.at
-    for labels, fares in sorted(now.tables.items()):
-        grid.add_row(*_row(labels, before.tables.get(labels, Fares()), fares, seconds))
-    tables = grid if now.tables else Text("The worker has no tables yet.")
+    rows = [
+        tuple(_row(labels, before.tables.get(labels, Fares()), fares, seconds))
+        for labels, fares in sorted(now.tables.items())
+    ]
+    tables = _Fitting(rows) if rows else Text("The worker has no tables yet.")
     lines = [*(Text(line, style="red") for line in now.failures), *(Text(line, style="yellow") for line in now.waiting)]
     return Group(tables, *lines)
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Rows as a table that leaves out columns where it would be too wide, and then shortens names."""
+
+    rows: Sequence[tuple[Text | str, ...]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        left_out: list[str] = []
+        for heading in (*_LEAST, ""):
+            grid = self._grid(left_out)
+            room = options.max_width - Measurement.get(console, options.update(max_width=_WIDE), grid).maximum
+            if room >= 0 or not heading:
+                break
+            if not any(isinstance(cell := row[_HEADINGS.index(heading)], Text) and cell.style for row in self.rows):
+                left_out.append(heading)  # a number in red stays
+        if room < 0:
+            names = [max(len(str(row[at])) for row in self.rows) for at in (0, 1)]
+            width = max(sum(names) + room, 8)
+            connector = min(names[0], max(width // 3, width - names[1]))
+            grid = self._grid(left_out, (connector, width - connector))
+        yield grid
+
+    def _grid(self, left_out: Sequence[str], names: Sequence[int | None] = (None, None)) -> Table:
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+        shown = [at for at, heading in enumerate(_HEADINGS) if heading not in left_out]
+        for at in shown:
+            width = names[at] if at < len(names) else None
+            justify: Literal["left", "right"] = "left" if at < 3 else "right"
+            grid.add_column(_HEADINGS[at], justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+        for row in self.rows:
+            grid.add_row(*(row[at] for at in shown))
+        return grid
 
 
 def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:
@@ -185,6 +226,8 @@ def show(worker: Worker, interval: float, once: bool) -> None:
     at first; a worker that goes away later is waited for.
     """
     console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDE  # nobody who reads a file or a pipe has a narrow one
     before = look(worker)
     if once:
         time.sleep(interval)

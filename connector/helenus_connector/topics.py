@@ -71,7 +71,8 @@ class Topics:
         data = self._data.create(settings.data, events, {"cleanup.policy": "compact"})
         if data != events:
             what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
-            raise HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name)
+            advice = "choose another data.topic, or delete that one if nobody needs it; the worker makes it again"
+            raise HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name, advice)
         if settings.has_dead_letters:
             self._data.create(settings.dead_letters, 1, {})
 

@@ -19,6 +19,8 @@ from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.directory import make, remove
 from helenus_connector.events import Range
+from helenus_connector.fences import fence_all, owned
+from helenus_connector.positions import Offsets
 from helenus_connector.queries import Query
 from helenus_connector.registry import registered
 from helenus_connector.rest import serve
@@ -35,6 +37,7 @@ _LAG_S = 5.0
 _FIRST_PAUSE_S = 1.0
 _LAST_PAUSE_S = 30.0
 _GRACE_S = 3.0
+_LEAVING_S = 600.0
 
 
 class Worker:
@@ -57,12 +60,14 @@ class Worker:
         self._made_at = self._lag_at = 0.0
         self._told: set[metrics.Labels] = set()
         self._told_connectors: set[str] = set()
+        self._left: dict[metrics.Labels, float] = {}
         self._missing: set[metrics.Labels] = set()
         self._away: HelenusError | None = None
 
     def stop(self) -> None:
         """Ask the worker to end; `run` returns within seconds. A batch that is under way is done again at the start."""
         self._stopping.set()
+        self.connectors.ending = True
         self.connectors.changed.set()
         self._topics.hurry(_GRACE_S)
         for query in list(self._queries.values()):
@@ -84,6 +89,10 @@ class Worker:
         """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: nobody can mend it
         but who starts the worker again. Raises ConfigError for a configuration that cannot work.
         """
+        with owned(self.worker.checkpoint_dir.absolute(), lambda: self._may_wait() and not self._stopping.is_set()):
+            self._run()
+
+    def _run(self) -> None:
         self.connectors.load(self._files)
         directory = make()
         server = None
@@ -91,15 +100,13 @@ class Worker:
         session: Future[Any] | None = None
         try:
             server = serve(self.worker, self.connectors, self.ready, self.health)
-            from helenus_connector.spark import session as spark_session
-
             while not self._stopping.is_set():
                 if looking is None or looking.done():
                     if looking is not None:
                         looking.result()
                         self._end_if_all_failed()
                         # Spark takes seconds to load: it begins when there is something to run.
-                        session = session or _beside(lambda: spark_session(self.worker, directory))
+                        session = session or _beside(lambda: self._session(directory))
                     looking = _beside(lambda: self._look(directory))
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
@@ -122,6 +129,12 @@ class Worker:
                 server.shutdown()
             remove(directory)
 
+    def _session(self, directory: Path) -> Any:
+        from helenus_connector.spark import session
+
+        fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
+        return session(self.worker, directory)
+
     @staticmethod
     def _prepared(spark: Any) -> Any:
         from helenus_connector.source import EventsSource
@@ -136,11 +149,18 @@ class Worker:
             self._made_at = now
             self._make_topics()
         for group in self._groups() - self._queries.keys():
-            self._queries[group] = query = Query(self.worker, self.connectors, group, directory)
+            try:
+                query = Query(self.worker, self.connectors, group, directory)
+            except HelenusError as error:
+                self.connectors.failed(group, error)
+                continue
+            self._queries[group] = query
             query.start(self._spark)
         self._end_empty_groups(directory)
         for group, query in self._queries.items():
             if query.failure is not None and not self._stopping.is_set() and not query.is_stopped:
+                if isinstance(query.failure, HelenusError):
+                    raise query.failure
                 what = f"the query of group {group} ended: {str(query.failure)[:500]}"
                 raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
             query.refresh()
@@ -237,7 +257,7 @@ class Worker:
         return any(c.wanted == "RUNNING" for c in self.connectors.all().values())
 
     def _groups(self) -> set[str]:
-        return {c.settings.query_group for c in self.connectors.all().values() if c.looked}
+        return {c.settings.query_group for c in self.connectors.all().values() if c.looked and not c.error}
 
     def _make_topics(self) -> None:
         connectors = [c for c in self.connectors.all().values() if c.wanted == "RUNNING" and c.looked and not c.error]
@@ -265,13 +285,16 @@ class Worker:
 
     def _tell_lag(self) -> None:
         connectors = self.connectors.all().values()
-        where = {g: self.connectors.held(g).where() for g in {c.settings.query_group for c in connectors}}
+        where: dict[str, Offsets] = {}
+        for group in {c.settings.query_group for c in connectors}:
+            with contextlib.suppress(HelenusError):  # of files that can't be read: its connectors say so
+                where[group] = self.connectors.held(group).where()
         # Of one that failed before its tables were looked at: what was read in an earlier run falls behind too.
         tasks = [
             task
             for connector in connectors
             for task in list(connector.tasks.values())
-            if task.ready or (connector.error and task.settings.events in where[task.settings.query_group])
+            if task.ready or (connector.error and task.settings.events in where.get(task.settings.query_group, {}))
         ]
         try:
             latest = self._topics.latest([task.settings.events for task in tasks])
@@ -312,7 +335,11 @@ class Worker:
                 now = "FAILED" if status.state == "FAILED" else states.get(task.id, connector.wanted)
                 metrics.state(task.labels, now)
                 told.add(task.labels)
-        for labels in self._told - told:
+        # A batch that was under way may count for a table that has just left: its series are ended again for a while.
+        now_s = time.monotonic()
+        self._left.update(dict.fromkeys(self._told - told, now_s))
+        self._left = {labels: at for labels, at in self._left.items() if labels not in told and now_s - at < _LEAVING_S}
+        for labels in self._left:
             metrics.forget(labels)
         for name in self._told_connectors - connectors.keys():
             metrics.connector_state(name, None)

@@ -41,6 +41,8 @@ _SCALARS: dict[str, Schema] = {
     "timeuuid": {"type": "string", "logicalType": "uuid"},
     "varint": {"type": "bytes", "logicalType": "cql_varint"},
 }
+_MICROS = {"type": "long", "logicalType": "time-micros"}
+_TOLD: dict[str, Schema] = {"microseconds": _MICROS}
 _RECORDS: dict[str, list[tuple[str, str]]] = {
     "decimal": [("bigint", "bytes"), ("scale", "int")],
     "duration": [("months", "int"), ("days", "int"), ("nanoseconds", "long")],
@@ -63,22 +65,22 @@ TRUNCATION = '{"type":"record","name":"Truncation","namespace":"helenus","fields
 """The schema of the key of a record that concerns a whole table: `keyspace.table`."""
 
 
-def key_schema(table: Table, compat: Compat = "exact") -> Schema:
-    """The schema of a primary key: partition columns plain, clustering columns nullable.
+def key_schema(table: Table, compat: Compat = "exact", nullable: bool = False) -> Schema:
+    """The schema of a primary key: partition columns plain, unless all are to be `nullable`, clustering columns not.
 
     A null clustering column stands for the whole partition. Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=True)
-    return schemas.table(_compatible(table, schemas.fields(table.primary_key), compat))
+    return schemas.table(_compatible(table, schemas.fields(table.primary_key, not nullable), compat))
 
 
-def value_schema(table: Table) -> Schema:
+def value_schema(table: Table, nullable: bool = False) -> Schema:
     """The schema of a row outside its key, every column nullable; of key columns only, it has those, as the key does.
 
     Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=False)
-    return schemas.table(schemas.fields(value_columns(table), bool(never_null(table))))
+    return schemas.table(schemas.fields(value_columns(table), bool(never_null(table)) and not nullable))
 
 
 def json_schema(table: Table, part: Literal["key", "value", "row"], compat: Compat = "exact") -> Schema:
@@ -160,6 +162,42 @@ def unnamed(schema: Schema) -> Schema:
     return [unnamed(part) for part in schema] if isinstance(schema, list) else schema
 
 
+def other_times(known: Schema, new: Schema) -> str | None:
+    """What speaks against records that go on where those `known` are: a `time` of theirs is a number of something else,
+    which no registry notices, as both are longs. None if nothing does.
+
+    DataStax's connector writes µs, as this one does where it is told to.
+    """
+    ours, theirs = (dict(_times(schema)) for schema in (new, known))
+    differ = [name for name, kind in ours.items() if theirs.get(name, kind) != kind]
+    if not differ:
+        return None
+    unit = {"cql_time": "ns", "time-micros": "µs"}
+    was, now = unit[theirs[differ[0]]], unit[ours[differ[0]]]
+    how = "set time.precision.mode, and for keys key.compat, as the topic has it, or choose another data.topic"
+    return f"the topic has {', '.join(differ)} as a time in {was}, and would get it in {now}: {how}"
+
+
+def has_times(schema: Schema) -> bool:
+    """Whether a field, at any depth, is a time."""
+    return any(_times(schema))
+
+
+def _times(schema: Schema, name: str = "") -> Iterator[tuple[str, str]]:
+    """The fields, at any depth, that are times: `column.field` and the logical type."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _times(branch, name)
+    elif isinstance(schema, dict):
+        if schema.get("logicalType") in ("cql_time", "time-micros"):
+            yield name, schema["logicalType"]
+        for field in schema.get("fields") or ():
+            yield from _times(field["type"], f"{name}.{field['name']}" if name else field["name"])
+        for part in ("type", "items", "values"):
+            if isinstance(schema.get(part), (dict, list)):
+                yield from _times(schema[part], name)
+
+
 def objection(known: Schema, key: Schema, value: Schema) -> str | None:
     """What speaks against keys that go on under the schema they have, which gives the same bytes; None if nothing does.
 
@@ -181,6 +219,39 @@ def made_anew(known: Schema, key: Schema) -> str | None:
     if known.get(TABLE_ID, table) == table or {**known, TABLE_ID: table} == key:
         return None
     return f"{_told(known)}, and the table was made anew with the key ({', '.join(f['name'] for f in key['fields'])})"
+
+
+def other_form(known: Schema, now: Schema) -> Literal["decimal", "varint"] | None:
+    """Which kind of number two schemas of a table's values show in different forms, at any depth; None if none.
+
+    Both as `parsed` gives them.
+    """
+    old, new = _form(known), _form(now)
+    if old != new:
+        if "cql_decimal" in (old, new) or {old, new} == {"string", "double"}:
+            return "decimal"
+        if "cql_varint" in (old, new) or {old, new} == {"string", "long"}:
+            return "varint"
+    known, now = _present(known), _present(now)
+    if not isinstance(known, dict) or not isinstance(now, dict):
+        return None
+    pairs = [(known[part], now[part]) for part in ("items", "values") if part in known and part in now]
+    types = {field["name"]: field["type"] for field in known.get("fields", ())}
+    pairs += [(types[f["name"]], f["type"]) for f in now.get("fields", ()) if f["name"] in types]
+    return next((found for pair in pairs if (found := other_form(*pair))), None)
+
+
+def _form(schema: Schema) -> str:
+    """`cql_decimal` or `cql_varint` for their exact forms; a plain type's name for all others that have one."""
+    schema = _present(schema)
+    if isinstance(schema, dict):
+        return str(schema.get("logicalType") or schema.get("type"))
+    return str(schema).rpartition(".")[2]  # a record that was defined before
+
+
+def _present(schema: Schema) -> Schema:
+    """What is not null of an optional type."""
+    return next((branch for branch in schema if branch != "null"), None) if isinstance(schema, list) else schema
 
 
 def _told(key: Schema) -> str:
@@ -248,7 +319,7 @@ class _Schemas:
 
     def _of(self, t: CqlType) -> Schema:
         if t.told:
-            return t.told  # the names are Avro's
+            return _TOLD.get(t.told, t.told)  # else the names are Avro's
         if t.name in _SCALARS:
             return _SCALARS[t.name]
         if t.name in ("list", "set", "vector"):
@@ -324,10 +395,9 @@ def _bare(t: CqlType, keyspace: str) -> CqlType:
 
 def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Schema]:
     """A key's fields in that form of keys."""
-    micros = {"type": "long", "logicalType": "time-micros"}
     for field, column in zip(fields, table.primary_key, strict=True):
         if compat == "datastax" and column.type.name == "time":
-            field["type"] = ["null", micros] if isinstance(field["type"], list) else micros
+            field["type"] = ["null", _MICROS] if isinstance(field["type"], list) else _MICROS
     return fields
 
 

@@ -15,7 +15,6 @@ from cassandra.policies import (
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
     LoadBalancingPolicy,
-    RoundRobinPolicy,
     TokenAwarePolicy,
 )
 from cassandra.query import named_tuple_factory
@@ -46,8 +45,9 @@ def connect(
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     where = f"{','.join(settings.cassandra_contact_points)} port {settings.cassandra_port}"
     if policy is None:
-        dc = settings.cassandra_local_dc
-        policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(dc) if dc else RoundRobinPolicy())
+        # Without a name, the data centre of the contact point that answers, from then on: one that joins later may have
+        # no rows yet.
+        policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.cassandra_local_dc or ""))
     profile = ExecutionProfile(
         load_balancing_policy=policy,
         consistency_level=ConsistencyLevel.LOCAL_ONE,
@@ -83,6 +83,11 @@ def connect(
         session = cluster.connect()
     except NoHostAvailable as error:
         cluster.shutdown()
+        known = {host.datacenter for host in cluster.metadata.all_hosts()} - {None}
+        if known and settings.cassandra_local_dc not in (None, *known):
+            advice = f"set cassandra.local.dc to one of {', '.join(sorted(known))}"
+            what = f"no node is in the data centre {settings.cassandra_local_dc}"
+            raise HelenusError(Kind.CONFIG, what, where, advice) from None
         causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
         refused = next((c for c in causes if isinstance(c, AuthenticationFailed)), None)
         if refused is not None:

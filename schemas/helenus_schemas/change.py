@@ -11,6 +11,7 @@ import enum
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from helenus_schemas.cqlvalue import Malformed
 from helenus_schemas.transcode import long_bytes, read_long
@@ -35,12 +36,42 @@ class Bound:
     values: tuple[bytes, ...]
 
 
+class Effect(enum.IntFlag):
+    """What a Change does to its row, so that a read can be held against it. 0: the agent does not say, as where the
+    cells of a row have several write times.
+
+    Its other bits, from `FIRST_COLUMN` on, are those of the columns it writes or deletes: `column_bit`. Several columns
+    may share a bit.
+    """
+
+    LIVE = 1
+    """It leaves a live cell, or the row itself, with the Change's write time."""
+    DELETES = 2
+    """It deletes cells, or all that a column of many cells holds; of a RANGE, its rows."""
+    ROW = 4
+    """It writes the row itself, as INSERT does."""
+    GONE = 8
+    """It deletes the row, or the partition."""
+    COUNTER = 16
+    """It adds to counters, whose write times CQL does not tell."""
+
+
+FIRST_COLUMN = 5
+COLUMN_BITS = 26
+
+
+def column_bit(name: str) -> int:
+    """The bit of a column in an effect: one of 26, so that an effect takes five bytes at most."""
+    return 1 << FIRST_COLUMN + crc32(name.encode()) % COLUMN_BITS
+
+
 class Change(NamedTuple):
     """One decoded effect. `digest` is the MD5 of the mutation's raw bytes in the log, 32 hexadecimal characters.
 
     `part` of `parts`: its place among the Changes of one mutation. `segment` and `position`: the log segment's id and
     the mutation's logical end in it. `write_time`: µs since the epoch, the newest in the Change, None if it has none.
     `expires_at`: s since the epoch, when its first cell expires. `start` and `end` are a RANGE's, None where it's open.
+    `effect`: see `Effect`. `all_expired_at`: s since the epoch, when its last cell expires; None if one never does.
     A `foreign` one is another agent's, and may lack all but `node`: its key is in DataStax's form.
 
     A TABLE Change (a truncation) and a GAP have no key; of their parts each partition of the topic has one.
@@ -58,6 +89,8 @@ class Change(NamedTuple):
     start: Bound | None = None
     end: Bound | None = None
     foreign: bool = False
+    effect: int = 0
+    all_expired_at: int | None = None
 
 
 _BOUND = {
@@ -96,6 +129,8 @@ SCHEMA: dict[str, Any] = {
         {"name": "expiresAt", "type": ["null", "long"], "default": None},
         {"name": "start", "type": ["null", _BOUND], "default": None},
         {"name": "end", "type": ["null", "helenus.Bound"], "default": None},
+        {"name": "effect", "type": "long", "default": 0},
+        {"name": "allExpiredAt", "type": ["null", "long"], "default": None},
     ],
 }
 """The value's Avro schema. Its first three fields alone are DataStax's."""
@@ -122,6 +157,8 @@ def encode(change: Change) -> bytes:
             _optional(change.expires_at),
             _bound(change.start),
             _bound(change.end),
+            long_bytes(change.effect),
+            _optional(change.all_expired_at),
         )
     )
 
@@ -154,7 +191,25 @@ def decode(data: bytes) -> Change:
         end, at = _read_bound(data, at)
         if parts < 1:
             raise Malformed(f"not an event's value: a part of {parts}")
-        return Change(digest, node, Scope(scope), part, parts, segment, position, write_time, expires_at, start, end)
+        effect, all_expired_at = 0, None
+        if at < len(data):  # agents before these fields end here
+            effect, at = read_long(data, at)
+            all_expired_at, at = _read_optional(data, at)
+        return Change(
+            digest,
+            node,
+            Scope(scope),
+            part,
+            parts,
+            segment,
+            position,
+            write_time,
+            expires_at,
+            start,
+            end,
+            effect=effect,
+            all_expired_at=all_expired_at,
+        )
     except Malformed:
         raise
     except (IndexError, ValueError) as error:
@@ -164,13 +219,16 @@ def decode(data: bytes) -> Change:
 _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _OPTIONAL = rb"(?:\x00|\x02(" + _LONG + rb"))"
 _OF_A_KEY = re.compile(
-    rb"\x02@([0-9a-f]{32})\x02H(.{36})\x00([\x00\x02\x04])" + _LONG * 4 + _OPTIONAL * 2 + rb"\x00\x00", re.DOTALL
+    rb"\x02@([0-9a-f]{32})\x02H(.{36})\x00([\x00\x02\x04])"
+    + (_LONG * 2 + rb"(" + _LONG * 2 + rb")" + _OPTIONAL * 2 + rb"\x00\x00(?:(" + _LONG + rb")" + _OPTIONAL + rb")?"),
+    re.DOTALL,
 )
 _SCOPES = {b"\0": Scope.ROW, b"\2": Scope.STATIC, b"\4": Scope.PARTITION}
 
 
 def matched(value: bytes) -> re.Match[bytes] | None:
-    """An event's value if our agents wrote it and it is of a key alone: a match of digest, node, scope, and more.
+    """An event's value if our agents wrote it and it is of a key alone: a match of digest, node, scope, place in the
+    log, and more.
 
     Beside their key, digest and scope tell copies of a Change, for a fraction of what `decode` costs.
     """
@@ -179,10 +237,22 @@ def matched(value: bytes) -> re.Match[bytes] | None:
 
 def gist(match: re.Match[bytes]) -> Change:
     """What a match tells of a Change: all but its place in the mutation and in the log. Raises Malformed."""
-    digest, node, scope, written, expires = match.groups()
-    write_time = None if written is None else read_long(written, 0)[0]
-    expires_at = None if expires is None else read_long(expires, 0)[0]
-    return Change(digest.decode(), node.decode(), _SCOPES[scope], write_time=write_time, expires_at=expires_at)
+    digest, node, scope, _, written, expires, effect, expired = match.groups()
+    return Change(
+        digest.decode(),
+        node.decode(),
+        _SCOPES[scope],
+        write_time=None if written is None else read_long(written, 0)[0],
+        expires_at=None if expires is None else read_long(expires, 0)[0],
+        effect=0 if effect is None else read_long(effect, 0)[0],
+        all_expired_at=None if expired is None else read_long(expired, 0)[0],
+    )
+
+
+def place(match: re.Match[bytes]) -> tuple[int, int]:
+    """Where a matched Change is in its node's log: segment and position, which only grow."""
+    segment, at = read_long(match[4], 0)
+    return segment, read_long(match[4], at)[0]
 
 
 def unframed(key: bytes | None, value: bytes) -> tuple[bytes | None, bytes]:

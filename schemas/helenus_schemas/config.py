@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,6 +102,8 @@ class _Given:
     """The properties of one source: our key -> its value, resolved, and as it was written."""
 
     source: str
+    allowed: masking.Allowed | None = None
+    trusted: Mapping[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -150,12 +153,17 @@ class Settings(BaseModel):
         source: str,
         environment: Mapping[str, str] | None = None,
         context: Mapping[str, Any] | None = None,
+        *,
+        allowed: masking.Allowed | None = None,
+        trusted: Mapping[str, str] | None = None,
     ) -> Self:
         """Validate properties that come from `source`, a name for messages; they go before the environment's.
 
-        `${env:NAME}` and `${file:PATH:KEY}` in a value are resolved. `context` is for validators. Raises ConfigError.
+        `${env:NAME}` and `${file:PATH:KEY}` in a value are resolved: all of them, or if `allowed` is given, those that
+        it permits and values that `trusted`, properties of an operator's file, has in the same words under the same
+        key. `context` is for validators. Raises ConfigError.
         """
-        given = _Given(source)
+        given = _Given(source, allowed, trusted or {})
         cls._take(given, {v: (cls.environment[v], text) for v, text in (environment or {}).items()})
         cls._take(given, {key: (key, text) for key, text in properties.items()})
         keys = {name: field.alias or name for name, field in cls.model_fields.items()}
@@ -234,7 +242,8 @@ class Settings(BaseModel):
             use = alias.use if alias else key
             given.written[use] = text
             try:
-                value: str | None = masking.resolve(text)
+                allowed = None if given.trusted.get(name) == text else given.allowed
+                value: str | None = masking.resolve(text, allowed)
                 if alias is not None and value is not None:
                     value = alias.convert(value)
             except ValueError as error:
@@ -288,10 +297,31 @@ class Settings(BaseModel):
 
 
 def read_properties(path: str | Path) -> dict[str, str]:
-    """The keys and values of a Java properties file, as they are written. Raises ConfigError."""
+    """The keys and values of a Java properties file, as they are written; of a key that is given twice, which is warned
+    of, the last. Raises ConfigError.
+    """
+    found = _pairs(path)
+    for key in _twice(found):
+        structlog.get_logger(__name__).warning("config.twice", source=str(path), key=key, then="the last one counts")
+    return dict(found)
+
+
+def check_properties(path: str | Path) -> None:
+    """Raise ConfigError for keys that a properties file has twice."""
+    if twice := _twice(_pairs(path)):
+        reason = "it is given more than once, and the last one counts: leave the others out"
+        raise ConfigError([Problem(str(path), key, None, reason) for key in twice])
+
+
+def _twice(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+
+
+def _pairs(path: str | Path) -> list[tuple[str, str]]:
     try:
         with open(path, encoding="utf-8") as file:
-            return dict(javaproperties.load(file))
+            found: list[tuple[str, str]] = javaproperties.load(file, object_pairs_hook=list)
+            return found
     except OSError as error:
         reason = f"cannot read the properties file: {error.strerror}"
     except (UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
@@ -307,7 +337,7 @@ class CassandraSettings(Settings):
     cassandra_port: Annotated[int, Field(gt=0, lt=65536), About("Cassandra", "HIGH")] = 9042
     """Their port for CQL."""
     cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
-    """The data centre to speak with; by default all nodes are spoken with in turn."""
+    """The data centre to speak with; by default that of the first contact point that answers."""
     cassandra_username: Annotated[str | None, About("Cassandra", "HIGH")] = None
     """The role to log in as, where Cassandra asks for one."""
     cassandra_password: Annotated[SecretStr | None, About("Cassandra", "HIGH")] = None
@@ -331,6 +361,8 @@ class CassandraSettings(Settings):
     def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
         if given.get("cassandra.username") and not given.get("cassandra.password"):
             yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
+        if given.get("cassandra.password") and not given.get("cassandra.username"):
+            yield "cassandra.username", "set it too: a cassandra.password alone logs nobody in"
 
     @property
     def server(self) -> tuple[object, ...]:
@@ -345,6 +377,9 @@ class LogSettings(Settings):
     """What is worth a line: debug, info, warning or error."""
     log_format: Annotated[str, Field(pattern="^(text|json)$"), About("Logging")] = "text"
     """text for people, json for programs; both have one event name and fields."""
+
+
+NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or 'helenus-….whl[pulsar]'"
 
 
 class PulsarSettings(Settings):

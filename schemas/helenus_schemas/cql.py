@@ -36,7 +36,7 @@ class CqlType:
     """A CQL type. `name` is a scalar's name or `list`, `set`, `map`, `tuple`, `vector`, `udt`, `custom`.
 
     `args` are element types (a UDT's field types), `fields` a UDT's field names, `label` a UDT's or custom type's name.
-    `told` is how records show a decimal or varint: `string`, `double` or `long`, empty for the exact form.
+    `told` is how records show a decimal, varint or time, `string`, `double`, `long` or `microseconds`; empty: exactly.
     """
 
     name: str
@@ -66,7 +66,7 @@ class CqlType:
         return _WIDTHS.get(self.name, 0)
 
     def telling(self, forms: Mapping[str, str]) -> CqlType:
-        """This type with its decimals and varints `told` as `forms` says, by name. Keys of maps are text anyway."""
+        """This type with its decimals, varints and times `told` as `forms` says. Keys of maps are text anyway."""
         if not self.args:
             return replace(self, told=forms[self.name]) if self.name in forms else self
         keep = 1 if self.name == "map" else 0

@@ -18,10 +18,21 @@ MAY_BE_EMPTY = EMPTY_IS_A_VALUE | {"varint"}
 """Types of which no bytes have a form in keys."""
 
 _SIZE = struct.Struct(">i").unpack_from
+_WIDTHS = {"tinyint": 1, "smallint": 2, "date": 4, "time": 8, "inet": 4, "decimal": 5, "list": 4, "set": 4, "map": 4}
 
 
 class Malformed(ValueError):
     """Bytes that are no value of their type."""
+
+
+def stand_in(t: CqlType) -> bytes:
+    """A value of a type, zero or nothing: what an event's key has in place of no bytes, which Avro can't have there."""
+    if t.name == "vector":
+        item = stand_in(t.args[0])
+        return (item if t.args[0].width else bytes((len(item),)) + item) * t.dimension
+    if t.name in ("tuple", "udt"):
+        return b"\xff\xff\xff\xff" * len(t.args)
+    return bytes(t.width or _WIDTHS.get(t.name, 0))
 
 
 class NullElement(Malformed):

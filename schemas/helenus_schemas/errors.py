@@ -1,7 +1,8 @@
 """Every error an operator can meet, and what happens on it: one table, read by the agent and the connector.
 
 A `HelenusError` says what went wrong and where; its `Kind` decides whether the work is retried, dead-lettered or
-stopped, and which advice is printed. Errors survive pickling, because Spark carries them from worker to driver.
+stopped, and which advice is printed where the error brings none of its own. Errors survive pickling, because Spark
+carries them from worker to driver.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Kind(enum.Enum):
     CASSANDRA_UNREACHABLE = "cassandra-unreachable"
     CASSANDRA_AUTH = "cassandra-auth"
     CASSANDRA_READ = "cassandra-read"
+    ROW_UNREADABLE = "row-unreadable"
     CDC_DISABLED = "cdc-disabled"
     CDC_ENCRYPTED = "cdc-encrypted"
     CDC_DIRECTORY = "cdc-directory"
@@ -64,6 +66,12 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.CASSANDRA_AUTH: Policy(Action.STOP, "check cassandra.username, cassandra.password and cassandra.ssl.*"),
     Kind.CASSANDRA_READ: Policy(Action.RETRY, "check that enough replicas are up for query.consistency"),
+    Kind.ROW_UNREADABLE: Policy(
+        Action.DEAD_LETTER,
+        "SELECT this key in cqlsh and look into the nodes' logs: too many tombstones (tombstone_failure_threshold), or "
+        "a damaged SSTable (nodetool scrub); others go on, and it is read again until it can be; "
+        "errors.tolerance=all dead-letters its events after ten reads",
+    ),
     Kind.CDC_DISABLED: Policy(
         Action.STOP, "set cdc_enabled: true in cassandra.yaml and restart the node, or ALTER TABLE ... WITH cdc = true"
     ),
@@ -82,12 +90,12 @@ POLICIES: dict[Kind, Policy] = {
     Kind.TABLE_MISSING: Policy(Action.STOP, "create the table, or correct keyspace and table"),
     Kind.TABLE_UNSUPPORTED: Policy(Action.STOP, "leave the column out with columns, or choose another table"),
     Kind.BROKER_UNREACHABLE: Policy(
-        Action.RETRY, "check the bootstrap servers, or pulsar.service.url, and that the broker is up"
+        Action.RETRY,
+        "check pulsar.service.url and that the broker is up",  # Kafka's errors bring their own
     ),
     Kind.BROKER_REFUSED: Policy(
         Action.STOP,
-        "check the broker's ACLs, the security.* and sasl.* settings and the topic's name; on Pulsar "
-        "pulsar.auth.token, pulsar.tls.*, and what the token's role may do in the namespace",
+        "check pulsar.auth.token, pulsar.tls.*, the topic's name, and what the token's role may do in the namespace",
     ),
     Kind.APPEND_FAILED: Policy(
         Action.RETRY, "check the broker's log; nothing is marked as done until it is acknowledged"
@@ -99,7 +107,8 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.PARTITIONS_CHANGED: Policy(
         Action.STOP,
-        "stop writers, drain the topic, then start with a new checkpoint.dir; order per key spans one partition count",
+        "stop writers, drain the topic, give the data topic as many partitions; then stop the connector, reset its "
+        "offsets, resume and restart it over REST; order per key spans one partition count",
     ),
     Kind.OFFSETS_LOST: Policy(
         Action.STOP,
@@ -120,8 +129,9 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.REGISTRY_REFUSED: Policy(
         Action.STOP,
-        "compare the table with the latest schema of the registry's subject, or of Pulsar's topic; delete it, choose "
-        "another data.topic, or let schema.on.incompatible=new-topic go on in another",
+        "compare the table, and decimal.handling.mode and varint.handling.mode, with the latest schema of the "
+        "registry's subject, or of Pulsar's topic; delete it, choose another data.topic, or let "
+        "schema.on.incompatible=new-topic go on in another",
     ),
     Kind.SCHEMA_MISSING: Policy(
         Action.STOP, "register it under that subject and restart the task, or leave auto-registration on"
@@ -138,26 +148,26 @@ POLICIES: dict[Kind, Policy] = {
 
 
 class HelenusError(Exception):
-    """An error with its kind, what happened, and where (a key, path, address or position)."""
+    """An error with its kind, what happened, and where (a key, path, address or position).
 
-    def __init__(self, kind: Kind, what: str, where: str = "") -> None:
-        super().__init__(what, where)
+    `advice` is what an operator should do: given with the error where its cause is known, else that of its kind.
+    """
+
+    def __init__(self, kind: Kind, what: str, where: str = "", advice: str = "") -> None:
+        super().__init__(kind, what, where)  # with what is set below they are pickled
         self.kind = kind
         self.what = what
         self.where = where
+        self.advice = advice or POLICIES[kind].advice
 
     @property
     def action(self) -> Action:
         """What the program does on this error."""
         return POLICIES[self.kind].action
 
-    @property
-    def advice(self) -> str:
-        """What an operator should do."""
-        return POLICIES[self.kind].advice
-
-    def __reduce__(self) -> tuple[type[HelenusError], tuple[Kind, str, str]]:
-        return (type(self), (self.kind, self.what, self.where))
+    def at(self, where: str) -> HelenusError:
+        """The same with another place."""
+        return HelenusError(self.kind, self.what, where, self.advice)
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
@@ -173,4 +183,8 @@ def told_in(text: str) -> HelenusError | None:
     if found is None or found[2] not in {kind.value for kind in Kind}:
         return None
     kind = Kind(found[2])
-    return HelenusError(kind, found[1].removesuffix(f": {POLICIES[kind].advice}"))
+    what = found[1].removesuffix(f": {POLICIES[kind].advice}")
+    if what == found[1]:  # the error brought advice of its own; should that have a colon, the text is the same even so
+        what, _, advice = found[1].rpartition(": ")
+        return HelenusError(kind, what, advice=advice)
+    return HelenusError(kind, what)

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from helenus_schemas import masking
 
 _HTTP = "give it as http://host:port or https://host:port"
+_PROTOCOL = re.compile("^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://", re.IGNORECASE)
 _PULSAR = "give it as pulsar://host:port or pulsar+ssl://host:port, with commas between several host:port"
 
 
@@ -100,7 +101,7 @@ def _registries(value: str) -> str:
 def _brokers(value: str) -> str:
     told = "give Kafka's brokers as host:port, with commas between them"
     try:
-        hosts_and_ports(",".join(re.sub(r"^\w+://", "", part) for part in _parts(value)))
+        hosts_and_ports(",".join(_PROTOCOL.sub("", part) for part in _parts(value)))
     except ValueError:
         raise ValueError(told) from None
     return value
@@ -147,6 +148,12 @@ def path(value: object) -> object:
     return value
 
 
+def _replication_factor(value: int) -> int:
+    if value != -1 and not 0 < value < 1 << 15:
+        raise ValueError("a number of brokers, or -1 for what the brokers have as their default")
+    return value
+
+
 def topic(name: str) -> str:
     """A topic's name, or its beginning. Raises ValueError for one that no broker takes."""
     if len(name) > 249 or name in (".", "..") or not re.fullmatch(r"[\w.-]*", name, re.ASCII):
@@ -173,6 +180,8 @@ CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
 PassThrough = Annotated[dict[str, str], AfterValidator(masking.Hidden)]
 """Settings handed on as they are, below a prefix; their secrets are stars when they are printed."""
 Milliseconds = Annotated[int, Field(ge=0)]
+ReplicationFactor = Annotated[int, AfterValidator(_replication_factor)]
+"""How many brokers have a topic; -1 as the brokers have it."""
 Hosts = Annotated[CommaList, AfterValidator(_hosts)]
 """Names or addresses without ports, one at least."""
 Brokers = Annotated[str, AfterValidator(_brokers)]

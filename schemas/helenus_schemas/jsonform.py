@@ -29,7 +29,7 @@ from helenus_schemas.cqlvalue import (
     fields,
     vector,
 )
-from helenus_schemas.text import as_double, as_long, as_text, float_text, inet, spelled
+from helenus_schemas.text import as_double, as_long, as_microseconds, as_text, float_text, inet, spelled
 
 Encode = Callable[[bytes], str]
 Told = TypeVar("Told", str, bytes)
@@ -122,7 +122,9 @@ def _datastax(t: CqlType) -> Encode:
 
 
 def _told(t: CqlType) -> Encode:
-    """A decimal or varint in the form that was asked for."""
+    """A decimal, varint or time in the form that was asked for."""
+    if t.told == "microseconds":
+        return lambda data: str(as_microseconds(data))
     text = as_text(t)
     assert text is not None
     if t.told == "double":

@@ -10,16 +10,18 @@ from itertools import chain, combinations_with_replacement, islice
 from typing import Literal
 
 from helenus_schemas.cql import CqlType
-from helenus_schemas.cqlvalue import MAY_BE_EMPTY, Malformed
+from helenus_schemas.cqlvalue import MAY_BE_EMPTY, Malformed, stand_in
 from helenus_schemas.from_avro import NUMBERS, Decode, decoder, number
 from helenus_schemas.from_avro import nullable as read_nullable
 from helenus_schemas.table import Column, Table
-from helenus_schemas.transcode import Encode, Optional, encoder, long_bytes, nullable
+from helenus_schemas.transcode import Encode, Optional, encoder, long_bytes, nullable, read_long
 
 Key = tuple["bytes | None", ...]
 """CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition.
 
 In Avro a clustering value of no bytes, of a type that has none, is null too: what an event is about tells them apart.
+In a composite partition key such a value is a stand-in, zero as a rule, and what follows the record says where: the
+places in the partition key, as Avro ints. A reader that goes by the schema alone does not look there.
 """
 Compat = Literal["exact", "datastax"]
 """The form of a key: `exact`, or DataStax's, with tinyint and smallint unsigned and a time in µs."""
@@ -37,26 +39,43 @@ class KeyCodec:
 
     def __init__(self, table: Table, compat: Compat = "exact") -> None:
         self.partition_columns = len(table.partition_key)
+        self.columns = len(table.primary_key)
         self._table = table
         self._grows = any(map(_may_grow, (c.type for c in table.primary_key)))
         codecs = [_codec(column, compat) for column in table.primary_key]
         self._encoders = [encode for encode, _ in codecs[: self.partition_columns]]
-        self._nullable = [
+        self._optional = [
             nullable(encode) if c.type.name in MAY_BE_EMPTY else _unless_empty(encode)
-            for c, (encode, _) in zip(table.clustering, codecs[self.partition_columns :], strict=True)
+            for c, (encode, _) in zip(table.primary_key, codecs, strict=True)
         ]
+        self._nullable = self._optional[self.partition_columns :]
+        # Cassandra takes no bytes for a partition key of one column.
+        composite = table.partition_key if self.partition_columns > 1 else ()
+        self._stand_ins = {i: stand_in(c.type) for i, c in enumerate(composite) if c.type.name not in MAY_BE_EMPTY}
         self._decoders = [decode for _, decode in codecs[: self.partition_columns]]
         self._one_form = all(_has_one_form(c.type) for c in table.clustering)
         self.several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
-        self._comparable = [encoder(c.type, clustering=True) for c in table.partition_key]
+        self._comparable = [nullable(encoder(c.type, clustering=True)) for c in table.partition_key]
         self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
 
     def encode(self, key: Sequence[bytes | None]) -> bytes:
         """The key as an Avro record without header: partition columns plain, clustering columns nullable."""
         n = self.partition_columns
-        parts = [encode(value or b"") for encode, value in zip(self._encoders, key[:n], strict=True)]
+        hollow = self.hollow(key)
+        values = (
+            [self._stand_ins[i] if i in hollow else value for i, value in enumerate(key[:n])] if hollow else key[:n]
+        )
+        parts = [encode(value or b"") for encode, value in zip(self._encoders, values, strict=True)]
         parts += [encode(value) for encode, value in zip(self._nullable, key[n:], strict=True)]
-        return b"".join(parts)
+        return b"".join([*parts, *map(long_bytes, hollow)])
+
+    def hollow(self, key: Sequence[bytes | None]) -> list[int]:
+        """The places in the partition key of values of no bytes, of types that have none: no record can have them."""
+        return [i for i in self._stand_ins if not key[i]] if b"" in key else []
+
+    def optional(self, key: Sequence[bytes | None]) -> bytes:
+        """The key as an Avro record all of whose columns are nullable: those of no bytes are null."""
+        return b"".join([encode(value) for encode, value in zip(self._optional, key, strict=True)])
 
     def same(self, key: Key) -> Key:
         """The key as `decode` gives it: of a row that was written, or read, in another form of equal values."""
@@ -66,7 +85,7 @@ class KeyCodec:
         """What partition keys that Cassandra's comparison holds for equal have in common: if they have `several_forms`,
         equal ones may be of several partitions.
         """
-        return b"".join([encode(value or b"") for encode, value in zip(self._comparable, key, strict=True)])
+        return b"".join([encode(value or None) for encode, value in zip(self._comparable, key, strict=True)])
 
     def current(self, data: bytes, foreign: bool = False) -> bytes:
         """An event's key in the form that this row's key has now.
@@ -138,11 +157,22 @@ class KeyCodec:
             for read in self._read_nullable:
                 value, at = read(data, at)
                 values.append(value)
+            if at != len(data):
+                self._empty(values, data, at)
         except (IndexError, ValueError) as error:
             raise Malformed(f"not a key of this table: {error}") from None
-        if at != len(data):
-            raise Malformed(f"not a key of this table: {len(data) - at} bytes too many")
         return tuple(values)
+
+    def _empty(self, values: list[bytes | None], data: bytes, at: int) -> None:
+        """Put no bytes where what is behind a record says so."""
+        left = len(data) - at
+        last = -1
+        while at < len(data):
+            i, at = read_long(data, at)
+            if i <= last or i not in self._stand_ins or values[i] != self._stand_ins[i]:
+                raise Malformed(f"{left} bytes too many")
+            values[i] = b""
+            last = i
 
 
 def _has_one_form(t: CqlType) -> bool:

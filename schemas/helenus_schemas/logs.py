@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import structlog
 
@@ -38,7 +38,7 @@ class Setup:
     levels: Mapping[str, Level]
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # of TextIO, which Python 3.10 does not take
     """Writes to what standard error is at the time."""
 
     def emit(self, record: logging.LogRecord) -> None:

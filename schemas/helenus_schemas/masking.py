@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import javaproperties
 
 STARS = "*****"
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
+_NO_FILE = (
+    "a connector's configuration that comes over REST may not refer to it: files have to be below a folder of the "
+    "worker's config.providers.file.param.allowed.paths, and the worker's own secrets are not for connectors"
+)
+_NO_VARIABLE = (
+    "a connector's configuration that comes over REST may not refer to it: variables have to match the worker's "
+    "config.providers.env.param.allowlist.pattern"
+)
 _SECRET_KEY = re.compile(r"pass|pwd|secret|jaas|token|credential|user\.?info|\bkeys?\b|[^.]key\b", re.IGNORECASE)
 _NO_SECRET_KEY = re.compile(r"(location|file|path|dir|type|class|url|enable|enabled|(de)?serializer)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(pass\w*|pwd|secret|token)\W?[=:]", re.IGNORECASE)
@@ -25,19 +36,64 @@ def refers(value: str) -> bool:
     return _REFERENCE.search(value) is not None
 
 
-def resolve(value: str) -> str:
-    """The value with its references resolved. Raises ValueError that says which cannot be."""
+@dataclass(frozen=True)
+class Allowed:
+    """Which references may be used by a configuration that no operator's file holds.
+
+    A file has to be below one of `folders`, wherever links lead, and the whole name of a variable match `variables`; by
+    default there is none of either. `never` are files, and (file, key) of single secrets, that are refused even so.
+    """
+
+    folders: tuple[Path, ...] = ()
+    variables: str = ""
+    never: frozenset[Path | tuple[Path, str]] = frozenset()
+
+    def has_variable(self, name: str) -> bool:
+        """Whether a variable of the environment may be used; it is not looked whether there is one."""
+        return re.fullmatch(self.variables, name) is not None
+
+    def has_file(self, path: Path, key: str) -> bool:
+        """Whether the `key` of a file, as `place` gives them, may be used; it is not looked whether there is one."""
+        below = any(path.is_relative_to(os.path.realpath(folder)) for folder in self.folders)
+        return below and not self.never & {path, (path, key)}
+
+
+NONE = Allowed()
+
+
+def place(name: str) -> tuple[Path, str]:
+    """The file, with links followed, and the key that `PATH:KEY` of a reference names."""
+    path, _, key = name.rpartition(":")
+    return Path(os.path.realpath(path)), key
+
+
+def files(values: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """The file and key of each `${file:…}` in values."""
+    for value in values:
+        yield from (place(name) for kind, name in _REFERENCE.findall(value) if kind == "file")
+
+
+def resolve(value: str, allowed: Allowed | None = None) -> str:
+    """The value with its references resolved: with `allowed`, only those that it permits.
+
+    Raises ValueError that says which cannot be.
+    """
 
     def resolved(match: re.Match[str]) -> str:
         kind, name = match.groups()
         if kind == "env":
+            if allowed is not None and not allowed.has_variable(name):
+                raise ValueError(_NO_VARIABLE)
             if name not in os.environ:
                 raise ValueError(f"the environment has no {name}")
             return os.environ[name]
         path, _, entry = name.rpartition(":")
+        file, _ = place(name)
+        if allowed is not None and not allowed.has_file(file, entry):
+            raise ValueError(_NO_FILE)
         try:
-            with open(path, encoding="utf-8") as file:
-                return str(javaproperties.load(file)[entry])
+            with open(file, encoding="utf-8") as opened:
+                return str(javaproperties.load(opened)[entry])
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from None
         except (UnicodeDecodeError, javaproperties.InvalidUEscapeError):

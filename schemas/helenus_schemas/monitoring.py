@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,8 +20,18 @@ Ready = Callable[[], "str | None"]
 """Returns None when ready, else a sentence that says why not."""
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def serve(host: str, port: int, ready: Ready) -> ThreadingHTTPServer:
-    """Listen in a daemon thread; `port` 0 takes a free one (see `server_port`). Raises HelenusError if it is taken."""
+    """Listen in a daemon thread; `port` 0 takes a free one (see `server_port`). Raises HelenusError CONFIG if it can't
+    be listened on; its cause is the OSError.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -47,6 +58,6 @@ def serve(host: str, port: int, ready: Ready) -> ThreadingHTTPServer:
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
-        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}") from None
+        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}") from error
     threading.Thread(target=server.serve_forever, name="monitoring", daemon=True).start()
     return server

@@ -27,6 +27,15 @@ def _hash(name: str) -> str:
     return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
+STRIPES = 1 << 16
+"""How many stripes of equal width the ring of Murmur3 tokens has: the topic's partitions take them in turn."""
+
+
+def stripe(token: int) -> int:
+    """The stripe of a Murmur3 token, in the order of tokens."""
+    return (token >> 48) + STRIPES // 2
+
+
 def partition(token: int, partitions: int) -> int:
     """The topic partition of a Murmur3 token, as DataStax: `((short)(token >>> 48) + 32768) % partitions`."""
-    return ((token >> 48) + 32768) % partitions
+    return stripe(token) % partitions

@@ -26,7 +26,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `dropped` holds columns that old log segments may still name."""
+    """A table. `dropped` holds columns that old log segments may still name. `hides_columns`: it has COMPACT STORAGE of
+    a kind whose rows are stored with columns that CQL does not show, which are among `columns`.
+    """
 
     keyspace: str
     name: str
@@ -34,6 +36,17 @@ class Table:
     columns: tuple[Column, ...]
     cdc: bool = False
     dropped: Mapping[str, Column] = field(default_factory=dict)
+    hides_columns: bool = False
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why changes of this table can't be told, None if they can."""
+        if not self.hides_columns:
+            return None
+        return (
+            "a table with COMPACT STORAGE whose rows have columns that CQL hides: "
+            "ALTER TABLE ... DROP COMPACT STORAGE, or leave it out"
+        )
 
     @property
     def full_name(self) -> str:
@@ -162,9 +175,21 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
             tuple(columns.get((r.keyspace_name, r.table_name), ())),
             bool(r.cdc),
             dropped.get((r.keyspace_name, r.table_name), {}),
+            _hides_columns(r, columns.get((r.keyspace_name, r.table_name), ())),
         )
-        for r in rows("tables", "table_name, id, cdc")
+        for r in rows("tables", "table_name, id, cdc, flags")
     }
+
+
+def _hides_columns(table: Any, columns: Iterable[Column]) -> bool:
+    """By the flags that Cassandra 3.11 to 5.0 have: `compound` for what is not compact, `dense` for compact tables with
+    clustering columns. Without either the columns are static ones, beside a clustering column and a value that are
+    hidden; of a table of key columns only, the value is: its type is `empty`. Super columns hide a map.
+    """
+    flags = getattr(table, "flags", None)
+    if flags is None or ("compound" in flags and "dense" not in flags):
+        return False
+    return "dense" not in flags or "super" in flags or any(c.type.label.endswith("EmptyType") for c in columns)
 
 
 class _Udts(dict[str, CqlType]):

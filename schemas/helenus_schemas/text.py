@@ -16,6 +16,7 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, loc
 from itertools import zip_longest
 
 from helenus_schemas.cql import CqlType
+from helenus_schemas.cqlvalue import Malformed
 
 AsText = Callable[[bytes], str]
 
@@ -30,6 +31,13 @@ _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 def as_text(t: CqlType) -> AsText | None:
     """A function from a scalar's CQL bytes to its text, None for a type that has no text form."""
     return _FORMS.get(t.name)
+
+
+def as_microseconds(data: bytes) -> int:
+    """A time's µs since midnight, cut off. Raises Malformed."""
+    if len(data) != 8:
+        raise Malformed(f"{len(data)} bytes where 8 are a value")
+    return int.from_bytes(data, "big", signed=True) // 1000
 
 
 def inet(data: bytes) -> str:

@@ -29,7 +29,7 @@ from helenus_schemas.cqlvalue import (
     vector,
 )
 from helenus_schemas.jsonform import distinct, map_key
-from helenus_schemas.text import as_double, as_long, as_text, inet
+from helenus_schemas.text import as_double, as_long, as_microseconds, as_text, inet
 
 Encode = Callable[[bytes], bytes]
 Optional = Callable[["bytes | None"], bytes]
@@ -204,7 +204,9 @@ def _without_zeros(value: int, most: int, power: int = 10, size: int = 1) -> tup
 
 
 def _told(t: CqlType) -> Encode:
-    """A decimal or varint in the form that was asked for."""
+    """A decimal, varint or time in the form that was asked for."""
+    if t.told == "microseconds":
+        return lambda data: long_bytes(as_microseconds(data))
     text = as_text(t)
     assert text is not None
     if t.told == "string":

@@ -24,8 +24,8 @@ class Schemas:
 class TopicError(HelenusError):
     """What concerns one topic alone, by its name: a Log that raises it may well take what is for the others."""
 
-    def __init__(self, kind: Kind, what: str, where: str = "", topic: str = "") -> None:
-        super().__init__(kind, what, where)
+    def __init__(self, kind: Kind, what: str, where: str = "", topic: str = "", advice: str = "") -> None:
+        super().__init__(kind, what, where, advice)
         self.topic = topic
 
 

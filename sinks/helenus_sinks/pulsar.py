@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from helenus_schemas.avro import TABLE_ID, made_anew, objection, parsed, text, unnamed
+from helenus_schemas.avro import TABLE_ID, has_times, made_anew, objection, other_times, parsed, text, unnamed
 from helenus_schemas.config import PulsarSettings
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError
@@ -37,7 +37,7 @@ from helenus_sinks.pulsar_client import (
     Client,
     end_loop,
 )
-from helenus_sinks.pulsar_wire import FRAME_MAX, key_schema_of, schema_of
+from helenus_sinks.pulsar_wire import FRAME_MAX, schema_of, texts_of
 from helenus_sinks.pulsar_writer import FRAME_BYTES, RECORD_BYTES, Record, Writer
 
 _ANSWER_TIMEOUT = 30.0
@@ -141,7 +141,7 @@ class PulsarLog:
         try:
             names = self._asked(ask)
         except HelenusError as error:
-            raise HelenusError(error.kind, error.what, f"{error.where}, namespace {namespace}") from None
+            raise error.at(f"{error.where}, namespace {namespace}") from None
         for full in names:
             name = full.rpartition("/")[2]
             topic, _, partition = name.rpartition("-partition-")
@@ -247,6 +247,7 @@ class PulsarLog:
     def _taken(self, topic: str, schemas: Schemas) -> tuple[Any, bytes]:
         """As `_registered`, of these or of those that the topic takes in their place."""
         names_table = schemas.key is not None and TABLE_ID in schemas.key  # as events' do not
+        self._check_times(topic, schemas, names_table)
         known = self._known_key(topic, schemas) if names_table else None
         if known is not None and (what := made_anew(parsed(known), parsed(schemas.key or ""))):
             raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
@@ -272,13 +273,33 @@ class PulsarLog:
         """
         if schemas.key is None or schemas.kind == "JSON":
             return None
+        known, _ = self._known(topic)
+        return None if known == schemas.key else known
+
+    def _known(self, topic: str) -> tuple[str | None, str]:
+        """The schemas of the topic's keys and values: None and none where it has none, or the broker does not tell."""
         try:
-            known = key_schema_of(self._asked(lambda client: client.schema(self._place(topic, 0))))
+            return texts_of(self._asked(lambda client: client.schema(self._place(topic, 0))))
         except Answered as error:
             if error.code not in (TOPIC_NOT_FOUND, AUTHORIZATION):
                 raise
-            return None
-        return None if known == schemas.key else known
+            return None, ""
+
+    def _check_times(self, topic: str, schemas: Schemas, names_table: bool) -> None:
+        """Raise REGISTRY_REFUSED for times of another unit than the topic's, as of records that DataStax's connector
+        wrote: Pulsar takes them. Keys of events say which agent wrote them.
+        """
+        told = ((schemas.key if names_table or schemas.kind == "JSON" else None), schemas.value)
+        new = [parsed(one) if one else None for one in told]
+        if not any(map(has_times, new)):
+            return
+        for now, known in zip(new, self._known(topic), strict=True):
+            try:
+                what = other_times(parsed(known), now) if now is not None and known else None
+            except ValueError:  # no JSON
+                continue
+            if what:
+                raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
 
     def _with(self, known: str, schemas: Schemas) -> Schemas | None:
         """These schemas with the key's as it is `known`, if that is the same but for its names; else None.
@@ -333,7 +354,7 @@ def _of_topic(error: HelenusError, where: str, topic: str) -> HelenusError:
     answered = isinstance(error, Refused) or (isinstance(error, Answered) and error.code != AUTHENTICATION)
     ours = isinstance(error, TopicError) or error.kind is Kind.REGISTRY_REFUSED
     if error.action is Action.RETRY or not (answered or ours):
-        return HelenusError(error.kind, error.what, where)
+        return error.at(where)
     return TopicError(error.kind, error.what, where, topic)
 
 

@@ -198,12 +198,13 @@ def schema_of(schemas: Schemas) -> Any:
     return messages.Schema(name="KeyValue", schema_data=data, type=KEY_VALUE, properties=listed)
 
 
-def key_schema_of(schema: Any) -> str | None:
-    """The schema of keys in what `schema_of` gives, or a broker; None if it has none."""
+def texts_of(schema: Any) -> tuple[str | None, str]:
+    """The schemas of keys and values in what `schema_of` gives, or a broker; None for keys without."""
+    data = bytes(schema.schema_data)
     if schema.type != KEY_VALUE:
-        return None
-    (size,) = struct.unpack_from(">I", schema.schema_data)
-    return bytes(schema.schema_data[4 : 4 + size]).decode()
+        return None, data.decode(errors="replace")
+    (size,) = struct.unpack_from(">I", data)
+    return data[4 : 4 + size].decode(), data[8 + size :].decode()
 
 
 def payload_of(schemas: Schemas) -> dict[str, Any]:

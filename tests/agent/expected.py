@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from agent.writer import LIVE, Complex, Marker, Row, Update, mutation
 
-from helenus_schemas.change import Bound, Change, Scope, encode
+from helenus_schemas.change import Bound, Change, Effect, Scope, column_bit, encode
 from helenus_schemas.key import KeyCodec
+from helenus_schemas.table import Table
 
 Event = tuple[str, bytes, bytes, bytes]
 
@@ -38,6 +39,34 @@ def row_times(row: Row) -> tuple[int | None, int | None]:
     return max(times, default=None), min(expiries, default=None)
 
 
+def effect(table: Table, row: Row) -> tuple[int, int | None]:
+    """What a row does, and when the last of its cells expires."""
+    types = {c.name: c.type.name for c in (*table.values, *table.dropped.values())}
+    found = 0
+    times: set[int | None] = set()
+    live: list[int | None] = []  # expiries
+    if row.time is not None:
+        found |= Effect.ROW | Effect.LIVE
+        times.add(row.time)
+        live.append(row.expires and row.expires[1])
+    if row.deletion is not None:
+        found |= Effect.GONE
+        times.add(row.deletion[0])
+    for name, column in row.columns.items():
+        found |= column_bit(name) | (Effect.COUNTER if types[name] == "counter" else 0)
+        if isinstance(column, Complex) and column.deletion is not None and column.deletion[0] != LIVE[0]:
+            found |= Effect.DELETES
+        for cell in column.cells if isinstance(column, Complex) else [column]:
+            times |= {row.time if cell.time is None else cell.time} - {None}
+            if cell.deleted_at is not None:
+                found |= Effect.DELETES
+                continue
+            found |= Effect.LIVE
+            expires = row.expires if cell.row_ttl else cell.expires
+            live.append(expires and expires[1])
+    return int(found) if len(times) < 2 else 0, None if None in live else max((e or 0 for e in live), default=None)
+
+
 def known(time: int) -> int | None:
     return None if time == LIVE[0] else time
 
@@ -61,7 +90,9 @@ def bound(marker: Marker, inclusive: tuple[int, int]) -> Bound | None:
 def events(updates: Sequence[Update], node: str, segment: int, position: int) -> list[Event]:
     """(table, partition key, event key, event value) of the changes of one mutation that ends at `position`."""
     digest = hashlib.md5(mutation(*updates)).hexdigest()
-    found: list[tuple[str, bytes, bytes, Scope, int | None, int | None, Bound | None, Bound | None]] = []
+    found: list[
+        tuple[str, bytes, bytes, Scope, int | None, int | None, Bound | None, Bound | None, int, int | None]
+    ] = []
     for update in updates:
         table = update.table
         if not table.cdc:
@@ -72,29 +103,46 @@ def events(updates: Sequence[Update], node: str, segment: int, position: int) ->
         if update.deletion is not None:
             time = update.deletion[0]
             key = codec.encode([*partition, *nothing])
-            found.append((table.full_name, update.key, key, Scope.PARTITION, known(time), None, None, None))
+            gone = int(Effect.GONE)
+            found.append((table.full_name, update.key, key, Scope.PARTITION, known(time), None, None, None, gone, None))
         if update.static is not None:
             key = codec.encode([*partition, *nothing])
-            found.append((table.full_name, update.key, key, Scope.STATIC, *row_times(update.static), None, None))
+            found.append(
+                (
+                    table.full_name,
+                    update.key,
+                    key,
+                    Scope.STATIC,
+                    *row_times(update.static),
+                    None,
+                    None,
+                    *effect(table, update.static),
+                )
+            )
         opened: tuple[Bound | None, int] | None = None
         for item in update.rows:
             if isinstance(item, Row):
                 key = codec.encode([*partition, *item.clustering])
-                found.append((table.full_name, update.key, key, Scope.ROW, *row_times(item), None, None))
+                found.append(
+                    (table.full_name, update.key, key, Scope.ROW, *row_times(item), None, None, *effect(table, item))
+                )
                 continue
             if item.kind not in (1, 7):
                 assert opened is not None
                 key = codec.encode([*partition, *nothing])
                 start, time = opened
                 end = bound(item, (5, 6))
-                found.append((table.full_name, update.key, key, Scope.RANGE, known(time), None, start, end))
+                gone = int(Effect.DELETES)
+                found.append((table.full_name, update.key, key, Scope.RANGE, known(time), None, start, end, gone, None))
             opened = None if item.kind in (0, 6) else (bound(item, (1, 2)), item.deletions[-1][0])
     return [
         (
             name,
             partition_key,
             key,
-            encode(Change(digest, node, scope, i, len(found), segment, position, time, expires, start, end)),
+            encode(
+                Change(digest, node, scope, i, len(found), segment, position, *times, start, end, False, does, expired)
+            ),
         )
-        for i, (name, partition_key, key, scope, time, expires, start, end) in enumerate(found)
+        for i, (name, partition_key, key, scope, *times, start, end, does, expired) in enumerate(found)
     ]

@@ -113,16 +113,24 @@ class FakeCassandra:
 
 
 class Raw:
-    """A cdc_raw directory; segments are written as Cassandra does: the content first, then the marker before it."""
+    """A cdc_raw directory; segments are written as Cassandra does: the content first, then the marker before it.
+
+    Since version 7 those are links to the files in `log`, the node's own directory.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.log = path.with_name(f"{path.name}.commitlog")
         path.mkdir()
+        self.log.mkdir()
         self.ends: dict[int, int] = {}
 
     def segment(self, segment: int, size: int = 100_000, version: int = 7) -> Path:
         path = self.path / file_name(segment, version)
         path.write_bytes(header(segment, version).ljust(size, b"\0"))
+        if version > 6:
+            (self.log / path.name).unlink(missing_ok=True)
+            (self.log / path.name).hardlink_to(path)
         self.ends[segment] = len(header(segment))
         return path
 

@@ -61,7 +61,7 @@ class FileLog(FakeLog):
     def flush(self, timeout: float) -> None:
         if self.waiting:
             with open(self._path, "a") as file:
-                file.write(json.dumps([number(record) for record in self.waiting]) + "\n")
+                file.write(json.dumps([number(record) for record in self.waiting if record[2] is not None]) + "\n")
         super().flush(timeout)
 
 

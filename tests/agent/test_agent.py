@@ -20,6 +20,7 @@ from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.positions import State
 from helenus_schemas import change, names
+from helenus_schemas.change import Scope, decode
 from helenus_schemas.errors import HelenusError, Kind
 
 TABLE = table_of("t", "pk int pk, v int")
@@ -324,13 +325,18 @@ def test_a_crash_after_quarantine(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
     bench.raw.index(10, complete=True)
-    bench.start()
-    bench.work()  # it is moved, but that is not in the saved positions
+    agent = bench.start()
+    while list(bench.raw.path.glob("*.log")):
+        agent.step()
+        agent.commit()
+    assert 10 in bench.saved.segments  # it is moved, but that is not in the saved positions
     before = metric("lost_segments_total")
-    assert 10 in bench.saved.segments
-    bench.start()
-    bench.work()
-    assert metric("lost_segments_total") == before
+    for _ in range(2):
+        bench.start()
+        bench.work()
+        assert metric("lost_segments_total") == before
+        (told,) = (decode(value or b"") for _, partition, _, value in bench.log.acknowledged if not partition)
+        assert told.scope is Scope.GAP
 
 
 def test_a_new_table_is_followed_from_its_first_change(bench: Bench) -> None:
@@ -614,3 +620,34 @@ def test_headers_as_datastax_has_them(bench: Bench) -> None:
         {"segpos": b"10:%d" % position, "token": b"%d" % token, "writetime": b"77"},
     ]
     assert bench.keys == [1]
+
+
+def test_the_age_of_the_oldest_data_grows_while_the_broker_is_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it goes away under way or is away at the start, and however often all is read again meanwhile."""
+    bench.raw.segment(10)
+    agent = bench.start()
+    bench.work()
+    now = time.time()
+    monkeypatch.setattr("helenus_agent.agent.time.time", lambda: now)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.log.refuse_flush = 10**9
+    for waited in range(0, 300, 100):
+        now += 100 if waited else 0
+        bench.raw.write(10, write_of(TABLE, waited))
+        with pytest.raises(HelenusError):
+            bench.work()
+        agent._rewind()
+        assert waited <= metric("oldest_unsent_seconds") < waited + 5
+    bench.log.refuse_create = 10**9
+    for _ in range(3):
+        with pytest.raises(HelenusError):
+            bench.start()
+    now += 1000
+    assert bench.agent is not None
+    assert 1000 <= metric("oldest_unsent_seconds") < 1500
+    bench.log.refuse_flush = bench.log.refuse_create = 0
+    bench.agent.start()
+    bench.work()
+    assert metric("oldest_unsent_seconds") == 0

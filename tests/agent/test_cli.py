@@ -83,6 +83,19 @@ def test_no_cassandra(tmp_path: Path) -> None:
     assert seconds < 15
 
 
+def test_a_contact_point_without_an_address(tmp_path: Path) -> None:
+    """As where a machine boots, or in containers: it may get one."""
+    given = {"cassandra_contact_points": "no-such-node.invalid", "startup_timeout_ms": "2500"}
+    code, told, seconds = agent(properties(tmp_path, **given))
+    assert code == 1
+    assert "Traceback" not in told
+    *waiting, last = told.splitlines()
+    assert "agent.waiting" in waiting[0]
+    assert last.startswith("helenus-agent: no contact point has an address")
+    assert "cassandra.contact.points" in last
+    assert 2.5 <= seconds < 30
+
+
 @pytest.fixture
 def deaf() -> Iterator[int]:
     """A port that takes connections and never says a word."""

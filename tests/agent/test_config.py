@@ -149,6 +149,55 @@ def test_datastax_s_variables_are_the_last_resort(tmp_path: Path, monkeypatch: p
     assert set(ENVIRONMENT.values()) - set(DATASTAX) == {"tlsTrustCertsFilePath"}
 
 
+def test_an_older_file_of_debezium_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
+    """The keys of the example, and of the tables below it, in its documentation of 1.x and 2.x."""
+    theirs = {
+        "connector.name": "test_connector",
+        "commit.log.relocation.dir": "/var/relocation/",
+        "http.port": "8000",
+        "cassandra.config": "/etc/cassandra.yaml",
+        "cassandra.hosts": "127.0.0.1",
+        "cassandra.port": "9042",
+        "cassandra.username": "u",
+        "cassandra.password": "p",
+        "cassandra.ssl.enabled": "false",
+        "cassandra.ssl.config.path": "/etc/ssl.properties",
+        "kafka.producer.bootstrap.servers": "127.0.0.1:9092",
+        "kafka.producer.retries": "3",
+        "kafka.producer.retry.backoff.ms": "1000",
+        "kafka.consumer.security.protocol": "SSL",
+        "kafka.consumer.ssl.keystore.location": "/var/private/keystore.jks",
+        "kafka.topic.prefix": "test_prefix",
+        "key.converter": "io.confluent.connect.avro.AvroConverter",
+        "key.converter.schema.registry.url": "http://localhost:8081",
+        "value.converter": "io.confluent.connect.avro.AvroConverter",
+        "value.converter.schema.registry.url": "http://localhost:8081",
+        "offset.backing.store.dir": "/var/offsets",
+        "snapshot.consistency": "ONE",
+        "snapshot.mode": "ALWAYS",
+        "latest.commit.log.only": "true",
+        "column.exclude.list": "ks.t.c",
+        "field.blacklist": "ks.t.c",
+        "poll.interval.ms": "1000",
+        "max.queue.size.in.bytes": "0",
+        "skipped.operations": "t",
+        "topic.naming.strategy": "io.debezium.schema.SchemaTopicNamingStrategy",
+        "topic.heartbeat.prefix": "__debezium-heartbeat",
+        "schema.name.adjustment.mode": "none",
+        "errors.max.retries": "-1",
+    }
+    found = AgentSettings.of(theirs, "f")
+    assert found.topic_prefix == "test_prefix."
+    assert found.cassandra_contact_points == ("127.0.0.1",)
+    assert found.kafka_producer == {"retries": "3", "retry.backoff.ms": "1000"}
+    assert found.state_dir == Path("/var/offsets")
+    told = capsys.readouterr().out
+    ours = {"http.port", "cassandra.config", "cassandra.port", "cassandra.username", "cassandra.password"}
+    ours |= {"cassandra.ssl.enabled", "poll.interval.ms", *(f"kafka.producer.{key}" for key in found.kafka_producer)}
+    assert {name for name in theirs if f"key={name} " not in told} == ours
+    assert "key=cassandra.hosts source=f use=cassandra.contact.points" in told
+
+
 def test_a_file_of_debezium_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
     theirs = {
         "connector.class": "io.debezium.connector.cassandra.Cassandra4Connector",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from types import ModuleType
 from typing import Any
@@ -240,6 +241,23 @@ def test_a_key_that_is_no_value_of_its_type_is_skipped(decoder: ModuleType) -> N
     assert batch.skipped == ["malformed_key", "malformed_key"]
     assert scopes(batch) == [(Scope.ROW, 0, 1)]
     assert batch.problems == []
+
+
+def test_a_value_of_no_bytes_in_a_composite_partition_key(decoder: ModuleType) -> None:
+    """Cassandra takes it, and the key tells it behind its record: of rows, statics, a partition and a range."""
+    table = table_of("t", "a int pk, b uuid pk, d text pk, ck int ck, s int static, v int")
+    codec = KeyCodec(table)
+    for values in itertools.product((b"", KEY), (b"", b"u" * 16), (b"", b"hi")):
+        key = b"".join(struct.pack(">H", len(value)) + value + b"\0" for value in values)
+        row = Row((KEY,), {"v": Cell(b"1234")}, time=T)
+        ranged = [Marker(1, (), ((T, 5),)), Marker(6, (KEY,), ((T, 5),))]
+        static = Row(columns={"s": Cell(b"abcd", time=T)})
+        update = mutation(Update(table, key, [row], static, deletion=(T - 1, 5)), Update(table, key, ranged))
+        batch = decode(decoder, [update], table)
+        assert batch.skipped == []
+        whole = codec.encode((*values, None))
+        assert [found[2] for found in batch.changes] == [whole, whole, codec.encode((*values, KEY)), whole]
+        assert {found[1] for found in batch.changes} == {key}
 
 
 def test_booleans_that_are_neither_0_nor_1(decoder: ModuleType) -> None:

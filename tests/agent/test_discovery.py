@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from agent.writer import table_of
+from cassandra.cluster import NoHostAvailable
 
 from helenus_agent import discovery
 from helenus_agent.discovery import Cassandra
 from helenus_agent.tables import Stamp
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Table
 
 TABLE = table_of("t", "pk int pk, v int")
@@ -101,3 +102,33 @@ def test_stamps(session: Session) -> None:
     stamps.append(cassandra().schema().stamps[TABLE.id])
     assert len({s.options for s in stamps}) == 3
     assert stamps[3] == Stamp(2, stamps[2].options)
+
+
+def test_a_driver_that_has_given_its_node_up_is_made_anew(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It misses that a node is up again, if that goes fast: then it has none to ask, and tries none."""
+    made: list[object] = []
+    cluster = SimpleNamespace(shutdown=lambda: made.append("shut down"))
+    given_up = SimpleNamespace(execute=lambda _: (_ for _ in ()).throw(NoHostAvailable("none", {})), cluster=cluster)
+    now = 100.0
+    monkeypatch.setattr(discovery.time, "monotonic", lambda: now)
+    monkeypatch.setattr(discovery, "connect", lambda *_: given_up)
+    asked = cassandra()
+
+    def fails() -> bool:
+        try:
+            asked._rows("columns")
+        except HelenusError:
+            return True
+        return False
+
+    def refuse(*_: object) -> object:
+        made.append("refused")
+        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "away", "fake")
+
+    monkeypatch.setattr(discovery, "connect", refuse)
+    assert [fails(), fails(), made] == [True, True, []]
+    now += 20
+    assert [fails(), fails(), made] == [True, True, ["refused"]]
+    monkeypatch.setattr(discovery, "connect", lambda *_: session)
+    now += 20
+    assert [fails(), fails(), made] == [True, False, ["refused", "shut down"]]

@@ -254,6 +254,37 @@ def test_cassandra_restarts(live: Live) -> None:
     assert live.stop(agent) == 0
 
 
+def test_drained_while_the_node_is_dead(live: Live) -> None:
+    """By what the agent had saved; the log has mutations of many tables, changes of the schema and a TRUNCATE too."""
+    live.table("drained")
+    live.session.execute("CREATE TABLE live.beside (a int PRIMARY KEY, v text)")
+    agent = live.start()
+    live.insert("drained", 0, 100)
+    live.wait(lambda: len(live.keys("drained")) >= 100)
+    assert live.stop(agent) == 0
+    live.insert("drained", 100, 3000)
+    live.insert("beside", 0, 100)
+    live.session.execute("CREATE TABLE live.unknown (a int PRIMARY KEY, v text)")
+    live.session.execute("TRUNCATE live.beside")
+    both = [f"INSERT INTO live.{table} (a, v) VALUES (3000, 'x')" for table in ("beside", "drained")]
+    live.session.execute(f"BEGIN BATCH {'; '.join(both)} APPLY BATCH")
+    live.insert("drained", 3001, 4000)
+    live.stack.kill("cassandra1")
+    with open(live.out, "ab") as out:
+        properties = str(live.directory / "agent.properties")
+        command = [sys.executable, "-c", MAIN, "drain", "--offline", properties]
+        assert subprocess.run(command, stderr=out, timeout=120).returncode == 0, live.out.read_text()
+    live.stack.start("cassandra1")
+    live.wait(lambda: _answers(live))
+    sent = live.keys("drained")
+    assert set(range(4000)) == set(sent)
+    assert not list((live.directory / "state" / "quarantine").glob("*"))
+    agent = live.start()
+    live.insert("drained", 4000, 4100)
+    live.wait(lambda: len(live.keys("drained")) >= 4100)
+    assert live.stop(agent) == 0
+
+
 def _answers(live: Live) -> bool:
     try:
         live.session.execute("SELECT key FROM system.local")

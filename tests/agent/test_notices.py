@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench, metric
-from agent.writer import table_of
+from agent.writer import Cell, Row, Update, mutation, table_of
+from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
 from helenus_agent import guard
@@ -460,7 +461,7 @@ def test_dropped_while_the_agent_was_down(bench: Bench) -> None:
     before = metric("skipped_total", reason="unknown_table")
     bench.start()
     bench.work()
-    assert told(bench, "events-ks.other") == [1]
+    assert told(bench, "events-ks.other") == [1, "TABLE"]
     assert told(bench) == [2]
     assert metric("skipped_total", reason="unknown_table") == before
     bench.raw.segment(11)
@@ -482,7 +483,7 @@ def test_made_anew_with_another_key_while_the_agent_was_down(bench: Bench) -> No
     before = metric("skipped_total", reason="dropped_table")
     bench.start()
     bench.work()
-    assert told(bench) == []
+    assert told(bench) == ["TABLE"]
     assert metric("skipped_total", reason="dropped_table") == before + 2
 
 
@@ -531,3 +532,22 @@ def test_gaps_in_the_state(bench: Bench) -> None:
     saved = Positions("ad310466-96a7-4cb2-acf4-59535a960812", gaps=[Gap("", 5, "lost", told=True)], reached=(3, 4))
     bench.state.save(saved)
     assert bench.saved == replace(saved, gaps=[Gap("", 5, "lost")])
+
+
+def test_a_key_that_no_event_can_have_is_a_gap(bench: Bench) -> None:
+    """Its readers miss something, and are told so: a boolean of the byte 2 is a partition of its own."""
+    table = table_of("odd", "pk boolean pk, v int")
+    bench.cassandra.set(table, TABLE, LOCAL)
+    bench.raw.segment(10)
+    bench.start(topic_partitions="1")
+    row = Row((), {"v": Cell(b"1234")}, time=T)
+    bench.raw.write(10, *(mutation(Update(table, key, [row])) for key in (b"\1", b"\2", b"\0")))
+    with capture_logs() as logs:
+        bench.work()
+    (line,) = [line for line in logs if line["event"] == "key.malformed"]
+    assert (line["log_level"], line["table"], line["changes"]) == ("error", "ks.odd", 1)
+    found = [(topic, key, decode(value or b"").scope) for topic, _, key, value in bench.log.acknowledged]
+    expected = ((b"\1", Scope.ROW), (b"\0", Scope.ROW), (None, Scope.GAP))
+    assert found == [("events-ks.odd", key, scope) for key, scope in expected]
+    bench.work()
+    assert len(bench.log.acknowledged) == 3

@@ -8,10 +8,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,17 @@ import pytest
 import structlog
 from agent.fakes import HOST, FakeCassandra, FakeLog, Raw, agent_on, write_of
 from agent.standalone import TABLE, acknowledged, number
+from agent.writer import Cell, Row, Update, mutation, table_of
 from click.testing import CliRunner
 from patience import eventually
 
 from helenus_agent import agent as module
 from helenus_agent import cli
+from helenus_agent.discovery import Schema
 from helenus_agent.positions import Mark, Positions, State, read
 from helenus_agent.reprocess import reprocess
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.table import Table
 
 TESTS = Path(__file__).resolve().parents[1]
 GARBAGE = b"\0\0\0\x20garbage that is no entry at all, and long"
@@ -97,7 +103,7 @@ class Agents:
             agent._committed = 0.0
         state.close()
         with open(self.events, "a") as file:
-            file.write(json.dumps([number(record) for record in log.acknowledged]) + "\n")
+            file.write(json.dumps([number(record) for record in log.acknowledged if record[2] is not None]) + "\n")
         return agent
 
     def wait(self, condition: Callable[[], object]) -> None:
@@ -182,6 +188,107 @@ def test_started_beside_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPa
     agents.stop(agent)
 
 
+def test_started_before_the_node_was(agents: Agents) -> None:
+    """A node makes its cdc_raw when it starts for the first time; the agent waits for it, if it is told to."""
+    complete(agents.raw, 10, 1)
+    aside = agents.directory / "aside"
+    agents.raw.path.rename(aside)
+    agent = agents.start()
+    _, errors = agent.communicate(timeout=30)
+    assert (agent.returncode, errors.count("\n")) == (1, 1)
+    assert "cdc_raw is not a directory" in errors
+    agents.properties = {"startup.timeout.ms": "60000"}
+    agent = agents.start()
+    assert agent.stderr is not None
+    line = agent.stderr.readline()
+    assert "agent.waiting" in line
+    assert "cdc_raw is not a directory" in line
+    time.sleep(2.5)
+    aside.rename(agents.raw.path)
+    agents.wait(lambda: agents.keys == [1])
+    assert agents.stop(agent).count("agent.waiting") == 0, "it says so once"
+
+
+def test_a_busy_port(agents: Agents) -> None:
+    """It costs the metrics, until it is free, and nothing else."""
+    complete(agents.raw, 10, 1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        agents.properties = {"http.port": str(port)}
+        agent = agents.start()
+        agents.wait(lambda: agents.keys == [1])
+    agents.wait(lambda: get(port, "/health/ready") == "ready\n")
+    assert "http.busy" in agents.stop(agent)
+
+
+@pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False), ("localhost", False)])
+def test_what_others_may_read_is_said(agents: Agents, host: str, warns: bool) -> None:
+    complete(agents.raw, 10, 1)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    agents.properties = {"http.port": str(port), "http.host": host}
+    agent = agents.start()
+    agents.wait(lambda: agents.keys == [1])
+    assert ("http.open" in agents.stop(agent)) == warns
+
+
+def test_drained_without_its_node(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that will not start again: what is left in its cdc_raw gets out by what the agent had saved."""
+    other = table_of("other", "pk int pk, v int", cdc=False, keyspace="elsewhere")
+    monkeypatch.setattr(FakeCassandra, "schema", _with(other))
+    complete(agents.raw, 10, 1)
+    assert agents.call("drain", "--offline")[0] == 1
+    agents.work()
+    agents.raw.segment(11)
+    agents.raw.write(11, write_of(TABLE, 2), write_of(other, 8), write_of(TABLE, 3))
+    agents.raw.index(11, complete=True)
+    agents.raw.segment(12)
+    agents.raw.write(12, write_of(TABLE, 4))  # it died in this one
+    agents.events.unlink()
+    monkeypatch.setenv("HELENUS_TEST_LATE", "1000000")
+    monkeypatch.setattr(agents, "properties", {"startup.timeout.ms": "1"})
+    agent = agents.command("drain", "--offline", str(agents.file()))
+    _, errors = agent.communicate(timeout=60)
+    assert agent.returncode == 1, "the broker is away as well"
+    monkeypatch.setenv("HELENUS_TEST_LATE", "0")
+    agent = agents.command("drain", "--offline", str(agents.file()))
+    _, errors = agent.communicate(timeout=60)
+    assert (agent.returncode, agents.keys) == (0, [2, 3, 4]), errors
+    assert agents.raw.names == ["CommitLog-7-12.log"]
+    saved = read(agents.state)
+    assert saved is not None
+    assert saved.segments[12].offset == agents.raw.ends[12]
+    unknown = table_of("unknown", "pk int pk, v int")
+    agents.raw.write(12, write_of(TABLE, 5))
+    complete(agents.raw, 13, 6)
+    agents.raw.segment(14)
+    update = Update(unknown, b"\0\0\0\1", [Row((), {"v": Cell(b"1234")}, time=1)])
+    agents.raw.write(14, mutation(update, update))
+    agents.raw.index(14, complete=True)
+    agent = agents.command("drain", "--offline", str(agents.file()))
+    _, errors = agent.communicate(timeout=60)
+    assert (agent.returncode, agents.keys) == (1, [2, 3, 4, 5, 6]), errors
+    assert "not all could be sent: 1 segments could not be read wholly" in errors
+
+
+def _with(other: Table) -> Callable[[FakeCassandra], Schema]:
+    schema = FakeCassandra.schema
+
+    def with_other(cassandra: FakeCassandra) -> Schema:
+        found = schema(cassandra)
+        return replace(found, tables={**found.tables, other.id: other})
+
+    return with_other
+
+
+def get(port: int, path: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError as error:
+        return str(error)
+
+
 def quarantine(agents: Agents, *segments: int) -> None:
     """Have an agent quarantine these; each holds its own number, and bytes that are no entry."""
     for segment in segments:
@@ -207,10 +314,10 @@ def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
     quarantine(agents, 10, 11)
     saved = read(agents.state)
     assert saved is not None
-    assert saved.segments[10].offset == agents.raw.ends[10]
-    if done:  # as a later save has it
-        for segment in (10, 11):
-            saved.finish(segment)
+    assert sorted(saved.done) == [10, 11]
+    if not done:  # as it was saved before they were moved
+        saved.done.clear()
+        saved.segments = {segment: Mark(agents.raw.ends[segment], True, True) for segment in (10, 11)}
         state = State(agents.state)
         state.save(saved)
         state.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from helenus_agent.notices import Notice
 from helenus_agent.outbox import Outbox
 from helenus_schemas import change, datastax
 from helenus_schemas.change import Change, Scope
+from helenus_schemas.cql import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Schemas
+from helenus_schemas.table import Column, Table
+from helenus_sinks.log import Schemas, TopicError
 
 OTHER = table_of("other", "pk int pk, v int")
 TOPIC = "events-ks.t"
@@ -79,7 +82,9 @@ def test_one_that_was_made_anew_with_other_partitions_stops_the_agent(bench: Ben
     bench.log.topics[TOPIC] = 8
     bench.log.refuse_flush = 1  # what it held when the topic went
     bench.raw.write(10, write_of(TABLE, 2))
-    with pytest.raises(HelenusError, match=r"had 1 partitions and has 8.*\(events-ks\.t\).*drain the topic") as error:
+    with pytest.raises(
+        HelenusError, match=r"had 1 partitions and has 8.*\(events-ks\.t\).*start the agent again"
+    ) as error:
         bench.run(seconds=5)
     assert error.value.kind is Kind.PARTITIONS_CHANGED
     assert bench.keys == [1]
@@ -112,7 +117,7 @@ def test_the_topic_of_a_table_that_is_gone_is_not_made_again(bench: Bench) -> No
     del bench.log.topics["events-ks.other"]
     bench.log.refuse_flush = 1
     bench.raw.write(11, write_of(TABLE, 3))
-    bench.run(seconds=5, until=3)
+    bench.run(seconds=5, until=len(bench.log.acknowledged) + 1)
     assert bench.keys == [1, 2, 3]
     assert list(bench.log.topics) == [TOPIC]
 
@@ -133,3 +138,42 @@ def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
     assert len(log.waiting) == 1 + log.topics[TOPIC]
     assert all(told is not None and told[:3] == b"\0\2@" for _, _, _, told in log.waiting)
     assert datastax.unsorted_value(log.waiting[0][3] or b"") == value
+
+
+def _pulsar() -> tuple[FakeLog, Outbox]:
+    log = FakeLog()
+    given = {"state.dir": "/s", "cdc.raw.dir": "/r", "log": "pulsar", "pulsar.service.url": "pulsar://b"}
+    return log, Outbox(log, AgentSettings.of(given, "f"))
+
+
+def test_on_pulsar_a_key_that_is_altered_is_declared_anew() -> None:
+    """A type in it gets a field, a column another name; and what alters nothing of the key costs nothing."""
+    log, outbox = _pulsar()
+    udt = CqlType("udt", (parse("int"), parse("int")), True, "a", ("x", "y"))
+    key = Column("pk", parse("int"), "partition_key", 0)
+
+    def of(t: CqlType, name: str = "ck", *values: Column) -> Table:
+        return replace(TABLE, columns=(key, Column(name, t, "clustering", 0), *values))
+
+    before = replace(udt, args=udt.args[:1], fields=udt.fields[:1])
+    for table in (of(before), of(udt), of(udt, "renamed")):
+        assert outbox.open([(0, table)]) == []
+        assert log.schemas[TOPIC].key == datastax.key_schema(table)
+    log.refuse_create = 1
+    assert outbox.open([(0, of(udt, "renamed", Column("v", parse("int"))))]) == []
+    assert log.refuse_create == 1
+
+
+def test_on_pulsar_an_altered_key_that_the_topic_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its table is left out; the others go on."""
+    log, outbox = _pulsar()
+    assert outbox.open([(0, TABLE), (1, OTHER)]) == []
+    error = TopicError(Kind.REGISTRY_REFUSED, "does not fit", "fake", TOPIC)
+
+    def refuse(topic: str, schemas: Schemas) -> None:
+        raise error
+
+    monkeypatch.setattr(log, "declare", refuse)
+    altered = replace(TABLE, columns=(replace(TABLE.columns[0], name="id"), *TABLE.columns[1:]))
+    assert outbox.open([(0, altered), (1, OTHER)]) == [(altered, error)]
+    assert outbox.open([(0, altered), (1, OTHER)]) == [(altered, error)]  # nothing may go there until it is taken

@@ -72,7 +72,7 @@ def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: py
     def crash(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(json, "dump", crash)
+    monkeypatch.setattr(os, "fsync", crash)
     with pytest.raises(HelenusError, match="No space left") as error:
         state.save(Positions(HOST, {1: Mark(20)}))
     assert error.value.kind is Kind.STATE

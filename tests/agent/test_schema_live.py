@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -299,6 +300,49 @@ def test_dropped_behind_the_agents_back(node: Node) -> None:
     assert {number(key) for key in node.rows("t", "other")} == {1, 2}
     assert node.metric('skipped_total{reason="unknown_table"}') == 5
     assert node._ready() is not None
+    for table, keyspace in (("gone", "s"), ("t", "other")):
+        node.wait(
+            lambda table=table, keyspace=keyspace: all(p and p[-1][0] is None for p in node.topic(table, keyspace))
+        )
+        told = [[change.scope for key, change in part if key is None] for part in node.topic(table, keyspace)]
+        assert told == [[Scope.TABLE]] * PARTITIONS
+
+
+def test_dropped_and_made_again_under_writes(node: Node) -> None:
+    """What is told of the old table stands before the drop, and what is of the new one behind it."""
+    create = "CREATE TABLE s.twice (a int PRIMARY KEY, v text) WITH cdc = true"
+    node.cql(create)
+    node.insert("twice", 0, 10)
+    node.arrive("twice", 10)
+    node.insert("twice", 10, 50)
+    node.cql("DROP TABLE s.twice", create)
+    node.insert("twice", 50, 100)
+    node.arrive("twice", 100)
+    change = assert_between(node, "twice", Scope.TABLE, 0, range(50), range(50, 100))
+    assert abs((change.write_time or 0) / 1e6 - time.time()) < 120
+    # Behind the agent's back.
+    node.stop()
+    node.insert("twice", 100, 150)
+    node.cql("DROP TABLE s.twice", create)
+    node.insert("twice", 150, 200)
+    node.start()
+    node.arrive("twice", 200)
+    assert_between(node, "twice", Scope.TABLE, 1, range(50, 150), range(150, 200))
+    node.stop()
+    node.start()
+    node.insert("twice", 200, 210)
+    node.arrive("twice", 210)
+    assert [len(notices) for notices in node.notices("twice")] == [2] * PARTITIONS
+
+
+def test_a_column_that_is_added_again(node: Node) -> None:
+    node.cql("CREATE TABLE s.column (a int PRIMARY KEY, v text, w int) WITH cdc = true")
+    node.insert("column", 0, 20)
+    node.arrive("column", 20)
+    node.cql("ALTER TABLE s.column DROP w", "ALTER TABLE s.column ADD w int")
+    node.insert("column", 20, 40)
+    node.arrive("column", 40)
+    assert_between(node, "column", Scope.GAP, 0, range(20), range(20, 40))
 
 
 def test_altered_behind_the_agents_back(node: Node) -> None:
@@ -434,6 +478,9 @@ def test_lost_segment(node: Node) -> None:
     node.insert("lost", 20, 120, "x" * 20_000)  # two segments more
     for path in node.raw.glob(f"*-{newest_read}*"):
         path.unlink()
+    own = next(log(node).glob(f"*-{newest_read}.log"))
+    node.stack.nodetool("flush")
+    node.wait(lambda: not own.exists())  # the node has no use for it any more
     node.start()
     node.wait(lambda: all(node.notices("lost")))
     assert {c.scope for part in node.notices("lost") for _, c in part} == {Scope.GAP}
@@ -445,6 +492,85 @@ def test_lost_segment(node: Node) -> None:
     node.start()
     time.sleep(2)
     assert [len(part) for part in node.notices("lost")] == [1] * PARTITIONS
+
+
+def log(node: Node) -> Path:
+    """The node's own directory for its commit log."""
+    return node.raw.with_name("commitlog")
+
+
+def test_another_reader_of_cdc_raw(node: Node) -> None:
+    """It takes what is complete while our agent stalls: made and gone between two listings."""
+    node.cql("CREATE TABLE s.taken (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.insert("taken", 0, 10)
+    node.arrive("taken", 10)
+    assert node.agent is not None
+    os.kill(node.agent.pid, signal.SIGSTOP)
+    try:
+        node.insert("taken", 10, 210, "x" * 20_000)  # four segments and more
+        complete = [path for path in node.raw.glob("*_cdc.idx") if "COMPLETED" in path.read_text()]
+        assert len(complete) >= 3
+        for index in complete:
+            index.unlink()
+            index.with_name(index.name.replace("_cdc.idx", ".log")).unlink()
+    finally:
+        os.kill(node.agent.pid, signal.SIGCONT)
+    node.insert("taken", 210, 220)
+    node.wait(lambda: {number(key) for key in node.rows("taken")} >= set(range(220)))
+    assert all(part == [] for part in node.notices("taken"))
+    assert "segment.unlinked" in node.out.read_text()
+    assert node._ready() is not None
+
+
+def test_a_second_agent_is_refused(node: Node, tmp_path: Path) -> None:
+    path = tmp_path / "agent.properties"
+    keys = (node.directory / "agent.properties").read_text().splitlines()
+    keys = [key for key in keys if not key.startswith(("state.dir", "http.port"))]
+    path.write_text("\n".join([*keys, f"state.dir={tmp_path}/state"]))
+    second = subprocess.run([sys.executable, "-c", MAIN, str(path)], capture_output=True, text=True, timeout=60)
+    assert second.returncode == 1
+    assert "another agent reads this cdc_raw" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def restart(node: Node, **options: Any) -> None:
+    """The node once more, stopped well, with other settings. The agent runs on, if it does."""
+    from helenus_stack.stack import Stack
+
+    node.stack.stop("cassandra1")
+    Stack(node.stack.directory, cassandra_yaml={**OPTIONS, **options}).start("cassandra1")
+    node.wait(lambda: _answers(node))
+
+
+@pytest.mark.long
+def test_what_clean_stops_leave_takes_no_room(node: Node) -> None:
+    """A segment that was made ready, and is never written: it has one name, no index, and counts against the limit."""
+    node.cql("CREATE TABLE s.stopped (a int PRIMARY KEY, v text) WITH cdc = true")
+    for n in range(3):
+        restart(node)
+        node.insert("stopped", n, n + 1)
+    node.arrive("stopped", 3)
+
+    def linked() -> bool:
+        return all(path.stat().st_nlink > 1 for path in node.raw.glob("*.log"))
+
+    node.wait(linked)
+    assert node.metric("lost_segments_total") == 0
+
+
+@pytest.mark.long
+def test_cdc_off_for_a_run_of_the_node(node: Node) -> None:
+    node.cql("CREATE TABLE s.off (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.insert("off", 0, 20)
+    node.arrive("off", 20)
+    restart(node, cdc_enabled=False)
+    node.insert("off", 20, 30)
+    node.wait(lambda: node._ready() is None)
+    restart(node)
+    node.wait(lambda: node._ready() is not None)
+    node.insert("off", 30, 50)
+    node.wait(lambda: {number(key) for key in node.rows("off")} >= set(range(30, 50)))
+    assert_between(node, "off", Scope.GAP, 0, range(20), range(30, 50))
 
 
 def test_a_full_cdc_raw_refuses_writes_until_the_agent_comes(node: Node) -> None:

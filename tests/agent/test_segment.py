@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from agent.writer import COMPRESS, entry, file_name, header, options, segment_bytes, sync_marker
 
+from helenus_agent import compression
 from helenus_agent import segment as module
 from helenus_agent.segment import Corrupt, ReadMode, Segment, parse_name, read_header, read_index, read_marker
 
@@ -350,6 +352,43 @@ def test_a_length_that_is_not_the_blocks(
             if segment.look():
                 segment.read(10)
     segment.close()
+
+
+@pytest.mark.parametrize("compressor", ["SnappyCompressor", "ZstdCompressor"])
+def test_a_flipped_bit_of_a_length_takes_no_memory(tmp_path: Path, compressor: str) -> None:
+    """The section's length has no checksum; the block's own says that it is not so long."""
+    content = random.Random(1).randbytes(1 << 20)
+    path = write(tmp_path, [content], compressor=compressor)
+    put(path, len(header(ID, 7, options(compressor))) + 8, struct.pack(">i", len(content) | 1 << 24))
+    segment = Segment(path)
+    assert segment.look()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Corrupt, match="says it comes to 1048576, not 17825792"):
+            segment.read(10)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    segment.close()
+
+
+def test_a_block_for_which_there_is_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(block: bytes, length: int) -> memoryview:
+        raise MemoryError
+
+    monkeypatch.setitem(compression._BLOCKS, "LZ4Compressor", (read, 255))
+    segment = Segment(write(tmp_path, [b"a" * 1000], compressor="LZ4Compressor"))
+    assert segment.look()
+    with pytest.raises(Corrupt, match="no memory for the 1000 bytes"):
+        segment.read(10)
+    segment.close()
+
+
+@pytest.mark.parametrize("size", [1, 100, 255, 256, 300, 65_791, 65_792, 100_000])
+def test_content_sizes_of_every_width(size: int) -> None:
+    for name in ("ZstdCompressor", "SnappyCompressor"):
+        data = random.Random(size).randbytes(size)
+        assert compression.decompress(name)(COMPRESS[name](data), size) == data
 
 
 def test_a_compressed_section_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

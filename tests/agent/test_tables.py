@@ -240,3 +240,13 @@ def test_giving_up() -> None:
     assert (tables.name(stranger), tables.name(column)) == (None, "ks.a")
     tables.give_up(column)
     assert str(column) == f"table {A.id.hex}, column u"
+
+
+def test_a_compact_table_with_hidden_columns_is_refused_until_it_is_none() -> None:
+    compact = replace(A, hides_columns=True)
+    tables = Tables()
+    assert updated(tables, compact, B) == (["ks.b"], ["ks.a"], [])
+    assert tables.plans[A.id.bytes].reason == "unsupported_table"
+    assert updated(tables, replace(compact, columns=(*A.columns, B.columns[1])), B) == ([], [], [])
+    assert updated(tables, A, B) == (["ks.a"], [], [])
+    assert index(tables, A) >= 0

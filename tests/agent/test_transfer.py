@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from helenus_agent.transfer import delete, move, transfer_of
 from helenus_schemas.errors import HelenusError, Kind
@@ -66,6 +67,21 @@ def test_archive(segment: Path, tmp_path: Path) -> None:
         archive(segment)
         assert names(tmp_path / "some" / "where") == ["CommitLog-7-12.log", "CommitLog-7-12_cdc.idx"]
         assert names(segment.parent) == ["CommitLog-7-13.log"]
+
+
+def test_a_segment_that_is_gone_before_it_is_archived(segment: Path, tmp_path: Path) -> None:
+    """Deleted by another while the agent read it: its copy is missing, and that is said."""
+    archive = transfer_of("archive", tmp_path / "archive", segment.parent)
+    segment.unlink()
+    with capture_logs() as told:
+        archive(segment)
+    assert [(line["event"], line["log_level"], line["path"]) for line in told] == [
+        ("segment.not_archived", "error", str(segment))
+    ]
+    with capture_logs() as told:
+        archive(segment.parent / "CommitLog-7-13.log")
+        archive(segment.parent / "CommitLog-7-13.log")
+    assert told == []
 
 
 def test_a_segment_that_a_restarted_node_linked_again(segment: Path, tmp_path: Path) -> None:

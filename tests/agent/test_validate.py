@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,9 @@ KAFKA = {**LEAST, "kafka.bootstrap.servers": "k:9092"}
         ({**KAFKA, "cassandra.contact.points": ""}, "cassandra.contact.points"),
         ({**KAFKA, "cassandra.contact.points": "a..b"}, "cassandra.contact.points"),
         ({**KAFKA, "cassandra.username": "u"}, "cassandra.password"),
+        ({**KAFKA, "cassandra.password": "p"}, "cassandra.username"),
+        ({**KAFKA, "kafka.bootstrap.servers": "http://k:9092"}, "kafka.bootstrap.servers"),
+        ({**KAFKA, "topic.creation.default.replication.factor": "0"}, "topic.creation.default.replication.factor"),
         ({**KAFKA, "topic.prefix": "a b/"}, "topic.prefix"),
         ({**KAFKA, "state.dir": "file:///var/lib/helenus"}, "state.dir"),
         ({**KAFKA, "segment.archive.dir": "s3a://bucket/segments"}, "segment.archive.dir"),
@@ -57,3 +61,46 @@ def test_certificates_have_to_be_there_as_cdc_raw_has(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("/no/ca.pem", str(there)))
     done = CliRunner().invoke(main.commands["validate"], [str(file)])
     assert (done.exit_code, done.stdout) == (0, f"{file} is valid\n")
+
+
+def test_protocols_that_librdkafka_takes_before_a_host() -> None:
+    for servers in ("PLAINTEXT://k:9092,SASL_SSL://l:9093", "ssl://k:9092"):
+        assert AgentSettings.of({**KAFKA, "kafka.bootstrap.servers": servers}, "f").kafka_bootstrap_servers == servers
+
+
+WRONG = {
+    "foo": ("1", 'No such configuration property: "foo"'),
+    "linger.ms": ("many", "Invalid value"),
+    "ssl.truststore.location": ("/etc/store.jks", "Java TrustStores are not supported, use `ssl.ca.location`"),
+    "sasl.jaas.config": ("user=u password=hunter2", "Java JAAS configuration is not supported"),
+    "acks": ("1", "`acks` must be set to `all`"),
+}
+
+
+def test_settings_of_librdkafka_by_file_and_full_key(tmp_path: Path) -> None:
+    """All of them, by `validate` and by the run."""
+    file = tmp_path / "agent.properties"
+    given = {**KAFKA, "cdc.raw.dir": str(tmp_path), "kafka.producer.compression.type": "zstd"}
+    given.update({f"kafka.producer.{key}": value for key, (value, _) in WRONG.items()})
+    file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+    for command in ("validate", "run"):
+        done = CliRunner().invoke(main.commands[command], [str(file)])
+        assert done.exit_code == 2
+        for key, (_, reason) in WRONG.items():
+            assert re.search(rf"{file}: kafka\.producer\.{re.escape(key)}=.*: {re.escape(reason)}", done.stderr), (
+                done.stderr
+            )
+        assert "compression" not in done.stderr
+        assert "hunter2" not in done.stderr
+
+
+def test_a_key_that_is_given_twice(tmp_path: Path) -> None:
+    file = tmp_path / "agent.properties"
+    given = {**KAFKA, "cdc.raw.dir": str(tmp_path)}
+    file.write_text("".join(f"{key}={value}\n" for key, value in given.items()) + "topic.partitions=1\n" * 2 + "x=1\n")
+    done = CliRunner().invoke(main.commands["validate"], [str(file)])
+    assert done.exit_code == 2
+    assert f"{file}: topic.partitions: it is given more than once" in done.stderr
+    assert f"{file}: x=1: unknown property" in done.stderr
+    file.write_text(file.read_text().replace("x=1\n", ""))
+    assert AgentSettings.load(file).topic_partitions == 1

@@ -101,7 +101,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def waiting(key: bytes, scope: Scope = Scope.ROW) -> Pending:
-    return Pending(EVENTS, 0, key, scope, packed({bytes(16): Awaited(None, 1.0)}), copies=1, since=1.0)
+    return Pending(EVENTS, 0, key, scope, packed({bytes(16): Awaited(None, 1.0)}), copies=1, since=1.0, handed=100.0)
 
 
 TEXT = table(Column("k", parse("text"), "partition_key"), VALUE, of=LATER)

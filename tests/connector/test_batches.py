@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import pickle
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,11 +20,12 @@ from helenus_connector import batches, metrics
 from helenus_connector.batches import Batches
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.gate import Gap
+from helenus_connector.pending_files import begins
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
-from helenus_connector.settle import Pending, ended
+from helenus_connector.settle import AWAY, Pending, PendingKeys
 from helenus_connector.stage import Outcome
-from helenus_connector.states import Task
+from helenus_connector.states import Connector, Task
 from helenus_connector.tasks import Done
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -55,7 +59,9 @@ class Query:
     def start(self) -> None:
         self.held = Held(self.directory / "default")
         (self.directory / "default").mkdir(exist_ok=True)
-        self.batches = Batches(self._planned, self.held)
+        self.pending = PendingKeys({}, {}, self._planned()[0].pending_file)
+        self.pending.load(0.0)
+        self.batches = Batches(self._planned, self._planned, self.held, self.pending)
 
     def _settings(self, table: str) -> ConnectorSettings:
         return ConnectorSettings.of({"name": table, "keyspace": "ks", "table": table, "output.format": "json"}, table)
@@ -136,7 +142,7 @@ def test_what_was_too_many_bytes_for_a_task_is_held(query: Query) -> None:
     assert query.held.offsets() == {}
     query.held.move(A, {"0": 1})
     query.batches.process(Frame(part), 2)
-    assert query.held.offsets() == {A: {"0": 1}}, "an operator moved it meanwhile"
+    assert query.held.offsets()[A]["0"] == 1, "an operator moved it meanwhile"
     query.batches.process(Frame(Done(A, 1, {"0": 1}, {"0": 9}, Outcome("a"))), 3)
     assert query.held.offsets() == {A: {"0": 9}}
     query.start()
@@ -229,7 +235,7 @@ def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.Monk
     """No more than a batch may have events; and what a batch published is no longer what a pending key's image is."""
     handed_out: list[list[Pending]] = []
 
-    def task(plan: Plan, due: dict[str, list[Pending]]) -> None:
+    def task(plan: Plan, due: dict[str, list[Pending]], may_wait: int) -> None:
         handed_out.append(due.get(A, []))
 
     monkeypatch.setattr(batches, "task", task)
@@ -269,5 +275,90 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     query.start()
     query.plan(2, a=30, b=30)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
-    told = ended(query._planned()[0].pending_file)
-    assert [told(topic) is None for topic in (A, B)] == [batch == 1] * 2
+    begin = [begins(query._planned()[0].pending_file)(topic, 0.0, math.inf) for topic in (A, B)]
+    assert [at == math.inf for at in begin] == [batch == 1] * 2
+
+
+@pytest.mark.parametrize("moved", ["apply", "save"])
+@pytest.mark.parametrize("done", [fine, failed])
+def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
+    query: Query, done: Callable[[str, int], Done], moved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the driver keeps what waits, say: it looked at the epoch already."""
+    query.plan(0, a=10, b=10)
+    query.held.hold(B, {"0": 3})
+    kept = getattr(query.pending, moved)
+
+    def move(*args: Any) -> None:
+        query.held.move(B, {"0": 1})
+        kept(*args)
+
+    monkeypatch.setattr(query.pending, moved, move)
+    query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
+    assert query.held.offsets() == {B: {"0": 1}}
+    assert Held(query.directory / "default").offsets() == {B: {"0": 1}}
+
+
+def test_a_query_that_is_started_again_knows_what_waits(query: Query) -> None:
+    """With the events that wait, or they would have no outcome; what was published last is not known any more."""
+    query.plan(0, a=10)
+    done = fine(A, 0)
+    assert done.outcome is not None
+    done.outcome.found.append(Pending(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
+    query.batches.process(Frame(done), 0)
+    query.commit(0)
+    query.plan(1, a=20)
+    again = Batches(query._planned, query._planned, query.held, query.pending)
+    again.process(Frame(fine(A, 10)), 1)
+    assert again.pending.counts(A) == (1, 26)
+    assert [p.image for p in again.pending.due(math.inf, 9)] == [None]
+
+
+def test_what_is_held_is_on_the_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is held no more, not before Spark's own word of where the batch ends is."""
+    steps: list[str] = []
+    fsync = os.fsync
+
+    def seen(handle: int) -> None:
+        steps.append("/".join(Path(f"/proc/self/fd/{handle}").readlink().parts[-2:]))
+        fsync(handle)
+
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(fine(A, 0), fine(B, 0)), 0)
+    monkeypatch.setattr(os, "fsync", seen)
+    query.plan(1, a=20, b=20)
+    slow = HelenusError(Kind.CASSANDRA_READ, "slow", "b")
+    query.batches.process(Frame(fine(A, 10), failed(B, 10, error=slow)), 1)
+    directory = f"{query.directory.name}/default"
+    assert steps == ["default/held.new", directory]
+    steps.clear()
+    query.batches.process(Frame(fine(A, 20), failed(B, 10, error=slow)), 2)
+    assert steps == [], "nothing changed"
+    query.plan(3, a=20, b=30)
+    query.batches.process(Frame(fine(B, 10)), 3)
+    assert steps == ["offsets/3", "default/offsets", "default/held.new", directory]
+
+
+def shown(task: Task) -> tuple[str, str | None]:
+    """A task as its connector's status has it."""
+    (status,) = Connector({}, task.settings, tasks={"t": task}).status().tasks
+    return status.state, status.trace
+
+
+def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs, as other keys do; and no more of them wait than the driver holds."""
+    room: list[int] = []
+    monkeypatch.setattr(batches, "task", lambda plan, due, may_wait: room.append(may_wait))
+    monkeypatch.setattr(batches, "MOST_WAITING", 5)
+    task = query.tasks[A]
+    task.ready = True
+    cause = HelenusError(Kind.CASSANDRA_READ, "not enough replicas", "ks.a, k = 5")
+    waits = [Pending(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
+    query.plan(0, a=10)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome("a", error=cause, unread=3, found=waits))), 0)
+    assert shown(task) == ("RUNNING", str(cause))
+    assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 3
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome("a", resolved=waits))), 1)
+    assert shown(task) == ("RUNNING", None)
+    assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
+    assert room == [5, 2]

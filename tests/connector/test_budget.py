@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,23 @@ def test_a_timeout_halves_it_and_calm_brings_it_back(
     if not most:
         rate(one, clock)
         assert clock.waited == waited, "it is forgotten"
+
+
+@pytest.mark.parametrize("most", [0, 100_000])
+def test_timeouts_that_come_again_halve_what_is_read(
+    tmp_path: Path, clock: Clock, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not what is allowed, which grows on where less is read: that slowed nothing down."""
+    one = budget(tmp_path, most, clock)
+    for _ in range(8):
+        for _ in range(1_000):  # at most 1,000 a second, for ten seconds
+            one.take(10)
+            clock.now += 0.01
+        one.timed_out()
+        before = rate(one, clock, 0.5)
+        assert before == pytest.approx(500, rel=0.15)
+    told = [int(n) for n in re.findall(r"rows_per_second=(\d+)", capsys.readouterr().out)]
+    assert (len(told), max(told) <= 550) == (8, True)
 
 
 def test_it_never_stops_altogether(tmp_path: Path, clock: Clock) -> None:

@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 from helenus_connector import cache as cache_module
 from helenus_connector import directory
 from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id, prune
+from helenus_connector.proof import Deletion
+from helenus_schemas.change import Change, encode, matched
 
 NODES = [str(uuid.UUID(int=i)).encode() for i in range(1, 80)]
 DIGEST = b"0123456789abcdef0123456789abcdef"
@@ -31,7 +33,7 @@ def test_nodes_are_counted_not_copies(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     for node in (NODES[0], NODES[1], NODES[0]):
         cache.report(change, entry := cache.look(change), node)
-    assert cache.nodes(entry) == {NODES[0].decode(), NODES[1].decode()}
+    assert cache.nodes(entry) == [{NODES[0].decode()}, {NODES[1].decode()}]
 
 
 def test_flags_are_seen_by_another_process_of_the_host(tmp_path: Path, cache: ChangeCache) -> None:
@@ -72,11 +74,53 @@ def test_it_is_bounded_and_forgets_the_oldest_of_a_set(tmp_path: Path) -> None:
     assert (tmp_path / "c").stat().st_size == size
 
 
-def test_a_node_too_many_is_not_counted(cache: ChangeCache) -> None:
-    change = change_id(b"k", b"\0", DIGEST)
-    for node in NODES:
-        cache.report(change, entry := cache.look(change), node)
-    assert len(cache.nodes(entry)) == 64
+def test_nodes_share_bits_where_there_are_many(tmp_path: Path) -> None:
+    """Replaced nodes leave their places, and clusters are large: each report counts, two of one bit as one."""
+    nodes = [str(uuid.UUID(int=n + 1)) for n in range(1024)]
+    change, cache = change_id(b"k", b"\0", DIGEST), ChangeCache(tmp_path / "c", 1024, 60)
+    for node in nodes:
+        assert cache.bit(node.encode())
+    for node in nodes[900:902]:
+        cache.report(change, entry := cache.look(change), node.encode())
+    cache.save()
+    found = ChangeCache(tmp_path / "c", 1024, 60)
+    assert [nodes[900 + n] in group for n, group in enumerate(found.nodes(found.look(change)))] == [True, True]
+    assert [len(group) for group in found.nodes(entry)] == [16, 16]
+    assert cache.bit(str(uuid.uuid4()).encode()) == 0, "there is no more room"
+
+
+def test_a_place_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCache) -> None:
+    place = encode(Change(DIGEST.decode(), NODES[0].decode(), segment=9, position=50))
+    assert cache.is_new(NODES[0], (9, 50))
+    cache.last[NODES[0]] = matched(place)
+    assert cache.is_new(NODES[0], (9, 50)), "until it is saved"
+    cache.save()
+    other = ChangeCache(tmp_path / "c", 1024, 60)
+    assert [other.is_new(NODES[0], at) for at in ((9, 50), (8, 99), (9, 51), (10, 0))] == [False, False, True, True]
+    assert other.is_new(NODES[1], (0, 0))
+    assert not other.is_new(b"no node", (9, 99))
+
+
+def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000_000.0
+    monkeypatch.setattr("helenus_connector.cache.time.time", lambda: now)
+    cache = ChangeCache(tmp_path / "c", 1024, 60)
+    assert not cache.has_deletions
+    cache.delete(0, b"k", Deletion(-5, 32))
+    cache.delete(0, b"k", Deletion(-9, 64))
+    cache.begin()
+    assert cache.deletion(0, b"k") is None, "the batch failed"
+    cache.delete(0, b"k", Deletion(-5, 32))
+    cache.save()
+    other = ChangeCache(tmp_path / "c", 1024, 60)
+    assert (other.has_deletions, other.deletes(0), other.deletes(2)) == (True, True, False)
+    assert other.deletion(0, b"k") == Deletion(-5, 32)
+    assert other.deletion(0, b"other") is other.deletion(2, b"k") is None
+    now += 61
+    assert other.deletion(0, b"k") is None
+    other.delete(2, b"k", Deletion(7, 32))
+    other.clear()
+    assert not other.has_deletions
 
 
 def test_a_node_that_is_no_uuid_is_not_counted(cache: ChangeCache) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors, NotStopped, Unknown
+from helenus_connector.pending_files import begins
 from helenus_connector.positions import Held, committed
+from helenus_connector.settle import Pending
 from helenus_connector.states import Task
 from helenus_schemas.config import ConfigError
 from helenus_schemas.errors import HelenusError, Kind
@@ -287,8 +296,8 @@ def test_what_is_held_is_kept_and_released(tmp_path: Path) -> None:
     held.release("unknown", ["0"])
     assert Held(tmp_path / "g").offsets() == {}
     assert held.epoch("t") == 0
-    held.move("t", {"1": 0})
-    assert (held.epoch("t"), held.offsets()) == (1, {"t": {"1": 0}})
+    held.move("t", {"0": 4, "1": 0})
+    assert (held.epoch("t"), held.offsets()) == (1, {"t": {"0": 4, "1": 0}})
     assert committed(tmp_path / "g") == {}
 
 
@@ -326,6 +335,178 @@ def test_a_look_between_drop_and_create_fails_no_table_at_once(
     assert task.error is wrong, "it does not run"
 
 
+def waits(all_of: Connectors, group: str, since: float = 100.0) -> None:
+    """A key of the topic that no read has proven, in a run that ended at 1000."""
+    keys = all_of.pending(group)
+    keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
+    keys.apply([], [Pending(TOPIC, 1, b"k", 0, copies=3, since=since)], 990.0)
+    keys.save(1000.0, [TOPIC])
+
+
+@pytest.mark.parametrize("by", ["rest", "file", "a file of patterns"])
+def test_another_group_takes_along_what_waits(tmp_path: Path, by: str) -> None:
+    """It steps back from when the group of before ended, not from now."""
+    config = {**CONFIG, "table": "u, t|x"} if by == "a file of patterns" else CONFIG
+    all_of = connectors(tmp_path)
+    all_of.load({"a": config})
+    if by == "a file of patterns":
+        all_of.looked("a", all_of.all()["a"].settings, {"u": None, "t": None})
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
+    waits(all_of, "default")
+    if by == "rest":
+        all_of.want("a", "STOPPED")
+        all_of.put("a", {**config, "query.group": "slow"})
+        assert all_of.pending("slow").counts(TOPIC) == (1, 3), "events have their outcome there"
+    else:
+        all_of = connectors(tmp_path)
+        all_of.load({"a": {**config, "query.group": "slow"}})
+    assert all_of.held("slow").where() == {TOPIC: {"0": 7, "1": 8}}
+    assert begins(tmp_path / "slow" / "pending")(TOPIC, 30.0, 5000.0) == 970.0
+    stays = by == "a file of patterns"  # it may be another connector's
+    assert all_of.pending("default").counts(TOPIC) == (int(stays), 0)
+    after = connectors(tmp_path)
+    assert [after.pending(group).counts(TOPIC)[0] for group in ("default", "slow")] == [int(stays), 1]
+
+
+def test_another_group_takes_along_nothing_of_others(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    all_of.put("b", CONFIG)
+    all_of.put("a", {**CONFIG, "table": "t|u"})
+    all_of.looked("a", all_of.all()["a"].settings, {"t": None, "u": None})
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}, "events-ks.u": {"0": 1}})
+    waits(all_of, "default")
+    all_of.want("a", "STOPPED")
+    all_of.put("a", {**CONFIG, "table": "t|u", "query.group": "slow"})
+    assert all_of.held("slow").where() == {"events-ks.u": {"0": 1}}
+    assert [all_of.pending(group).counts(TOPIC)[0] for group in ("default", "slow")] == [1, 0]
+
+
+MOVE = """
+import sys; sys.path[:0] = [{tests!r}]
+from pathlib import Path
+from connector.test_connectors import CONFIG, connectors
+all_of = connectors(Path({directory!r}))
+all_of.load({{}})
+all_of.put("a", {{**CONFIG, "query.group": "slow"}})
+print("moved")
+"""
+
+
+@pytest.mark.parametrize(
+    "dies_at", ["pending.keys-after-write", "pending.after-write", "held.after-write", "connectors.after-write:2", ""]
+)
+def test_killed_while_it_changes_its_group_it_has_all_that_waits(tmp_path: Path, dies_at: str) -> None:
+    before = connectors(tmp_path)
+    before.put("a", CONFIG, "STOPPED")
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
+    waits(before, "default")
+    script = MOVE.format(tests=str(Path(__file__).parents[1]), directory=str(tmp_path))
+    environment = {**os.environ, "HELENUS_FAILPOINT": dies_at}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=False)
+    assert ended.returncode == (-signal.SIGKILL if dies_at else 0), ended.stderr
+    after = connectors(tmp_path)
+    after.load({})
+    group = after.all()["a"].settings.query_group
+    assert after.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+    assert after.pending(group).counts(TOPIC)[0] == 1
+    assert begins(tmp_path / group / "pending")(TOPIC, 30.0, 5000.0) == 970.0
+
+
+def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two would write the data topic, and the batch would leave keys to wait where nobody looks."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    all_of.writes("default", ["data-ks.t"])
+    all_of.want("a", "STOPPED")
+    monkeypatch.setattr("helenus_connector.connectors._LAST_BATCH_S", 0.1)
+    with pytest.raises(ConfigError, match="its last batch has not ended"):
+        all_of.put("a", {**CONFIG, "query.group": "slow"})
+    monkeypatch.setattr("helenus_connector.connectors._LAST_BATCH_S", 60.0)
+    all_of.ending = True
+    with pytest.raises(ConfigError, match="its last batch has not ended"):
+        all_of.put("a", {**CONFIG, "query.group": "slow"})
+    all_of.ending = False
+    steps: list[str] = []
+
+    def ends() -> None:
+        waits(all_of, "default")
+        steps.append("ended")
+        all_of.writes("default", [])
+
+    later = threading.Timer(0.2, ends)
+    later.start()
+    with all_of.lock:  # as a call over REST does
+        all_of.put("a", {**CONFIG, "query.group": "slow"})
+    later.join()
+    assert steps == ["ended"]
+    assert all_of.pending("slow").counts(TOPIC) == (1, 3)
+
+
+def test_a_data_topic_is_written_by_one_query_at_a_time(tmp_path: Path) -> None:
+    """Also where a connector is deleted while its batch runs, and made in another group."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG)
+    all_of.writes("default", ["data-ks.t"])
+    all_of.delete("a")
+    all_of.put("b", {**CONFIG, "query.group": "slow"})
+    assert list(running(all_of, group="slow")) == []
+    all_of.writes("slow", [])
+    assert list(running(all_of, group="slow")) == []
+    all_of.writes("default", [])
+    assert list(running(all_of, group="slow")) == [TOPIC]
+
+
+def test_one_of_a_file_that_was_deleted_stays_deleted(tmp_path: Path) -> None:
+    """As what was changed over REST stays changed: until its file says something else, or somebody makes it again."""
+    first = connectors(tmp_path)
+    first.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
+    first.delete("a")
+    for _ in range(2):
+        again = connectors(tmp_path)
+        with capture_logs() as logs:
+            again.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
+        assert again.names() == ["b"]
+        assert [entry["event"] for entry in logs] == ["connector.deleted"]
+    again.put("a", {**CONFIG, "tasks.max": "2"})
+    made = connectors(tmp_path)
+    made.load({"a": CONFIG})
+    assert made.config("a")["tasks.max"] == "2"
+    made.delete("a")
+    changed = connectors(tmp_path)
+    changed.load({"a": {**CONFIG, "tasks.max": "3"}})
+    assert (changed.names(), changed.status("a").state) == (["a"], "RUNNING")
+
+
+def test_a_damaged_file_of_held_positions_is_refused(tmp_path: Path) -> None:
+    held = Held(tmp_path / "g")
+    held.hold(TOPIC, {"0": 5})
+    file = tmp_path / "g" / "held"
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(HelenusError, match=r"held positions are damaged.*query\.group g") as error:
+        Held(tmp_path / "g")
+    assert (error.value.kind, error.value.where) == (Kind.STATE, str(file))
+    file.write_text(json.dumps({TOPIC: {"0": 5}}))
+    assert Held(tmp_path / "g").offsets() == {TOPIC: {"0": 5}}, "as versions before wrote it"
+
+
+def test_what_spark_left_half_written_is_named(tmp_path: Path) -> None:
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7}})
+    (tmp_path / "default" / "offsets" / "3").write_text("")
+    with pytest.raises(HelenusError, match="Spark's checkpoint is damaged") as error:
+        Held(tmp_path / "default").where()
+    assert error.value.kind is Kind.STATE
+
+
+def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
+    all_of = connectors(tmp_path)
+    (tmp_path / "connectors.new").symlink_to("/dev/full")
+    with pytest.raises(HelenusError, match="cannot save the connectors: No space left"):
+        all_of.put("a", CONFIG)
+    (tmp_path / "connectors.json").write_text("{")
+    with pytest.raises(HelenusError, match="cannot read the connectors"):
+        connectors(tmp_path).load({})
+
+
 @pytest.mark.parametrize("kind", [Kind.TABLE_MISSING, Kind.CDC_DISABLED])
 def test_a_task_that_failed_for_its_table_goes_on_when_that_is_there_again(tmp_path: Path, kind: Kind) -> None:
     all_of = connectors(tmp_path)
@@ -356,3 +537,20 @@ def test_a_table_has_time_to_be_recreated_from_when_it_was_missed_first(tmp_path
     assert task.error is None
     task.failed(missing, 171)
     assert task.error is missing
+
+
+def test_keys_of_partitions_that_are_gone_wait_no_longer(tmp_path: Path) -> None:
+    """Nothing would read them again, and they would take other keys' turns for ever."""
+    all_of = connectors(tmp_path)
+    all_of.put("a", CONFIG, "STOPPED")
+    commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8, "2": 9}})
+    keys = all_of.pending("default")
+    keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
+    keys.apply([], [Pending(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
+    labels = {"connector": "a", "keyspace": "ks", "table": "t", "outcome": "outdated"}
+    before = REGISTRY.get_sample_value("helenus_connector_events_total", labels) or 0.0
+    all_of.reset("a")
+    assert all_of.offsets("a") == {TOPIC: {0: 5, 1: 0}}
+    assert keys.counts(TOPIC) == (2, 6)
+    assert [p.partition for p in keys.due(2000.0, 9)] in ([0, 1], [1, 0])
+    assert REGISTRY.get_sample_value("helenus_connector_events_total", labels) == before + 3

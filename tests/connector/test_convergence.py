@@ -25,11 +25,12 @@ from cassandra.metadata import SimpleStrategy
 from helenus_connector import gate, stage, version
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
-from helenus_connector.proof import block_for, unpacked
+from helenus_connector.pending_files import begins
+from helenus_connector.proof import Timed, block_for, unpacked
 from helenus_connector.reread import Image, SchemaChanged
-from helenus_connector.settle import PendingKeys, ended
+from helenus_connector.settle import PendingKeys
 from helenus_connector.stage import Outcome, Stage
-from helenus_schemas.change import Change, Scope, encode
+from helenus_schemas.change import Change, Effect, column_bit, encode
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.key import Key, KeyCodec
@@ -42,6 +43,7 @@ TABLE = Table(
     (Column("k", parse("int"), "partition_key", 0), Column("v", parse("bigint")), Column("w", parse("bigint"))),
     cdc=True,
 )
+TIMED = Timed.of(TABLE.regulars, [])
 NODES = [str(uuid.UUID(int=n)) for n in (1, 2, 3)]
 TOPIC = "events-ks.t"
 Row = dict[str, tuple[int, "int | None"]]
@@ -54,6 +56,7 @@ class Died(Exception):
 
 class Cluster:
     """Three replicas of rows, a clock, and what is still to happen. `events` is the topic: timestamp s, key, value.
+    Somebody may set the connector's clock: `set_by` so many seconds. `lateness`, in s, is of memtables.
 
     The next reads meet the replicas in `met`, later ones any. `repairs` says that reads do.
     """
@@ -67,14 +70,19 @@ class Cluster:
         self.repairs = True
         self.events: list[tuple[float, bytes, bytes]] = []
         self.statements = 0
+        self.set_by = 0.0
+        self.lateness: tuple[float, ...] = (0, 0, 0.9)
+        self.says_effects = True
+        self._logged = [0, 0, 0]
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._codec = KeyCodec(TABLE)
 
     def time(self) -> float:
-        return self.now
+        return self.now + self.set_by
 
-    monotonic = time
+    def monotonic(self) -> float:
+        return self.now
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
@@ -102,7 +110,7 @@ class Cluster:
             # All have it at once and none shows it yet, but all show what comes behind it.
             behind, column_behind = self._digest(), self.random.choice("vw")
             for replica in replicas:
-                self.log(replica, key, cells, digest, shown_after=0.9)
+                self.log(replica, key, cells, digest, shown_after=max(self.lateness))
                 self.log(replica, key, {column_behind: (time + 1, time + 1)}, behind)
             next(self._numbers)
             return
@@ -119,7 +127,7 @@ class Cluster:
         """One replica sends its row to another, which logs it under a new digest, older though it may be."""
         source, target = self.random.sample(range(3), 2)
         if row := self.rows[source].get(key):
-            self.log(target, key, dict(row), self._digest(), self.random.uniform(0, 3), self.random.choice((0, 0.9)))
+            self.log(target, key, dict(row), self._digest(), self.random.uniform(0, 3), self.late())
 
     def row(self, key: int, replicas: Iterable[int] = range(3)) -> Row:
         merged: Row = {}
@@ -152,7 +160,15 @@ class Cluster:
         def show() -> None:
             _merge(self.rows[replica].setdefault(key, {}), cells)
 
-        change = Change(digest, NODES[replica], Scope.ROW, write_time=max(t for t, _ in cells.values()))
+        self._logged[replica] += 1
+        change = Change(
+            digest,
+            NODES[replica],
+            segment=1,
+            position=self._logged[replica],
+            write_time=max(t for t, _ in cells.values()),
+            effect=effect(cells) if self.says_effects else 0,
+        )
         event = (self._codec.encode((struct.pack(">i", key),)), encode(change))
         self.after(event_after, lambda: self.events.append((self.now, *event)))
         if shown_after:
@@ -161,7 +177,21 @@ class Cluster:
             show()
 
     def _logs(self, replica: int, key: int, cells: Row, digest: str) -> None:
-        self.log(replica, key, cells, digest, self.random.choice((0, 0, 0.3, 3)), self.random.choice((0, 0, 0.9)))
+        self.log(replica, key, cells, digest, self.random.choice((0, 0, 0.3, 3)), self.late())
+
+    def late(self) -> float:
+        """How much later than the log a memtable shows a write: somewhere up to one of `lateness`."""
+        return self.random.choice(self.lateness) * self.random.uniform(0.5, 1)
+
+
+def effect(cells: Row) -> int:
+    """What an agent says of a write."""
+    if len({time for time, _ in cells.values()}) > 1:
+        return 0
+    found = Effect.GONE if "del" in cells else 0
+    for column in cells:
+        found |= 0 if column == "del" else Effect.LIVE | column_bit(column)
+    return int(found)
 
 
 def _merge(row: Row, cells: Row) -> None:
@@ -177,7 +207,7 @@ def image(row: Row) -> Image | None:
         return None
     values = tuple(struct.pack(">q", live[c][1]) if c in live else None for c in ("v", "w"))
     times = [live[c][0].to_bytes(8, "big", signed=True) if c in live else None for c in ("v", "w")]
-    return Image(values, max(t for t, _ in live.values()), times)
+    return Image(values, max(t for t, _ in live.values()), times, TIMED)
 
 
 class Connector:
@@ -200,8 +230,8 @@ class Connector:
     def restart(self) -> None:
         """A new driver, some time later: it has the checkpoint's offset and file, and steps back."""
         self.restarts += 1
-        self.pending = PendingKeys({TOPIC: 2.0}, {TOPIC: 30.0}, self.directory / "pending")
-        since = (ended(self.directory / "pending")(TOPIC) or 0) - self.settings.settle_replay_ms / 1000
+        self.pending = PendingKeys({TOPIC: 2.0}, {TOPIC: 30.0}, self.directory / "pending", self.cluster.monotonic)
+        since = begins(self.directory / "pending")(TOPIC, self.settings.settle_replay_ms / 1000, 0.0)
         if self.restarts:
             self.cluster.pass_by(self.cluster.random.choice((5, 200)))
         self.pending.load(self.cluster.now)
@@ -223,7 +253,7 @@ class Connector:
         events = [Event(TOPIC, 0, self.offset + i, int(t * 1000), k, v) for i, (t, k, v) in enumerate(taken)]
         first = True
         # As between driver and task: nothing is shared. An attempt has what the one before had.
-        handed_out = pickle.dumps(self.pending.due(self.cluster.now, 1000))
+        handed_out = pickle.dumps(self.pending.due(self.cluster.time(), 1000))
         while True:
             stage.reach = self._deadly(dies_at if first else None)  # type: ignore[attr-defined]
             try:
@@ -237,7 +267,7 @@ class Connector:
                 first = False
                 self.cluster.down.clear()
             self.cluster.pass_by(1)
-        self.pending.apply(outcome.resolved, outcome.found, self.cluster.now, outcome.told)
+        self.pending.apply(outcome.resolved, outcome.found, self.cluster.time(), outcome.told)
         self.pending.save(self.cluster.now, [TOPIC])
         self.offset += len(events)
         for name in ("read", "published", "unchanged", "settled", "keys_read"):
@@ -291,10 +321,10 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int]
 
 def settle(cluster: Cluster, connector: Connector) -> None:
     cluster.down.clear()
-    for _ in range(400):
+    for step in range(1000):
         if cluster.is_quiet and not len(connector.pending) and connector.offset == len(cluster.events):
             return
-        cluster.pass_by(0.5)
+        cluster.pass_by(0.5 if step < 200 else 2)
         connector.batch(1000)
     raise AssertionError(f"keys wait for ever: {connector.pending.due(1e12, 1000)}")
 
@@ -305,9 +335,20 @@ def shown(value: Image | None) -> dict[str, int | None] | None:
     return {c: None if b is None else struct.unpack(">q", b)[0] for c, b in zip("vw", value.values, strict=True)}
 
 
+LATENESS: dict[str, tuple[float, ...]] = {
+    "as a rule": (0, 0, 0.9),
+    "seconds": (0, 1.5, 3.5),
+    "a flush": (0, 6, 12),
+    "minutes": (0, 1, 30, 240),
+}
+"""How late memtables are: from what is usual to far more than any timeout."""
+
+
+@pytest.mark.parametrize("lateness", LATENESS)
 @pytest.mark.parametrize("seed", range(30))
-def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int) -> None:
+def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, lateness: str) -> None:
     cluster, connector = simulated(seed)
+    cluster.lateness = LATENESS[lateness]
     chance = cluster.random
     keys = range(12)
     pauses = (0.01, 0.1, 0.5, 3) if seed % 2 else (0.1, 3, 15)
@@ -318,6 +359,8 @@ def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int) -> N
             cluster.repair(chance.choice(keys))
         if chance.random() < 0.1:
             cluster.down = {chance.randrange(3)} if chance.random() < 0.8 else set()
+        if chance.random() < 0.1:
+            cluster.set_by = chance.choice((0, -4000, 4000, -5, 5))
         cluster.pass_by(chance.choice(pauses))
         dies = chance.choice((None, None, None, "connector.after-flush", "connector.after-mark"))
         connector.batch(chance.choice((1, 3, 20, 100)), dies)

@@ -14,9 +14,10 @@ import pytest
 
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event, Gap, Gate
+from helenus_connector.proof import Timed, packed
 from helenus_connector.reread import Image
 from helenus_connector.settle import Pending
-from helenus_schemas.change import Bound, Change, Scope, encode
+from helenus_schemas.change import Bound, Change, Effect, Scope, encode
 from helenus_schemas.cql import CqlType, parse
 from helenus_schemas.key import KeyCodec
 from helenus_schemas.table import Column, Table
@@ -114,6 +115,92 @@ def test_what_was_told_before_a_truncation_is_told_again(tmp_path: Path) -> None
         1,
         1,
     ]
+
+
+class Running:
+    """A gate whose batches are read, and proven by what the row shows: `image`."""
+
+    def __init__(self, path: Path, nodes: int = 1) -> None:
+        ids = [str(uuid.UUID(int=n + 1)) for n in range(nodes)]
+        self.nodes = ids
+        who: Any = SimpleNamespace(
+            factor=lambda: nodes, some=lambda: False, alone=lambda: True, nodes=lambda key: set(ids)
+        )
+        self.codec = KeyCodec(INT)
+        self.gate = Gate(SETTINGS, who, path)
+        self.key = self.codec.encode((bytes(4),))
+        self.image: Image | None = Image((), 5)
+
+    def event(self, position: int, node: int = 0, **more: Any) -> Event:
+        change = Change(DIGEST, self.nodes[node], segment=7, position=position, **{"write_time": 5, **more})
+        return Event("t", 1, position, 3, self.key, encode(change))
+
+    def batch(self, *events: Event, due: tuple[Pending, ...] = (), fails: bool = False) -> tuple[int, int]:
+        """How many keys were read, and of how many Changes the image is not proven."""
+        works = self.gate.admit(events, due, self.codec).works.values()
+        for work in works:
+            work.read_at, work.image = time.time(), self.image
+            work.unproven = self.gate.unproven(work)
+            if not fails:
+                self.gate.mark(work)
+        if not fails:
+            self.gate.save()
+        return len(works), sum(len(work.unproven) for work in works)
+
+
+def test_what_a_node_logged_again_is_another_write_and_what_it_sends_again_is_not(tmp_path: Path) -> None:
+    """A row that is written again with its own time, byte for byte: after its tombstone was purged, or to copy it."""
+    running = Running(tmp_path)
+    first, again = running.event(100), running.event(900)
+    assert running.batch(first) == (1, 0)
+    assert running.batch(first) == (0, 0), "sent again"
+    assert running.batch(again) == (1, 0), "logged again"
+    assert running.batch(first, again) == (0, 0), "sent again, both"
+    assert running.batch(running.event(100)._replace(offset=9), running.event(901)) == (1, 0)
+
+
+def test_what_a_batch_that_failed_had_read_is_not_logged_again(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    assert running.batch(running.event(100)) == (1, 0)
+    assert running.batch(running.event(900), fails=True) == (1, 0)
+    assert running.batch(running.event(900)) == (1, 0)
+    assert running.batch(running.event(900)) == (0, 0)
+
+
+def test_copies_of_other_nodes_are_copies_wherever_they_are_in_their_logs(tmp_path: Path) -> None:
+    running = Running(tmp_path, nodes=3)
+    assert running.batch(running.event(100, node=0), running.event(50_000, node=1)) == (1, 0)
+    assert running.batch(running.event(7, node=2)) == (0, 0)
+
+
+def test_a_node_that_reports_late_is_heard_where_age_alone_spoke(tmp_path: Path) -> None:
+    """Nothing spoke against it for long; the node that has it only now may show what the others did not."""
+    running = Running(tmp_path, nodes=3)
+    running.image = None
+    reported = [running.event(100, node=0, effect=0), running.event(100, node=1, effect=0)]
+    assert running.batch(*reported) == (1, 1)
+    (awaited,) = running.gate.admit(reported, [], running.codec).awaited.values()
+    waits = Pending("t", 1, running.key, 0, packed({n: a._replace(seen=0.0) for n, a in awaited.items()}), handed=60.0)
+    assert running.batch(due=(waits,)) == (1, 0)
+    assert running.batch(running.event(100, node=0)) == (0, 0)
+    assert list(running.gate.admit([running.event(4, node=2)], [], running.codec).waiting) == [waits.name]
+
+
+def test_a_row_that_a_known_deletion_takes_away_proves_nothing(tmp_path: Path) -> None:
+    """The deletion was believed since the row was not there; a write before it comes, and the row shows up for now."""
+    running = Running(tmp_path)
+    running.image = None
+    gone = running.event(100, write_time=9, effect=int(Effect.GONE))._replace(offset=1)
+    assert running.batch(gone) == (1, 0)
+    write = Change("f" * 32, running.nodes[0], segment=7, position=200, write_time=5, effect=int(Effect.LIVE))
+    late = Event("t", 1, 200, 3, running.key, encode(write))
+    assert running.batch(late) == (1, 0), "explained by the deletion"
+    column = Timed.of([Column("v", parse("int"))], [])
+    running.image = Image((b"",), 5, [(5).to_bytes(8, "big")], column)
+    assert running.batch(late._replace(value=encode(write._replace(digest="e" * 32)))) == (1, 1)
+    running.image = Image((b"",), 10, [(10).to_bytes(8, "big")], column)
+    newer = write._replace(digest="d" * 32, write_time=10)
+    assert running.batch(late._replace(value=encode(newer))) == (1, 0)
 
 
 DIGEST, NODE = "0123456789abcdef0123456789abcdef", "11111111-2222-3333-4444-555555555555"

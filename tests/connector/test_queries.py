@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors
+from helenus_connector.fences import enter
 from helenus_connector.queries import Query, _cause
-from helenus_schemas.errors import Kind
+from helenus_schemas.errors import HelenusError, Kind
 
 
 class Waits:
@@ -99,3 +100,52 @@ def test_files_in_a_checkpoint_that_are_not_sparks_are_named() -> None:
     error = _cause(query, SimpleNamespace(failure=None), Path("/c"))  # type: ignore[arg-type]
     assert (error.kind, error.where) == (Kind.STATE, "/c")
     assert "move them away" in error.what
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """As on a full disk, which Spark meets at the start too; a Java process that was killed ends the worker."""
+    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
+    query._stopping = waits = Waits(3)  # type: ignore[assignment]
+
+    def begin(*_: object) -> Any:
+        raise RuntimeError("An error occurred while calling o56.start.\n: java.io.IOException: No space left on device")
+
+    monkeypatch.setattr(query, "_begin", begin)
+    told = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: not answers))
+    context = SimpleNamespace(setLocalProperty=lambda *_: None, _jsc=told)
+    with capture_logs():
+        query._run(SimpleNamespace(sparkContext=context))
+    if answers:
+        assert (query.failure, waits.taken) == (None, [1, 2, 4])
+        assert "java.io.IOException: No space left on device" in str(query.trouble())
+    else:
+        assert isinstance(query.failure, HelenusError)
+        assert "Spark's Java process has ended" in str(query.failure)
+
+
+def test_a_query_starts_behind_its_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of the start before know by its number that they are of before; and only then may others write."""
+    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    connectors = Connectors(worker, lambda _: {})
+    query = Query(worker, connectors, "default", tmp_path)
+    query._stopping = Waits(2)  # type: ignore[assignment]
+    starts: list[int] = []
+
+    def begin(*_: object) -> Any:
+        plan, _tasks = query.refresh()
+        starts.append(plan.start)
+        with enter(plan.checkpoint, plan.start):
+            pass
+        assert connectors._written["default"] == set()
+        connectors.writes("default", ["data"])
+        return SimpleNamespace(isActive=False, exception=lambda: "it was killed")
+
+    monkeypatch.setattr(query, "_begin", begin)
+    with capture_logs():
+        query._run(SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None)))
+    assert starts == [1, 2]
+    assert connectors._written["default"] == {"data"}, "until the fence is passed"

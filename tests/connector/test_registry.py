@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.registry import Registry
 from helenus_connector.tables import Tables
+from helenus_schemas import avro
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Column, Table
@@ -50,9 +52,9 @@ class Answer(BaseHTTPRequestHandler):
 
     do_PUT = do_POST  # noqa: N815
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self, body: bytes, status: int = 200) -> None:
         self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.send_response(503 if self.away else 200)
+        self.send_response(503 if self.away else status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -70,6 +72,7 @@ def server() -> Iterator[int]:
         yield listening.server_port
         listening.shutdown()
         thread.join()
+    Answer.away = False
 
 
 def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
@@ -190,3 +193,99 @@ def test_which_tables_a_registry_that_is_away_keeps_from_running(
     Registry(settings, tmp_path / "run", tmp_path / "kept").register("data-ks.t-value", '"string"')
     Answer.away = True
     assert Tables(tmp_path / "kept").look(settings, tmp_path) == {"t": None}
+
+
+class Latest(Answer):
+    """A registry whose subjects all have the schema `known`, and take any other."""
+
+    known = ""
+    posted: list[str]
+
+    def do_GET(self) -> None:
+        latest = {"subject": "s", "version": 1, "id": 3, "schema": self.known, "schemaType": "AVRO"}
+        self._answer(
+            json.dumps(latest).encode() if "/versions/latest" in self.path else b'{"compatibilityLevel": "NONE"}'
+        )
+
+    def do_POST(self) -> None:
+        self.posted.append(self.path)
+        self._answer(b'{"id": 7}')
+
+
+@pytest.fixture
+def latest() -> Iterator[int]:
+    Latest.posted = []
+    with HTTPServer(("127.0.0.1", 0), Latest) as listening:
+        thread = Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        yield listening.server_port
+        listening.shutdown()
+        thread.join()
+
+
+def _of_times(kind: str, field: str = "t") -> str:
+    times = {"type": "array", "items": {"type": "long", "logicalType": kind}}
+    return json.dumps({"type": "record", "name": "r", "fields": [{"name": field, "type": ["null", times]}]})
+
+
+@pytest.mark.parametrize(("was", "now"), [("time-micros", "cql_time"), ("cql_time", "time-micros")])
+def test_times_of_another_unit_are_refused(latest: int, tmp_path: Path, was: str, now: str) -> None:
+    """As of DataStax's connector, or of this one before a setting was changed: both are longs to the registry."""
+    Latest.known = _of_times(was)
+    registry = of(tmp_path / "ids", f"http://127.0.0.1:{latest}")
+    with pytest.raises(HelenusError, match=r"the topic has t as a time.*set time\.precision\.mode") as error:
+        registry.register("data-value", _of_times(now))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+    with pytest.raises(HelenusError, match=r"key\.compat"):
+        registry.keep("data-key", _of_times(now), _of_times(now))
+    assert Latest.posted == []
+    assert registry.register("data-value", _of_times(was)) == 7
+    assert registry.register("data-value", _of_times(now, "new")) == 7
+    registry.close()
+
+
+MODES = {"decimal": ("precise", "string", "double"), "varint": ("precise", "string", "long")}
+
+
+@pytest.mark.parametrize("number", MODES)
+@pytest.mark.parametrize("cql_type", ["{}", "map<text, frozen<list<{}>>>", "frozen<tuple<int, {}>>"])
+def test_a_mode_that_was_changed_is_named(number: str, cql_type: str, tmp_path: Path) -> None:
+    """A registry with the schema of one mode refuses that of another, as all do under BACKWARD."""
+    table = Table(
+        *("ks", "t", uuid.UUID(int=1)),
+        (
+            Column("p", parse("int"), "partition_key", 0),
+            Column("first", parse(cql_type.format(number))),  # the same type again is a reference to it
+            Column("v", parse(cql_type.format(number))),
+            Column("w", parse("frozen<list<text>>")),
+        ),
+    )
+    schemas = [
+        avro.text(avro.value_schema(table.telling({number: m} if m != "precise" else {}))) for m in MODES[number]
+    ]
+
+    class Refusing(Answer):
+        latest: str
+
+        def do_GET(self) -> None:
+            if self.path.endswith("/versions/latest"):
+                told = {"subject": "a-value", "version": 1, "id": 7, "schema": self.latest}
+                self._answer(json.dumps(told).encode())
+            else:
+                self._answer(b'{"compatibilityLevel": "BACKWARD"}')
+
+        def do_POST(self) -> None:
+            self._answer(b'{"error_code": 409, "message": "incompatible"}', 409)
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as listening:
+        Thread(target=listening.serve_forever, daemon=True).start()
+        for Refusing.latest in schemas:
+            registry = of(tmp_path / "ids", f"http://127.0.0.1:{listening.server_port}")
+            for schema in schemas:
+                with pytest.raises(HelenusError) as refused:
+                    registry.register("a-value", schema)
+                named = [mode for mode in MODES if f"was {mode}.handling.mode changed?" in refused.value.what]
+                assert named == ([number] if schema != Refusing.latest else [])
+                assert (f"set {number}.handling.mode back" in refused.value.advice) == bool(named)
+            registry.close()
+        listening.shutdown()

@@ -10,14 +10,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, UnresolvableContactPoints
+from cassandra.cluster import EXEC_PROFILE_DEFAULT
+from cassandra.connection import DefaultEndPoint
 from cassandra.metadata import NetworkTopologyStrategy, ReplicationStrategy, SimpleStrategy
+from cassandra.policies import HostDistance, SimpleConvictionPolicy
+from cassandra.pool import Host
+from connector.test_untold import NODE, Staged
 
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Event, Gate, Replicas
+from helenus_connector.gate import Event, Gate
 from helenus_connector.proof import Awaited, packed
+from helenus_connector.replicas import Replicas
 from helenus_connector.reread import Image
 from helenus_connector.settle import Pending
+from helenus_schemas import cassandra
 from helenus_schemas.change import Change, encode
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -93,7 +100,7 @@ def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, 
     who = replicas(nodes, {HASHED: nodes}, {"here": local, "there": local}, cassandra_local_dc="here")
     assert not is_proven(who, nodes[-1:], tmp_path)
     gate = Gate(settings(), who, tmp_path)
-    waits = Pending("t", 0, KeyCodec(PAIR).encode(KEY), 0, packed({b"other".ljust(16): Awaited(5, 0.0)}))
+    waits = Pending("t", 0, KeyCodec(PAIR).encode(KEY), 0, packed({b"other".ljust(16): Awaited(5, 0.0)}), handed=60)
     (work,) = gate.admit([], [waits], KeyCodec(PAIR)).works.values()
     assert work.consistency == ConsistencyLevel.ALL
     work.read_at, work.image = time.time(), None
@@ -112,6 +119,52 @@ def test_two_data_centres_want_a_name() -> None:
     with pytest.raises(HelenusError, match=r"cassandra\.local\.dc: say which to read of here, there") as error:
         replicas(hosts("here", "there"), {}, {"here": 1, "there": 1})
     assert error.value.kind is Kind.CONFIG
+
+
+def test_a_data_centre_that_joins_later_wants_a_name_too() -> None:
+    nodes = hosts("here", "here")
+    who = replicas(nodes, {}, {"here": 2})
+    who.check()
+    nodes += hosts("there")
+    with pytest.raises(HelenusError, match=r"cassandra\.local\.dc: say which to read of here, there") as error:
+        who.check()
+    assert error.value.kind is Kind.CONFIG
+    replicas(nodes, {}, {"here": 2}, cassandra_local_dc="here").check()
+
+
+def test_a_data_centre_that_joins_later_ends_the_next_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replicas have no rows until they are rebuilt: their answers would be deletes."""
+    staged = Staged(PAIR, tmp_path, monkeypatch)
+    key = staged.codec.encode(KEY)
+    change = Change("1" * 32, NODE, write_time=5)
+    assert staged.run(change, key).published == 1
+    staged.hosts += hosts("there")
+    with pytest.raises(HelenusError, match=r"cassandra\.local\.dc: say which"):
+        staged.run(change._replace(digest="2" * 32), key)
+    assert len(staged.appended) == 1
+
+
+@pytest.mark.parametrize("named", ["here", None])
+def test_no_row_is_read_from_a_data_centre_that_joins_later(named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name, the contact point's is the one."""
+    made: dict[str, Any] = {}
+
+    def cluster(*contact_points: object, **more: Any) -> Any:
+        made.update(more)
+        raise UnresolvableContactPoints("a fake", None)
+
+    monkeypatch.setattr(cassandra, "Cluster", cluster)
+    with pytest.raises(HelenusError):
+        cassandra.connect(settings(**({"cassandra_local_dc": named} if named else {})))
+    policy = made["execution_profiles"][EXEC_PROFILE_DEFAULT].load_balancing_policy._child_policy
+    first, second, late = (Host(DefaultEndPoint(f"10.0.0.{i}"), SimpleConvictionPolicy) for i in (1, 2, 3))
+    policy.populate(SimpleNamespace(endpoints_resolved=[first.endpoint]), [first])
+    for host, dc in ((first, "here"), (second, "here"), (late, "there")):  # as the control connection learns of them
+        policy.on_down(host)
+        host.set_location_info(dc, "rack")
+        policy.on_up(host)
+    assert {host.address for _ in range(5) for host in policy.make_query_plan()} == {"10.0.0.1", "10.0.0.2"}
+    assert policy.distance(late) == HostDistance.IGNORED
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import OverloadedErrorMessage
 
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.reread import KeyRefused, Reader, SchemaChanged
+from helenus_connector.reread import Image, KeyRefused, Reader, SchemaChanged, Unread
 from helenus_connector.rows import Page
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -80,7 +80,13 @@ def read(session: Session, until: float = math.inf) -> set[Key]:
     reader = Reader(session, TABLE, SETTINGS)
     reader.until = until
     reader._row_bytes = 1.0  # groups are as large as is allowed
-    return {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if image}
+    return {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, Image)}
+
+
+def unread(session: Session) -> dict[Key, Unread]:
+    reader = Reader(session, TABLE, SETTINGS)
+    reader._row_bytes = 1.0
+    return {key: image for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, Unread)}
 
 
 def slow(_: Sequence[bytes]) -> Exception:
@@ -130,14 +136,14 @@ def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
     assert (reader.group_size, reader._page) == (64, 500)
 
 
-def test_replicas_that_are_away_hold_up_no_other_proof() -> None:
-    """What is read for a proof alone goes on without them; else the batch is done again."""
+@pytest.mark.parametrize("until", [math.inf, 60.0])
+def test_replicas_that_are_away_hold_up_no_others(until: float) -> None:
     away = Unavailable("all of these", consistency=5, required_replicas=3, alive_replicas=2)
     session = Session(lambda keys: away if KEYS[0][0] in keys else None)
-    assert read(session, until=time.monotonic() + 60) == set(KEYS[64:])
-    with pytest.raises(HelenusError) as error:
-        read(session)
-    assert error.value.kind is Kind.CASSANDRA_READ
+    assert read(session, until=time.monotonic() + until) == set(KEYS[64:])
+    found = unread(session)
+    assert found.keys() == set(KEYS[:64])
+    assert {(one.is_away, one.error.kind) for one in found.values()} == {(True, Kind.CASSANDRA_READ)}
 
 
 def test_nodes_that_are_overloaded_are_asked_for_less() -> None:
@@ -251,17 +257,22 @@ def test_a_column_of_many_cells_has_a_time_too() -> None:
     assert (reader.tells_all_times, len(reader._timed)) == (True, 2)
 
 
-def test_a_key_that_is_never_read_is_an_error_soon() -> None:
+@pytest.mark.parametrize("until", [math.inf, 60.0])
+def test_a_key_that_is_never_read_is_left_out_soon(until: float) -> None:
     session = Session(lambda keys: slow(keys) if KEYS[50][0] in keys else None)
+    assert read(session, until=time.monotonic() + until) == {*KEYS} - {KEYS[50]}
+    assert len(session.asked) < 30
+    session.asked.clear()
+    ((key, one),) = unread(session).items()
+    assert (key, one.is_away) == (KEYS[50], False)
+
+
+def test_many_keys_that_are_not_read_in_time_are_the_clusters_fault() -> None:
+    session = Session(lambda keys: slow(keys) if {*keys} & {key for (key,) in KEYS[::4]} else None)
     with pytest.raises(HelenusError) as error:
         read(session)
     assert error.value.kind is Kind.CASSANDRA_READ
-    assert len(session.asked) < 30
-
-
-def test_a_key_that_is_never_proven_is_left_out() -> None:
-    session = Session(lambda keys: slow(keys) if KEYS[50][0] in keys else None)
-    assert read(session, until=time.monotonic() + 60) == {*KEYS} - {KEYS[50]}
+    assert len(session.asked) < 200
 
 
 def test_what_times_out_too_late_for_a_proof_is_not_asked_again() -> None:

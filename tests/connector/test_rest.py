@@ -184,17 +184,105 @@ def test_secrets_are_stars(api: Api, tmp_path: Path) -> None:
     assert SECRET not in "".join(answers)
 
 
-def test_references_are_kept_and_shown_as_they_are(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_are_kept_and_shown_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", SECRET)
     monkeypatch.setenv("KS", "ks")
     config = {**CONFIG, "cassandra.password": "${env:PW}", "keyspace": "${env:KS}"}
-    status, told = api.told("PUT", "/connectors/f1/config", config)
-    assert (status, told["config"]) == (201, {**config, "name": "f1"})
-    assert api.told("PUT", "/connectors/f1/config", told["config"])[0] == 200
-    assert api.connectors.config("f1") == {**config, "name": "f1"}
-    status, told = api.told("PUT", "/connectors/f1/config", {**config, "keyspace": "${env:NONE_SUCH}"})
-    assert status == 400
-    assert "keyspace=${env:NONE_SUCH}: the environment has no NONE_SUCH" in told["message"]
+    with served(settings(tmp_path, config_providers_env_param_allowlist_pattern="PW|KS|NONE_.*")) as api:
+        status, told = api.told("PUT", "/connectors/f1/config", config)
+        assert (status, told["config"]) == (201, {**config, "name": "f1"})
+        assert api.told("PUT", "/connectors/f1/config", told["config"])[0] == 200
+        assert api.connectors.config("f1") == {**config, "name": "f1"}
+        status, told = api.told("PUT", "/connectors/f1/config", {**config, "keyspace": "${env:NONE_SUCH}"})
+        assert status == 400
+        assert "keyspace=${env:NONE_SUCH}: the environment has no NONE_SUCH" in told["message"]
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Path:
+    """A folder with the files of a worker and its connectors, and a secret beside the folder."""
+    folder = tmp_path / "etc"
+    (folder / "below").mkdir(parents=True)
+    for file in (folder / "s.properties", folder / "below" / "s.properties", tmp_path / "s.properties"):
+        file.write_text(f"pw={SECRET}\nkafka=of-the-worker\n")
+    (folder / "link.properties").symlink_to(tmp_path / "s.properties")
+    (folder / "away").symlink_to(tmp_path)
+    (folder / "w.properties").write_text(
+        "bootstrap.servers=127.0.0.1:1\nlisteners=http://127.0.0.1:0\n"
+        f"checkpoint.dir={tmp_path / 'checkpoint'}\n"
+        f"kafka.sasl.password=${{file:{folder}/s.properties:kafka}}\nkafka.sasl.username=u\n"
+    )
+    return folder
+
+
+def test_references_over_rest_stay_beside_the_workers_file(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", SECRET)
+    path = secrets / "w.properties"
+    refused = [
+        f"${{file:{secrets.parent}/s.properties:pw}}",
+        f"${{file:{secrets}/../s.properties:pw}}",
+        f"${{file:{secrets}/link.properties:pw}}",
+        f"${{file:{secrets}/away/s.properties:pw}}",
+        f"${{file:{secrets.parent}/there-is-none:pw}}",
+        f"${{file:{path}:bootstrap.servers}}",
+        f"${{file:{secrets}/below/../s.properties:kafka}}",
+        f"${{file:{secrets}-2/s.properties:pw}}",
+        "${file:/proc/self/environ:PW}",
+        "x${env:PW}",
+        "${env:NONE_SUCH}",
+    ]
+    with served(WorkerSettings.load(path)) as api:
+        for reference in refused:
+            for body in ({"cassandra.password": reference}, {"data.topic": reference}, {"nothing": reference}):
+                config = {**CONFIG, **body}
+                status, told = api.told("PUT", "/connectors/f1/config", config)
+                assert status == 400, reference
+                assert "over REST may not refer to it" in told["message"]
+                assert SECRET not in told["message"]
+                _, told = api.told("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {**config, "name": "f1"})
+                assert told["error_count"] > 0
+                assert SECRET not in json.dumps(told)
+        for file in ("s.properties", "below/s.properties"):
+            config = {**CONFIG, "cassandra.password": f"${{file:{secrets}/{file}:pw}}"}
+            assert api.told("PUT", "/connectors/f1/config", config)[0] in (200, 201)
+            assert api.connectors.all()["f1"].settings.cassandra_password.get_secret_value() == SECRET  # type: ignore
+        messages = [
+            api.told("PUT", "/connectors/f1/config", {**CONFIG, "cassandra.password": f"${{file:{file}:pw}}"})[1]
+            for file in (secrets.parent / "s.properties", secrets.parent / "there-is-none")
+        ]
+        told = [message["message"].replace("there-is-none", "s.properties") for message in messages]
+        assert told[0] == told[1]
+
+
+def test_folders_that_a_worker_allows(secrets: Path) -> None:
+    path = secrets / "w.properties"
+    path.write_text(path.read_text() + f"config.providers.file.param.allowed.paths={secrets / 'below'}, /none\n")
+    with served(WorkerSettings.load(path)) as api:
+        for file, status in (("below/s.properties", 201), ("s.properties", 400)):
+            config = {**CONFIG, "cassandra.password": f"${{file:{secrets}/{file}:pw}}"}
+            assert api.told("PUT", f"/connectors/{status}/config", config)[0] == status
+
+
+def test_a_connectors_own_file_may_refer_to_anything(secrets: Path) -> None:
+    outside = f"${{file:{secrets.parent}/s.properties:pw}}"
+    file = {**CONFIG, "name": "f1", "cassandra.password": outside}
+    worker = WorkerSettings.load(secrets / "w.properties")
+    with served(worker) as api:
+        api.connectors.load({"f1": file})
+        assert api.told("PATCH", "/connectors/f1/config", {"query.concurrency": "3"})[0] == 200
+        assert api.told("PUT", f"/connector-plugins/{PLUGIN}/config/validate", file)[1]["error_count"] == 0
+        assert api.told("PATCH", "/connectors/f1/config", {"data.topic": outside})[0] == 400
+        assert api.told("PUT", "/connectors/f2/config", {**file, "name": "f2", "data.topic": "d2"})[0] == 400
+        # What was changed over REST, and what was made there, stays so when the worker starts again.
+        kept = json.loads((worker.checkpoint_dir / "connectors.json").read_text())
+    kept["f1"]["config"]["data.topic"] = outside
+    kept["f2"] = {"config": {**CONFIG, "table": "c", "cassandra.password": outside}, "state": "RUNNING", "file": None}
+    (worker.checkpoint_dir / "connectors.json").write_text(json.dumps(kept))
+    again = Connectors(worker, earliest)
+    again.load({"f1": file})
+    assert again.names() == ["f1"]
+    assert again.all()["f1"].settings.data_topic == ""
+    assert again.all()["f1"].settings.cassandra_password.get_secret_value() == SECRET  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -462,6 +550,65 @@ def test_a_password(tmp_path: Path) -> None:
             assert api.call("GET", "/connectors", headers={"Authorization": header}).status_code == 401
         assert api.call("POST", "/connectors", {"name": "f1", "config": CONFIG}).status_code == 401
         assert api.connectors.names() == []
+
+
+def test_a_page_of_another_name_is_refused(api: Api) -> None:
+    port = api.listener.port
+    for host in (
+        f"rebound.example.com:{port}",
+        "rebound.example.com",
+        f"0.0.0.0:{port}",
+        f"127.0.0.1.example.com:{port}",
+    ):
+        for method, path in (("GET", "/connectors"), ("GET", "/metrics"), ("POST", "/connectors/f1/restart")):
+            answer = api.call(method, path, headers={"Host": host})
+            assert answer.status_code == 403, host
+            assert "answers to localhost" in answer.json()["message"]
+    for host in (f"localhost:{port}", f"LOCALHOST:{port}", "localhost", f"[::1]:{port}", "127.0.0.1:9999"):
+        assert api.call("GET", "/connectors", headers={"Host": host}).status_code == 200, host
+
+
+def test_the_advertised_name_is_the_workers_own(tmp_path: Path) -> None:
+    with served(settings(tmp_path, rest_advertised_host_name="Tunnel.example.com")) as api:
+        assert api.call("GET", "/connectors", headers={"Host": "tunnel.example.com:1"}).status_code == 200
+        assert api.call("GET", "/connectors", headers={"Host": "other.example.com:1"}).status_code == 403
+
+
+def test_a_listener_for_others_has_any_name(tmp_path: Path) -> None:
+    with served(
+        settings(tmp_path, listeners="http://0.0.0.0:0", rest_basic_auth_user_info=":".join(LOGIN[:1]) + ":pw")
+    ) as api:
+        api.session.auth = (LOGIN[0], "pw")
+        assert api.call("GET", "/connectors", headers={"Host": "worker.example.com:8083"}).status_code == 200
+        elsewhere = {"Host": "worker.example.com:8083", "Origin": "https://evil.example.com"}
+        assert api.call("POST", "/connectors/f1/restart", headers=elsewhere).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 204),
+        ({"Origin": "OWN"}, 204),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://proxy.example.com"}, 204),
+        ({"Sec-Fetch-Site": "none"}, 204),
+        ({"Origin": "https://evil.example.com"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "OWN"}, 403),
+    ],
+)
+def test_a_page_of_another_origin_changes_nothing(made: Api, headers: dict[str, str], status: int) -> None:
+    headers = {name: made.base if value == "OWN" else value for name, value in headers.items()}
+    assert made.call("GET", "/connectors", headers=headers).status_code == 200
+    for method, path in (
+        ("PUT", "/connectors/f1/pause"),
+        ("POST", "/connectors/f1/restart"),
+        ("DELETE", "/connectors/f1"),
+    ):
+        answer = made.call(method, path, headers=headers)
+        assert (answer.status_code == 403) == (status == 403), (method, answer.text)
+    assert made.connectors.names() == ([] if status == 204 else ["f1"])
 
 
 @pytest.fixture(scope="module")

@@ -1,45 +1,19 @@
-"""When a read is proven, and how pending keys wait."""
+"""How pending keys wait."""
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cassandra import ConsistencyLevel as CL  # noqa: N817
-from hypothesis import given
-from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from helenus_connector import settle
-from helenus_connector.proof import Awaited, block_for, level, packed, proven, unpacked
-from helenus_connector.reread import Image
+from helenus_connector.pending_files import begins
+from helenus_connector.positions import Held
+from helenus_connector.proof import Awaited, packed, unpacked
 from helenus_connector.settle import Pending, PendingKeys, Told
-from helenus_schemas.change import Scope
-
-
-@given(
-    rf=st.integers(1, 9),
-    nodes=st.integers(0, 9),
-    cl=st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM, CL.QUORUM, CL.ALL]),
-    shows=st.booleans(),
-    age=st.floats(0, 9),
-)
-def test_a_proven_read_met_a_reporting_replica_after_its_write(
-    rf: int, nodes: int, cl: int, shows: bool, age: float
-) -> None:
-    is_proven = proven(nodes, 100.0, cl, rf, 100.0 + age, shows, 1.0)
-    overlaps = nodes + block_for(cl, rf) > rf or cl == CL.ALL
-    assert is_proven == (overlaps and (shows or (100.0 + age) - 100.0 >= 1.0))
-
-
-def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
-    image = Image((b"", b"", None), 9, [n.to_bytes(8, "big", signed=True) for n in (-5, 9)] + [None])
-    assert [n for n in (None, -5, 0, 8, 9, 10) if image.shows(n)] == [-5, 9]
-    assert not Image((), None).shows(0)
-
-
-@given(st.integers(1, 9), st.integers(0, 9), st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM]))
-def test_the_level_of_a_second_read_is_enough(rf: int, nodes: int, cl: int) -> None:
-    chosen = level(cl, min(nodes, rf), rf)
-    assert chosen == (cl if min(nodes, rf) + block_for(cl, rf) > rf else CL.ALL)
+from helenus_schemas import durable
+from helenus_schemas.change import Bound, Scope
+from helenus_schemas.errors import HelenusError
 
 
 def pending(
@@ -171,13 +145,13 @@ def test_a_partition_whose_key_is_zeros_is_that_partition_alone() -> None:
 def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is not written with every batch, and yet a restart at any time misses nothing."""
     written: list[str] = []
-    write = settle._write
+    write = durable.write
 
-    def counted(file: Path, data: bytes) -> None:
+    def counted(file: Path, *more: Any) -> None:
         written.append(file.name)
-        write(file, data)
+        write(file, *more)
 
-    monkeypatch.setattr(settle, "_write", counted)
+    monkeypatch.setattr(durable, "write", counted)
     keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
     since: dict[bytes, float] = {}
     for second in range(300):
@@ -193,17 +167,7 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest
         assert {key for key, then in since.items() if then < now - 30} <= kept
         assert all(since[key] < now - 15 for key in kept)
     assert 10 < written.count("pending.keys") < 30
-
-
-def test_an_older_versions_file_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "pending"
-    file.write_bytes(pickle.dumps(({"t": 50.0}, [(("t", 1, b"k", (None, None)), 3)])))
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
-    keys.load(100.0)
-    keys.save(101.0, ["t"])
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
-    keys.load(102.0)
-    assert [(p.name, p.scope) for p in keys.due(200.0, 9)] == [(("t", 1, b"k", (None, None)), 3)]
+    assert 30 < written.count("pending") < 50
 
 
 def test_of_very_many_changes_of_a_key_no_list_is_kept(tmp_path: Path) -> None:
@@ -214,3 +178,72 @@ def test_of_very_many_changes_of_a_key_no_list_is_kept(tmp_path: Path) -> None:
     (held,) = keys.due(200.0, 9)
     assert (len(unpacked(held.awaited)) <= 1001, held.copies) == (True, 2000)
     assert bytes(16) in unpacked(held.awaited), "no node told of it: level ALL"
+
+
+@pytest.mark.parametrize("damaged", ["pending", "pending.keys"])
+@pytest.mark.parametrize("how", [b"", b"\x80\x04K\x01.", None])
+def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
+    tmp_path: Path, damaged: str, how: bytes | None
+) -> None:
+    """Where unconfirmed keys are, nobody knows then. It holds for topics that join later, and after another kill."""
+    file = tmp_path / "pending"
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+    keys.apply([], [Pending("t", 1, b"old", 0, since=100.0)], now=1000.0)
+    keys.save(1000.0, ["t", "paused"])
+    assert begins(file)("t", 30.0, 2000.0) == 970.0
+    (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:-9] if how is None else how)
+    assert [begins(file)(topic, 30.0, 2000.0) for topic in ("t", "paused")] == [0.0, 0.0]
+    told: list[str] = []
+    for _ in range(2):
+        later = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+        with capture_logs() as logs:
+            later.load(2000.0)
+        told += [entry["event"] for entry in logs]
+    assert (told, len(later)) == (["pending.damaged"], int(damaged == "pending"))
+    later.save(2000.0, ["t"])
+    assert [begins(file)(topic, 30.0, 3000.0) for topic in ("t", "paused")] == [1970.0, 0.0]
+
+
+def test_nothing_that_lies_there_is_run(tmp_path: Path) -> None:
+    """Whoever may write to `checkpoint.dir` is no reason to run code."""
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "was run",)
+
+    for name in ("pending", "pending.keys", "held"):
+        (tmp_path / name).write_bytes(pickle.dumps(Evil()))
+    PendingKeys({}, {}, tmp_path / "pending").load(0.0)
+    with pytest.raises(HelenusError, match="held positions are damaged"):
+        Held(tmp_path)
+    assert not (tmp_path / "was run").exists()
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_shorter_step_back_forgets_no_key(tmp_path: Path, restarts: bool) -> None:
+    """What waits for 40 s was not kept, as a start would have stepped back 100 s: then the setting becomes 10 s."""
+    file = tmp_path / "pending"
+    keys = PendingKeys({"t": 2.0}, {"t": 100.0}, file)
+    keys.apply([], [Pending("t", 1, b"k", 0, since=960.0)], now=960.0)
+    keys.save(1000.0, ["t"])
+    if restarts:
+        assert begins(file)("t", 10.0, 1001.0) <= 960.0
+        keys = PendingKeys({"t": 2.0}, {"t": 10.0}, file)
+        keys.load(1001.0)
+        keys.apply([], [Pending("t", 1, b"k", 0, since=960.0)], now=1001.0)  # as it is read again
+    keys.use({"t": 2.0}, {"t": 10.0})
+    keys.save(1001.0, ["t"])
+    later = PendingKeys({"t": 2.0}, {"t": 10.0}, file)
+    later.load(1002.0)
+    assert begins(file)("t", 10.0, 1002.0) <= 960.0 or len(later) == 1
+
+
+def test_ranges_and_keys_are_kept_as_they_are(tmp_path: Path) -> None:
+    bounds = (Bound(True, (b"\0\xff", b"")), None)
+    kept = [Pending("t", 7, b"\0k", Scope.RANGE, bounds=bounds), Pending("t", 7, b"", Scope.TABLE)]
+    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    keys.apply([], kept, 100.0)
+    keys.save(100.0, [])
+    later = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    later.load(100.0)
+    assert {(p.name, p.scope) for p in later.due(200.0, 9)} == {(p.name, p.scope) for p in kept}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import struct
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -208,6 +210,14 @@ def test_a_key_that_cannot_be_told_is_refused_by_name() -> None:
         schemas(table(keys=[("pk", "int"), ("ck", "'x.Y'")]), settings())
 
 
+@pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
+@pytest.mark.parametrize("registry", [Subjects(), None])
+def test_a_table_that_hides_columns_is_refused(form: str, registry: Registry | None) -> None:
+    with pytest.raises(HelenusError, match="DROP COMPACT STORAGE") as error:
+        RowShape(replace(TWO, hides_columns=True), settings(output_format=form), registry)
+    assert (error.value.kind, error.value.where) == (Kind.TABLE_UNSUPPORTED, "ks1.table1")
+
+
 def test_no_bytes_are_null_and_a_header_says_where() -> None:
     of = table(("a", "int"), ("b", "text"), ("c", "uuid"), ("d", "int"))
     values = (b"", b"", b"", None)
@@ -215,6 +225,29 @@ def test_no_bytes_are_null_and_a_header_says_where() -> None:
     assert record.value == b'{"a":null,"b":"","c":null,"d":null}'
     assert dict(record.headers)["empty"] == b'["a", "c"]'
     assert "empty" not in dict(made(of, (None, b"", None, None), KEY).headers)
+
+
+@pytest.mark.parametrize("compat", ["exact", "datastax"])
+def test_no_bytes_in_a_partition_key_are_null_under_a_schema_of_their_own(compat: str) -> None:
+    """No record of the key's schema has them, and a stand-in would be another row's key."""
+    columns = [Column(n, parse(t), "partition_key", i) for i, (n, t) in enumerate((("a", "int"), ("b", "text")))]
+    clustering = Column("c", parse("smallint"), "clustering", 0)
+    of = Table("ks1", "table1", uuid.UUID(int=1), (*columns, clustering, Column("v", parse("int"))))
+    registry = Subjects()
+    shape = RowShape(of, settings(key_compat=compat), registry)
+    key = (b"", b"", b"\0\1")
+    record = shape.row(KeyCodec(of).encode(key), Image((int32(5),), 5), 5, values=key)
+    assert registry.read(record.key or b"") == {"a": None, "b": "", "c": 1}
+    assert registry.subjects["data-ks1.table1-key-nullable"] == int.from_bytes((record.key or b"")[1:5], "big")
+    assert dict(record.headers)["empty"] == b'["a"]'
+    gone = shape.marker(KeyCodec(of).encode((b"", b"", None)), None, 5, values=(b"", b"", None))
+    assert (registry.read(gone.key or b""), gone.value) == ({"a": None, "b": "", "c": None}, None)
+    only_keys = replace(of, columns=(*columns, clustering))
+    shape = RowShape(only_keys, settings(key_compat=compat), registry)
+    record = shape.row(KeyCodec(of).encode(key), Image(key, 5), 5, values=key)
+    assert registry.read(record.value or b"") == {"a": None, "b": "", "c": 1}
+    with pytest.raises(HelenusError, match="no form"):
+        RowShape(of, settings(), None).row(KeyCodec(of).encode(key), None, 5, values=key)
 
 
 def test_the_keys_of_datastax() -> None:
@@ -290,6 +323,31 @@ def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, 
     in_json = {"bigint": "/2o=", "scale": 2} if isinstance(decimal, dict) else decimal
     assert json.loads(text.value)["l"] == [in_json]
     assert json.loads(text.value)["v"] == ("f/8=" if isinstance(varint, bytes) else varint)
+
+
+@pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
+def test_times_in_microseconds(form: str) -> None:
+    """As DataStax's connector has them in values, at any depth; keys go by `key.compat`."""
+    of = table(("a", "time"), ("l", "list<frozen<tuple<time, int>>>"), keys=(("pk", "int"), ("ck", "time")))
+    moment = (3_723_000_000_004).to_bytes(8, "big")
+    listed = struct.pack(">iii", 1, 12, 8) + moment
+    key = (int32(1), moment)
+    more = {"time_precision_mode": "microseconds", "output_format": form}
+    given = settings(**more)
+    registry = Subjects()
+    shape = RowShape(shown(of, given), given, registry)
+    record = shape.row(KeyCodec(of).encode(key), Image((moment, listed), 5), 5)
+    if form == "key-value-avro":
+        value, known = registry.read(record.value or b""), registry.read(record.key or b"")
+        text = json.loads(schemas(shown(of, given), given)[1])
+        assert text["fields"][0]["type"] == ["null", {"type": "long", "logicalType": "time-micros"}]
+        assert value["a"] == datetime.time(1, 2, 3)
+        assert value["l"] == [{"index_0": datetime.time(1, 2, 3), "index_1": None}]
+        assert known["ck"] == 3_723_000_000_004
+    else:
+        value, known = json.loads(record.value or b""), json.loads(record.key or b"")
+        assert (value["a"], value["l"]) == (3_723_000_000, [{"index_0": 3_723_000_000}])
+        assert known["ck"] == 3_723_000_000_004
 
 
 def test_what_a_mode_cannot_hold() -> None:

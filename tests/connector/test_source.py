@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.events import Range
 from helenus_connector.plan import Plan
+from helenus_connector.positions import Held
 from helenus_connector.queries import Query
 from helenus_connector.shares import Part, Parts, limited, shared_out
 from helenus_connector.source import EventsReader, other_partitions, packed, unpacked
@@ -622,6 +624,30 @@ def test_a_pack_is_of_some_size() -> None:
     large: list[Any] = [Read("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
     assert [len(list(unpacked(pack))) for pack in packed(many)] == [1_000, 1_000, 500]
     assert [len(list(unpacked(pack))) for pack in packed(large)] == [2, 2]
+
+
+def test_a_topic_with_fewer_partitions_goes_on_when_an_operator_resets_it(tmp_path: Path) -> None:
+    planned = Planned(tmp_path)
+    planned.broker.ends = {TOPIC: {"0": 50, "1": 50}}
+    at = offset(0, 45, 45, 45)
+    checkpoint = tmp_path / "default"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+        (checkpoint / name / "0").write_text(f"v1\n{{}}\n{json.dumps(at)}")
+    end = planned.reader.latestOffset(at, ReadMaxRows(100))
+    errors = {part.error.kind for task in planned.tasks(at, end) for part in task if part.error}
+    assert errors == {Kind.PARTITIONS_CHANGED}
+    held = Held(checkpoint)
+    held.move(TOPIC, {"0": 40, "1": 40})
+    assert held.where() == {TOPIC: {"0": 40, "1": 40}}
+    planned.change(held=held.offsets(), epochs={TOPIC: 1})
+    later = planned.reader.latestOffset(end, ReadMaxRows(100))
+    assert later["topics"] == {TOPIC: {"0": 50, "1": 50}}
+    ((part,),) = planned.tasks(end, later)
+    assert part.error is None
+    assert [(r.partition, r.start, r.end) for r in part.ranges] == [(0, 40, 50), (1, 40, 50)]
+    assert held.release(TOPIC, ["0", "1"], 1)
+    assert Held(checkpoint).offsets() == {}
 
 
 def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,34 @@ def test_one_that_is_read_from_in_between_is_kept(kept: Kept) -> None:
         kept.seconds = seconds
         kept.run()
     assert kept.closed == []
+
+
+def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had open is other files by then."""
+    closed: list[str] = []
+
+    class Stage:
+        def __init__(self, of: ConnectorSettings, *_: object) -> None:
+            self.settings = of
+            if of.tasks_max > 1:
+                raise OSError("no room")
+
+        def close(self) -> None:
+            closed.append(self.settings.table)
+
+    worker = SimpleNamespace(checkpoint_dir=tmp_path)
+    plan: Any = SimpleNamespace(directory=str(tmp_path), group="default", worker=worker)
+    monkeypatch.setattr(tasks, "Stage", Stage)
+    monkeypatch.setattr(tasks, "_stages", {})
+    monkeypatch.setattr(tasks, "_sessions", {settings("t").server: object()})
+    log: Any = SimpleNamespace()
+    tasks._stage(plan, settings("t"), 0, log)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no room"):
+            tasks._stage(plan, settings("t", tasks_max="2"), 0, log)
+    assert closed == ["t"]
+    tasks._stage(plan, settings("t"), 0, log)
+    assert closed == ["t"]
 
 
 def test_tables_that_a_group_has_no_more_are_let_go_of(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

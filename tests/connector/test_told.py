@@ -40,7 +40,7 @@ class Driven(Staged):
         return outcome
 
     def due(self) -> list[Pending]:
-        self.now += 10
+        self.now = max(self.now + 10, self.pending.next_due() or 0)
         return self.pending.due(self.now, 10)
 
     @property

@@ -151,6 +151,36 @@ def test_what_is_computed_between_two_moments() -> None:
     assert "shop ks.orders RUNNING 100 5 75% 0 0 2 min 5 ms 0 2 0".split() in lines
 
 
+def drawn(width: int, tables: dict[Labels, Fares]) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        console.print(view(Moment(1, {}), Moment(3, tables)))
+        return console.export_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 130, 200])
+def test_lag_and_latency_are_shown_at_any_width(width: int) -> None:
+    long = ("orders-of-all-customers", "customer_orders", "invoice_line_items_of_2026")
+    values = {"lag_events": 12_345.0, "replication_latency_seconds": 0.213, "events_read_total": 1e6}
+    tables = {ORDERS: Fares("RUNNING", values), long: Fares("UNASSIGNED", {**values, "events_lost_total": 3})}
+    for shown in (tables, {ORDERS: tables[ORDERS]}):
+        lines = drawn(width, shown).splitlines()
+        assert all(len(line) <= width for line in lines)
+        headings, rows = lines[0].split(), [line for line in lines if "12.3k" in line]
+        assert len(rows) == len(shown)
+        assert all("213 ms" in row and "…" not in row.split()[-1] for row in rows)
+        assert {"state", "lag", "latency"} <= set(headings)
+        assert "lost" in headings or long not in shown, "a number in red stays"
+    assert "orders" in drawn(width, {ORDERS: tables[ORDERS]})
+
+
+def test_a_pipe_shows_all(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    done = CliRunner().invoke(main, ["top", "--once", "--interval", "0.1", "--url", worker])
+    assert "lost" in done.stdout
+    assert "dead" in done.stdout
+
+
 def test_a_failure_is_told_where_there_are_no_tables() -> None:
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:

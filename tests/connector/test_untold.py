@@ -17,7 +17,7 @@ from cassandra.metadata import SimpleStrategy
 from helenus_connector import version
 from helenus_connector.config import ConnectorSettings
 from helenus_connector.gate import Event
-from helenus_connector.reread import Image
+from helenus_connector.reread import Image, KeyRefused
 from helenus_connector.settle import Pending
 from helenus_connector.stage import Outcome, Stage
 from helenus_schemas.change import Bound, Change, Scope, decode, encode
@@ -54,9 +54,9 @@ class Staged:
         self.live: dict[Key, Image] = {}
         self.appended: list[tuple[str, bytes | None, bytes | None, dict[str, bytes]]] = []
         self.codec = KeyCodec(of)
-        host = SimpleNamespace(host_id=NODE, datacenter="dc", is_up=True)
+        self.hosts: list[Any] = [SimpleNamespace(host_id=NODE, datacenter="dc", is_up=True)]
         keyspace = SimpleNamespace(replication_strategy=SimpleStrategy({"replication_factor": "1"}))
-        metadata = SimpleNamespace(all_hosts=lambda: [host], keyspaces={"ks": keyspace})
+        metadata = SimpleNamespace(all_hosts=lambda: self.hosts, keyspaces={"ks": keyspace})
         session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
         log: Any = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
         monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, of))
@@ -91,7 +91,14 @@ class Reader:
     def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:
         yield from self.live.items()
 
-    def part(self, partition: int, parts: int, consistency: int) -> Iterator[tuple[Key, Image]]:
+    def scopes(self, asked: Sequence[tuple[Scope, Key, Any]], consistency: int) -> Iterator[tuple[int, Any]]:
+        for place, (_, key, bounds) in enumerate(asked):
+            try:
+                yield place, (self.statics(key, consistency), self.range(key, bounds, consistency))
+            except KeyRefused as refusal:
+                yield place, refusal
+
+    def part(self, partition: int, parts: int, consistency: int, first: int = 0) -> Iterator[tuple[Key, Image]]:
         yield from self.live.items()
 
 
@@ -107,12 +114,30 @@ CLUSTERED = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
 
 
 def test_a_row_behind_a_truncation_whose_key_has_no_form(make: Make) -> None:
-    """`blob_as_int(0x)` is legal there, and the agent skips it too."""
-    staged = make(table(("a", "int", "partition_key"), ("b", "text", "partition_key")))
-    staged.live.update(rows(((b"", b"x"), int32(5)), ((int32(1), b"x"), int32(6))))
+    """A tuple with fewer fields than its type is another partition than the one with nulls."""
+    staged = make(table(("a", "frozen<tuple<int, int>>", "partition_key"), ("b", "text", "partition_key")))
+    short, whole = struct.pack(">ii", 4, 7), struct.pack(">iiii", 4, 7, 4, 8)
+    staged.live.update(rows(((short, b"x"), int32(5)), ((whole, b"x"), int32(6))))
     outcome = staged.run(Change("1" * 32, NODE, Scope.TABLE, write_time=5), None)
     assert (outcome.published, outcome.records, outcome.untold) == (1, 2, 1)
-    assert staged.of(DATA) == [({"table": "ks.t"}, None), ({"a": 1, "b": "x"}, {"v": 6})]
+    assert staged.of(DATA) == [({"table": "ks.t"}, None), ({"a": {"index_0": 7, "index_1": 8}, "b": "x"}, {"v": 6})]
+
+
+def test_partition_keys_with_values_of_no_bytes(make: Make) -> None:
+    """`blob_as_int(0x)` is legal in one of several columns: a row that was told by itself, and one behind a marker."""
+    of = table(("a", "int", "partition_key"), ("b", "text", "partition_key"), ("c", "int", "clustering"))
+    staged = make(of)
+    staged.live.update(rows(((b"", b"x", int32(1)), int32(5)), ((int32(0), b"x", int32(1)), int32(6))))
+    for n, key in enumerate(staged.live):
+        outcome = staged.run(Change(f"{n}" * 32, NODE, Scope.ROW, write_time=5), staged.codec.encode(key))
+        assert (outcome.published, outcome.untold) == (1, 0)
+    expected = [({"a": None, "b": "x", "c": 1}, {"v": 5}), ({"a": 0, "b": "x", "c": 1}, {"v": 6})]
+    assert staged.of(DATA) == expected
+    assert [json.loads(headers.get("empty", b"[]")) for *_, headers in staged.appended] == [["a"], []]
+    staged.appended.clear()
+    outcome = staged.run(Change("2" * 32, NODE, Scope.TABLE, write_time=5), None)
+    assert (outcome.published, outcome.untold) == (1, 0)
+    assert staged.of(DATA)[1:] == expected
 
 
 def test_a_row_behind_a_partition_delete_whose_key_has_no_form(make: Make) -> None:

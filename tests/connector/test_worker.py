@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 from helenus_connector import metrics
 from helenus_connector.config import ConnectorSettings, WorkerSettings
 from helenus_connector.events import Range
+from helenus_connector.fences import owned
 from helenus_connector.positions import Offsets
 from helenus_connector.states import Task
 from helenus_connector.worker import Worker
@@ -292,3 +293,48 @@ def test_a_query_that_no_connector_has_any_more_ends(worker: Fake) -> None:
     query.is_over = True
     worker._end_empty_groups(worker._directory)
     assert (worker._queries, cache.exists()) == ({}, False)
+
+
+def test_a_second_worker_on_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with owned(tmp_path, lambda: False), pytest.raises(HelenusError, match="another worker has this checkpoint"):
+        Fake(tmp_path, listeners="http://127.0.0.1:0").run()
+
+
+def test_a_file_that_is_damaged_fails_its_group_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Fake(tmp_path)
+    for name, group in (("shop", "default"), ("other", "slow")):
+        worker.connectors.put(name, {**CONFIG, "table": name, "query.group": group})
+    (tmp_path / "slow").mkdir()
+    file = tmp_path / "slow" / "held"
+    file.write_text('{"version": 1, "crc32": 1}\n{}\n')
+    started: list[str] = []
+    monkeypatch.setattr("helenus_connector.worker.Query.start", lambda query, _: started.append(query._group))
+    monkeypatch.setattr("helenus_connector.worker.Query.refresh", lambda _: None)
+    for _ in range(2):
+        worker.look()
+        worker._turn(tmp_path)
+    assert started == ["default"]
+    assert [worker.connectors.status(name).state for name in ("shop", "other")] == ["RUNNING", "FAILED"]
+    assert str(file) in str(worker.connectors.status("other").trace)
+    file.unlink()
+    worker.connectors.restart("other")
+    worker.look()
+    worker._turn(tmp_path)
+    assert started == ["default", "slow"]
+    for name in worker.connectors.names():
+        worker.connectors.delete(name)
+    worker.look()
+
+
+def test_a_batch_that_ends_after_its_connector_leaves_no_series(worker: Fake) -> None:
+    worker.look()
+    labels = (TABLE["connector"], TABLE["keyspace"], TABLE["table"])
+    worker.connectors.delete("shop")
+    worker.look()
+    metrics.EVENTS_READ.labels(*labels).inc(7)
+    metrics.TABLE_ERRORS.labels(*labels, "batch-failed").inc()
+    worker.look()
+    assert REGISTRY.get_sample_value("helenus_connector_events_read_total", TABLE) is None
+    worker.connectors.put("shop", CONFIG)
+    worker.look()
+    assert REGISTRY.get_sample_value("helenus_connector_events_read_total", TABLE) == 0

@@ -27,6 +27,7 @@ from helenus_connector.reread import KeyRefused, Reader, SchemaChanged
 from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.shape import RowShape
 from helenus_schemas.cassandra import connect
+from helenus_schemas.change import Scope, decode
 from helenus_schemas.cql import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Column, Table, read_tables
@@ -37,6 +38,8 @@ pytestmark = pytest.mark.integration
 
 TABLE = "evolution.t"
 AGAIN = "evolution.again"
+DROPPED = "evolution.dropped"
+CREATE_DROPPED = f"CREATE TABLE {DROPPED} (k int, c int, v int, PRIMARY KEY (k, c)) WITH cdc = true"
 TIME = uuid.uuid1().bytes
 ALTERS = (
     ("TABLE {t} WITH comment = 'as it was made'", "(k, c, v) VALUES (9, 1, 'first')"),
@@ -62,10 +65,11 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
         f"CREATE TABLE {TABLE} (k int, c int, v text, n int, pl frozen<place>, PRIMARY KEY (k, c)) WITH cdc = true"
     )
     session.execute(f"CREATE TABLE {AGAIN} (k int PRIMARY KEY, v int) WITH cdc = true")
+    session.execute(CREATE_DROPPED)
     pipeline = Pipeline(status, directory)
     try:
         pipeline.agent.start().ready()
-        pipeline.connect(TABLE, AGAIN, schema_on_incompatible="new-topic").start().ready()
+        pipeline.connect(TABLE, AGAIN, DROPPED, schema_on_incompatible="new-topic").start().ready()
         yield pipeline
     finally:
         pipeline.stop()
@@ -169,6 +173,36 @@ def test_a_table_made_anew_with_another_key_goes_on_in_a_new_topic(pipeline: Pip
     pipeline.adds_up("evolution-again")
 
 
+@pytest.mark.parametrize("agent_runs", [True, False])
+def test_a_dropped_table_leaves_no_row_behind(pipeline: Pipeline, session: Any, agent_runs: bool) -> None:
+    """Its rows are gone for who reads the topic, also those whose keys the table that is made again never gets."""
+    for k in range(10):
+        session.execute(f"INSERT INTO {DROPPED} (k, c, v) VALUES ({k}, 1, 1)")
+    pipeline.converges(DROPPED)
+    before = drops(pipeline)
+    if not agent_runs:
+        pipeline.agent.stop()
+    session.execute(f"INSERT INTO {DROPPED} (k, c, v) VALUES (10, 1, 1)")
+    session.execute(f"DROP TABLE {DROPPED}")
+    if agent_runs:
+        eventually(lambda: drops(pipeline) == before + 4, "the drop is in each partition, though the table is gone")
+    session.execute(CREATE_DROPPED)
+    for k in range(3):
+        session.execute(f"INSERT INTO {DROPPED} (k, c, v) VALUES ({k}, 2, 2)")
+    if not agent_runs:
+        pipeline.agent.start().ready()
+    pipeline.converges(DROPPED)
+    assert drops(pipeline) == before + 4
+    marked = [r.partition for r in pipeline.records(DROPPED) if r.headers.get("scope") == b"table"]
+    assert set(marked) == {0, 1, 2, 3}
+
+
+def drops(pipeline: Pipeline) -> int:
+    """How often the events topic says that all rows are gone."""
+    events = messages(pipeline.status.bootstrap_servers, f"events-{DROPPED}")
+    return sum(event.key() is None and decode(event.value()).scope is Scope.TABLE for event in events)
+
+
 def last_key(pipeline: Pipeline) -> dict[int, int]:
     """The last clustering key of each partition on the topic."""
     return {9: 0} | dict(tuple(r.key.values()) for r in pipeline.records(TABLE))
@@ -176,7 +210,7 @@ def last_key(pipeline: Pipeline) -> dict[int, int]:
 
 def complete(pipeline: Pipeline, topic: str) -> list[Any]:
     try:
-        records = pipeline.records(topic)
+        records = [r for r in pipeline.records(topic) if r.headers.get("scope") != b"table"]
     except Exception:  # there is no such topic yet
         return []
     return records if len({tuple(r.key.values()) for r in records}) == 20 else []

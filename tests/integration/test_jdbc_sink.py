@@ -22,15 +22,22 @@ from integration.pipeline import Pipeline
 from patience import eventually
 from psycopg.rows import dict_row
 
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.registry import Registry
+from helenus_connector.shape import schemas
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.table import read_tables
 from helenus_stack import connect
 from helenus_stack.settings import Settings
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
+from helenus_stack.workload import CHAPTERS, SCHEMA
 
 pytestmark = pytest.mark.integration
 
 DOCS = Path(__file__).parents[2] / "docs" / "sinks.md"
 TABLE = "sink.orders"
+SHOP = "shop.orders"
 KEY = ["p", "q", "c", "d"]
 SINK_TABLE = (
     "CREATE TABLE orders (p integer, q text, c bigint, d timestamp, u uuid, de numeric, vi numeric,"
@@ -62,9 +69,11 @@ def pipeline(sinks: Status, session: Any, directory: Path) -> Iterator[Pipeline]
         " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
     )
     try:
+        for cql in SCHEMA:
+            session.execute(cql)
         pipeline.agent.start().ready()
         numbers = {f"{kind}_handling_mode": "string" for kind in ("decimal", "varint")}
-        pipeline.connect(TABLE, **numbers).start().ready()
+        pipeline.connect(TABLE, SHOP, **numbers).start().ready()
         yield pipeline
     finally:
         pipeline.stop()
@@ -132,6 +141,57 @@ def test_the_sinks_table_becomes_the_table(pipeline: Pipeline, session: Any, dat
         differ = [(key, found.get(key), expected.get(key)) for key in {*found, *expected}]
         differ = [(key, ours, theirs) for key, ours, theirs in differ if ours != theirs]
         raise AssertionError(f"{len(differ)} rows, as key, PostgreSQL's, Cassandra's: {differ[:5]}") from None
+
+
+def test_the_demo_s_table(pipeline: Pipeline, session: Any, database: Any) -> None:
+    """It has a user-defined type and a map: the one needs a transform that refuses the other."""
+    made = "customer text, order_id integer, PRIMARY KEY (customer, order_id)"
+    database.execute("CREATE EXTENSION hstore")
+    database.execute(f"CREATE TABLE flat (total numeric, {made})")
+    database.execute(f"CREATE TABLE maps (total numeric, {made})")
+    for number, table in ((2, "flat"), (3, "maps")):
+        own = {"topics": f"data-{SHOP}", "collection.name.format": table}
+        put(pipeline.status, table, sink(pipeline.status) | documented(number) | own)
+    statements = [cql for _, chapter in CHAPTERS for cql in chapter]
+    for cql in statements:
+        if cql != "DELETE FROM shop.orders WHERE customer = 'grace'":  # it names no row
+            session.execute(cql)
+    pipeline.converges(SHOP)
+
+    expected = {}
+    for row in session.execute(f"SELECT * FROM {SHOP}"):
+        told = row._asdict() | {"placed": row.placed and row.placed.date()}
+        for name in ("tags", "notes"):
+            told[name] = told[name] and list(told[name])
+        told |= {f"ship_to_{name}": getattr(row.ship_to, name, None) for name in ("street", "city")}
+        told["lines"] = row.lines and {key: str(value) for key, value in row.lines.items()}
+        expected[row.customer, row.order_id] = told
+    assert {row["ship_to_city"] is None for row in expected.values()} == {True, False}
+    for table, left_out in (("flat", {"ship_to", "lines"}), ("maps", {"ship_to", "ship_to_street", "ship_to_city"})):
+        wanted = {key: {n: v for n, v in row.items() if n not in left_out} for key, row in expected.items()}
+        agrees(pipeline.status, database, table, wanted)
+
+    given = pipeline.connector_properties(SHOP) | {"decimal.handling.mode": "double"}
+    settings = ConnectorSettings.of({key: str(value) for key, value in given.items()}, "test")
+    of_shop = next(t for t in read_tables(session, "shop").values() if t.full_name == SHOP)
+    registry = Registry(settings, pipeline.directory / "ids")
+    with pytest.raises(HelenusError, match=r"was decimal\.handling\.mode changed\?"):
+        registry.register(f"data-{SHOP}-value", schemas(of_shop.telling(settings.forms), settings)[1])
+    registry.close()
+
+
+def agrees(status: Status, database: Any, table: str, wanted: Rows) -> None:
+    """Wait until a table of PostgreSQL has these rows, its hstore as a dictionary."""
+
+    def found() -> Rows:
+        check(status, table)
+        rows = database.execute(f"SELECT * FROM {table}").fetchall()
+        for row in rows:
+            if row.get("lines"):
+                row["lines"] = dict(re.findall(r'"(\w+)"=>"(\w+)"', row["lines"]))
+        return {(row["customer"], row["order_id"]): row for row in rows}
+
+    eventually(lambda: found() == wanted, lambda: f"{table} agrees: {found()}, wanted {wanted}")
 
 
 class Writer:

@@ -105,6 +105,9 @@ MORE = {
     "counters": {},
     "many": {},
     "hollow": {},
+    "hollows": {},
+    "hollows_json": {"output.format": "key-value-json"},
+    "hollow_keys": {},
     "grown": {},
     "told": {"decimal.handling.mode": "string", "varint.handling.mode": "long"},
     "far": {},
@@ -151,6 +154,11 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
         "CREATE TABLE hollow (p int, a int, b uuid, s int static, v int, l list<int>, PRIMARY KEY (p, a, b))"
         " WITH cdc = true"
     )
+    for name in ("hollows", "hollows_json"):
+        session.execute(
+            f"CREATE TABLE {name} (p int, q text, c int, s int static, v int, PRIMARY KEY ((p, q), c)) WITH cdc = true"
+        )
+    session.execute("CREATE TABLE hollow_keys (p decimal, q uuid, PRIMARY KEY ((p, q))) WITH cdc = true")
     session.execute("CREATE TABLE grown (p int, c frozen<growing>, v int, PRIMARY KEY (p, c)) WITH cdc = true")
     session.execute("CREATE TABLE told (k decimal PRIMARY KEY, d list<decimal>, v varint) WITH cdc = true")
     session.execute("CREATE TABLE far (k timestamp PRIMARY KEY, v timestamp, m map<timestamp, date>) WITH cdc = true")
@@ -340,6 +348,38 @@ def test_values_of_no_bytes_where_none_are_a_value(pipeline: Pipeline, session: 
     assert not pipeline.agent.total("helenus_agent_skipped_total", reason="malformed_key")
 
 
+def test_values_of_no_bytes_in_a_partition_key(pipeline: Pipeline, session: Any) -> None:
+    """Such a row is another than the one with a zero there, and its key is null under a schema of its own."""
+    for name in ("hollows", "hollows_json"):
+        table = f"rec.{name}"
+        for n, (p, q) in enumerate((("blob_as_int(0x)", "''"), ("0", "''"), ("blob_as_int(0x)", "'a'"))):
+            session.execute(f"INSERT INTO {table} (p, q, c, v) VALUES ({p}, {q}, 1, {n})")
+        expected = {(None, "", 1): 0, (0, "", 1): 1, (None, "a", 1): 2}
+        eventually(lambda: _values(pipeline, table) == expected, "the rows are told")  # noqa: B023
+        assert json.loads(last_of_each(pipeline, table)[None, "a", 1].headers["empty"]) == ["p"]
+        session.execute(f"DELETE FROM {table} WHERE p = blob_as_int(0x) AND q = '' AND c = 1")
+        session.execute(f"UPDATE {table} SET v = 7 WHERE p = 0 AND q = '' AND c = 1")
+        session.execute(f"DELETE FROM {table} WHERE p = blob_as_int(0x) AND q = 'a'")
+        session.execute(f"INSERT INTO {table} (p, q, c, v) VALUES (blob_as_int(0x), 'a', 2, 9)")
+        told = {(None, "", 1): None, (0, "", 1): 7, (None, "a", 2): 9, (None, "a", None): None, (None, "a", 1): 2}
+        eventually(lambda: _values(pipeline, table) == told, "what is deleted is gone")  # noqa: B023
+    keys = [("blob_as_decimal(0x)", "blob_as_uuid(0x)"), ("blob_as_decimal(0x)", UUID), ("0", UUID)]
+    for p, q in keys:
+        session.execute(f"INSERT INTO rec.hollow_keys (p, q) VALUES ({p}, {q})")
+    zero = {"bigint": b"\0", "scale": 0}
+
+    def values() -> list[Any]:
+        return sorted(str((r.key, r.value)) for r in pipeline.records("rec.hollow_keys"))
+
+    rows = [{"p": p, "q": q and uuid.UUID(q)} for p, q in ((None, None), (None, UUID), (zero, UUID))]
+    eventually(lambda: values() == sorted(str((row, row)) for row in rows), lambda: f"the keys, {values()}")
+    assert not pipeline.agent.total("helenus_agent_skipped_total", reason="malformed_key")
+
+
+def _values(pipeline: Pipeline, table: str) -> dict[tuple[Any, ...], Any]:
+    return {key: record.value and record.value["v"] for key, record in last_of_each(pipeline, table).items()}
+
+
 def last_of_each(pipeline: Pipeline, table: str) -> dict[tuple[Any, ...], Record]:
     """The last record of every key."""
     records = pipeline.records(table)
@@ -396,7 +436,17 @@ def test_when_a_row_expires_is_told(pipeline: Pipeline, session: Any) -> None:
 def test_java_reads_what_python_reads(pipeline: Pipeline, tmp_path: Path) -> None:
     registry = SchemaRegistryClient({"url": pipeline.status.registry_url})
     asked, expected = [], []
-    for table in ("wide", "keyed", "Odd", "many", "hollow", "told", *(f"odd_{name}" for name in ODD)):
+    for table in (
+        "wide",
+        "keyed",
+        "Odd",
+        "many",
+        "hollow",
+        "hollows",
+        "hollow_keys",
+        "told",
+        *(f"odd_{name}" for name in ODD),
+    ):
         for message in messages(pipeline.status.bootstrap_servers, f"data-rec.{table}"):
             for data in (message.key(), message.value()):
                 if data is not None:

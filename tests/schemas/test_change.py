@@ -29,6 +29,8 @@ changes = st.builds(
     bounds,
     bounds,
     st.just(False),
+    longs,
+    st.none() | longs,
 )
 
 

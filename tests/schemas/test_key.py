@@ -87,3 +87,33 @@ def test_booleans_that_are_true_are_one_clustering_key() -> None:
     for data in (b"\0", b"\1"):
         one = codec(partition="boolean")
         assert one.decode(one.encode((data,))) == (data,)
+
+
+HOLLOW = "boolean tinyint smallint int bigint float double timestamp time date uuid timeuuid inet decimal".split()
+HOLLOW += ["frozen<list<int>>", "frozen<set<text>>", "frozen<map<int, int>>", "vector<int, 2>", "vector<text, 3>"]
+
+
+@pytest.mark.parametrize("name", HOLLOW)
+def test_values_of_no_bytes_in_a_composite_partition_key(name: str) -> None:
+    """They come back, and are no other key; who reads the record alone finds a value, and bytes behind it."""
+    names = ("text", name, name)
+    columns = [Column(f"p{i}", parse(t), "partition_key", i) for i, t in enumerate(names)]
+    columns.append(Column("c", parse("varint"), "clustering", 0))
+    of = KeyCodec(Table("ks", "t", uuid.UUID(int=1), tuple(columns)))
+    first = keys.stand_in(parse(name))
+    found = set()
+    for a, b, c in itertools.product((b"", first), (b"", first), (None, b"", b"\1")):
+        key = (b"", a, b, c)
+        data = of.encode(key)
+        assert of.decode(data) == of.same(key) == key
+        assert of.current(data) == data
+        whole = of.encode((b"", first, first, c))
+        assert data.startswith(whole)
+        assert len(data) - len(whole) == (a, b).count(b"")
+        found |= {data, of.compared(key[:3])}
+    assert len(found) == 4 * 3 + 4
+    for behind in (b"\0", b"\2\2", b"\4\2", b"\6", b"\2\0", b"\x80"):
+        with pytest.raises(Malformed):
+            of.decode(of.encode((b"", first, first, None)) + behind)
+    with pytest.raises(Malformed):
+        of.decode(of.encode((b"x", first, first, None)).replace(b"\2x", b"\2y") + b"\0")

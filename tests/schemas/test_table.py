@@ -177,3 +177,42 @@ def test_an_error_survives_the_text_of_a_traceback(kind: Kind) -> None:
 )
 def test_names_that_are_words_of_cql_are_quoted(name: str, quoted: str) -> None:
     assert quote(name) == quoted
+
+
+_STATIC = (column("column1", "text", "clustering", 0), column("v", "int", "static"), column("value", "blob"))
+_DENSE = (column("c", "int", "clustering", 0), column("v", "int"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "columns", "unsupported"),
+    [
+        ((), _STATIC, True),
+        (("dense",), (column("c", "int", "clustering", 0), column("value", "empty")), True),
+        (("compound", "dense"), (column("c", "int", "clustering", 0), column("value", "empty")), True),
+        (("dense", "super"), _DENSE, True),
+        (("dense",), _DENSE, False),
+        (("compound", "dense"), _DENSE, False),
+        (("counter", "dense"), _DENSE, False),
+        (("compound",), (column("value", "empty"),), False),
+        (("compound", "counter"), _DENSE, False),
+        (None, _STATIC, False),
+    ],
+)
+def test_compact_tables_with_hidden_columns(flags: Any, columns: Any, unsupported: bool) -> None:
+    """As Cassandra 5.0.9 has them: what CQL made with COMPACT STORAGE, and what is left when that is dropped."""
+    found = schema(column("k", "int", "partition_key", 0), *columns)
+    found.tables["tables"][0]["flags"] = flags
+    table = read_tables(found)[ID]
+    assert table.hides_columns == unsupported
+    assert ("DROP COMPACT STORAGE" in (table.unsupported or "")) == unsupported
+
+
+@pytest.mark.parametrize("advice", ["", "do this; or that"])
+def test_advice_goes_by_the_cause(advice: str) -> None:
+    error = HelenusError(Kind.CONFIG, "a: b", "where", advice)
+    assert error.advice == (advice or POLICIES[Kind.CONFIG].advice)
+    assert str(error) == f"a: b (where): {error.advice} [config]"
+    told = told_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
+    assert told is not None
+    for same in (told, pickle.loads(pickle.dumps(error)), error.at("where")):
+        assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)

@@ -20,6 +20,7 @@ from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.log import TopicError
 
 pytestmark = [
     pytest.mark.integration,
@@ -48,6 +49,25 @@ def test_the_first_record_does_not_wait(address: str) -> None:
     log.start()
     log.start()
     log.append("first", 0, b"k", b"v")
+    log.flush(10)
+    log.close()
+
+
+def test_a_topic_that_takes_less_than_others(address: str) -> None:
+    """Once a flush has said so, a record that it does not take is refused by itself, and no other topic's is."""
+    log = KafkaLog({"bootstrap.servers": address})
+    log.create("limited", 1, {"max.message.bytes": "20000"})
+    log.create("unlimited", 1, {})
+    log.append("limited", 0, b"k", b"".join(os.urandom(1) for _ in range(30_000)))
+    with pytest.raises(TopicError) as error:
+        log.flush(10)
+    assert (error.value.kind, error.value.topic) == (Kind.RECORD_TOO_LARGE, "limited")
+    for _ in range(100):
+        log.extend("limited", 0, [(b"k", os.urandom(1000))] * 10)
+    with pytest.raises(TopicError, match="a record of 30001 bytes, where 19872 are allowed") as error:
+        log.extend("limited", 0, [(b"k", bytes(30_000))])
+    assert error.value.topic == "limited"
+    log.append("unlimited", 0, b"k", os.urandom(500_000))
     log.flush(10)
     log.close()
 

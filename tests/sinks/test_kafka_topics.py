@@ -5,12 +5,15 @@ That one makes topics by itself, as Kafka does where `auto.create.topics.enable`
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
 
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks import kafka
@@ -62,3 +65,102 @@ def test_a_topic_that_is_between_being_there_and_not(address: str, monkeypatch: 
     with pytest.raises(TopicError, match="not described to us") as error:
         KafkaLog({"bootstrap.servers": address}).create("half", 3, {})
     assert error.value.kind is Kind.BROKER_REFUSED
+
+
+def test_what_is_on_its_way_lands_before_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again may be written by another process: an older record is not to land after it."""
+    slow = {"test.mock.num.brokers": "1", "test.mock.broker.rtt": "400", "allow.auto.create.topics": "true"}
+    log = KafkaLog({"bootstrap.servers": "none:1", "linger.ms": "0", **slow})
+    heard: list[Any] = []
+    monkeypatch.setattr(log, "_failed", lambda error, _: heard.append(error.name()))
+    log.append("there", 0, b"k", b"first")
+    log.flush(30)
+    log.append("there", 0, b"k", b"on its way")
+    time.sleep(0.2)
+    log.close()
+    assert heard == []
+
+
+def test_one_client_and_one_listing_serve_for_all_topics(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand tables are a listing at the start, and one more after a failure."""
+    made, listed = [], []
+
+    class Counted(AdminClient):
+        def __init__(self, config: Any) -> None:
+            made.append(self)
+            super().__init__(config)
+
+        def list_topics(self, *given: Any, **more: Any) -> Any:
+            listed.append(self)
+            return super().list_topics(*given, **more)
+
+    monkeypatch.setattr(kafka, "AdminClient", Counted)
+    monkeypatch.setattr(kafka, "_FRESH", 60.0)
+    before = KafkaLog({"bootstrap.servers": address, "allow.auto.create.topics": "true"})
+    for n in range(50):
+        before.append(f"many{n}", 0, b"k", b"v")
+    before.flush(30)
+    log = KafkaLog({"bootstrap.servers": address, "topic.metadata.propagation.max.ms": "200"})
+    assert {log.create(f"many{n}", 7, {}) for n in range(50)} == {4}
+    assert (len(made), len(listed)) == (1, 1)
+    log.append("none", 0, b"k", b"v")
+    with pytest.raises(HelenusError, match="Unknown topic"):
+        log.flush(30)
+    assert {log.create(f"many{n}", 7, {}) for n in range(50)} == {4}
+    assert (len(made), len(listed)) == (2, 2)
+    assert len(log.topics()) >= 50
+    assert len(listed) == 3, "who asks for them is told what is there now"
+    for one in (before, log):
+        one.close()
+
+
+class Cluster:
+    """Stands for an `AdminClient` of a cluster of `brokers`, whose `default.replication.factor` is 1."""
+
+    def __init__(self, brokers: int) -> None:
+        self.brokers = brokers
+        self.topics: dict[str, Any] = {"before": self._topic(1), "well": self._topic(2)}
+
+    def __call__(self, config: Any) -> Cluster:
+        return self
+
+    @staticmethod
+    def _topic(replicas: int) -> Any:
+        partitions = [SimpleNamespace(replicas=list(range(replicas)))] * 2
+        return SimpleNamespace(partitions=dict(enumerate(partitions)))
+
+    def list_topics(self, timeout: float) -> Any:
+        return SimpleNamespace(topics=dict(self.topics), brokers=dict.fromkeys(range(self.brokers)))
+
+    def create_topics(self, new: list[Any], **more: object) -> dict[str, Future[None]]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        factor = new[0].replication_factor
+        self.topics[new[0].topic] = self._topic(1 if factor == -1 else factor)
+        return {new[0].topic: done}
+
+    def describe_topics(self, topics: Any, **more: object) -> dict[str, Future[Any]]:
+        found: Future[Any] = Future()
+        (name,) = self.topics.keys() - {"before", "well"}
+        found.set_result(SimpleNamespace(partitions=list(self.topics[name].partitions.values())))
+        return {name: found}
+
+
+@pytest.mark.parametrize(
+    ("brokers", "factor", "expected"),
+    [(1, -1, []), (3, -1, ["before", "new"]), (3, 3, ["before"]), (3, 1, ["before", "new"])],
+)
+def test_topics_that_one_broker_has(
+    brokers: int, factor: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are lost with it: where there are others, that is worth a warning, once a topic."""
+    cluster = Cluster(brokers)
+    monkeypatch.setattr(kafka, "AdminClient", cluster)
+    log = KafkaLog({"bootstrap.servers": "none:1"})
+    log.replication_factor = factor
+    with capture_logs() as logs:
+        for topic in ("before", "well", "new", "before", "new"):
+            log.create(topic, 2, {})
+    assert [line["topic"] for line in logs if line["event"] == "topic.one_replica"] == expected
+    made = cluster.list_topics(1).topics["new"].partitions[0]
+    assert len(made.replicas) == max(factor, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -299,6 +300,38 @@ def test_schemas_follow_the_table_and_an_unfit_one_is_refused(settings: PulsarCo
     log.append("schemas", 0, b"\2", b"\0")
     log.flush(20)
     assert messages(settings, "schemas")[-1]._message.int_schema_version() == 2
+
+
+def test_times_of_another_unit_are_refused(log: PulsarLog) -> None:
+    """As of records that DataStax's connector wrote: to Pulsar both are longs."""
+
+    def told(kind: str) -> Schemas:
+        return Schemas(KEY, value_schema("a").replace('"string"', f'{{"type":"long","logicalType":"{kind}"}}'))
+
+    assert told("cql_time").value != told("time-micros").value
+    log.create("times", 1, KEEP)
+    log.declare("times", told("time-micros"))
+    with pytest.raises(HelenusError, match=r"set time\.precision\.mode") as error:
+        log.declare("times", told("cql_time"))
+    assert error.value.kind is Kind.REGISTRY_REFUSED
+    log.declare("times", Schemas(KEY, value_schema("b")))
+
+
+def test_records_are_decoded_as_the_documentation_says(settings: PulsarConfig, log: PulsarLog) -> None:
+    """Those of before an ALTER by the schema they were written with."""
+    (code,) = re.findall(r"```python\n(import io.*?)```", Path("docs/pulsar.md").read_text(), re.DOTALL)
+    told = dict(re.findall(r'^(ADMIN), TOPIC = "(.*?)"', code, re.MULTILINE))
+    code = code.replace(told["ADMIN"], settings.admin_url or "").replace("data-shop.orders", "decoded")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    log.create("decoded", 1, KEEP)
+    for columns in (("a",), ("a", "b")):
+        log.declare("decoded", Schemas(KEY, value_schema(*columns)))
+        log.append("decoded", 0, b"\x0e", b"".join(b"\2\2" + column.encode() for column in columns))
+    log.append("decoded", 0, b"\2", None)
+    log.flush(20)
+    rows = [names["row"](message) for message in messages(settings, "decoded")]
+    assert rows == [({"id": 7}, {"a": "a"}), ({"id": 7}, {"a": "a", "b": "b"}), ({"id": 1}, None)]
 
 
 def test_a_key_that_gets_another_name_keeps_its_schema(settings: PulsarConfig, log: PulsarLog) -> None:

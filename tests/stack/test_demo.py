@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,7 +31,7 @@ from helenus_stack.process import Process
 from helenus_stack.readers import Reader, reader
 from helenus_stack.records import Record
 from helenus_stack.settings import LogName, Settings
-from helenus_stack.show import Show, key_text, milliseconds, plain, value_text, verdict
+from helenus_stack.show import Show, how_to_go_on, key_text, milliseconds, plain, value_text, verdict
 from helenus_stack.stack import Stack
 from helenus_stack.trace import Arrival, Search, Trace
 from helenus_stack.workload import CHAPTERS, KEYSPACE, TABLE
@@ -185,6 +186,25 @@ def test_the_files_are_what_the_commands_want(
         assert log == "kafka" or not any("kafka" in line.lower() or "registry" in line for line in lines)
 
 
+def test_what_is_left_running_says_where_it_is(tmp_path: Path) -> None:
+    status = Stack(tmp_path).status()
+    agent = programs.agent(status, tmp_path / "demo")
+    connector = programs.connector(status, tmp_path / "demo", "shop", "orders")
+    port, worker = AgentSettings.load(agent.files[0]).http_port, WorkerSettings.load(connector.files[0]).listeners
+    told = how_to_go_on(status, "shop.orders")
+    assert f"helenus-connector top --url {worker}\n" in told.replace(str(Path(sys.executable).parent) + "/", "")
+    assert f"curl {worker}/connectors" in told
+    for address in (worker, f"http://127.0.0.1:{port}"):
+        assert f"  {address}/metrics of the" in told
+
+
+def test_a_port_that_is_taken_is_not_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        assert programs.free_port(taken) != taken
+    assert programs.free_port(taken) == taken
+
+
 def test_every_statement_can_be_traced() -> None:
     statements = [cql for _, chapter in CHAPTERS for cql in chapter]
     assert 25 <= len(statements) <= 45
@@ -242,10 +262,15 @@ def test_demo_converges_and_goes_on(tmp_path: Path, log: str, brokers: set[str])
         assert "helenus-stack down" in again.stderr
 
         watch = subprocess.Popen(
-            command("watch", "data-shop.orders", "--dir", tmp_path), stdout=subprocess.PIPE, text=True
+            command("watch", "data-shop.orders", "--dir", tmp_path),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         assert watch.stdout
-        time.sleep(5)  # it shows what comes from its start on
+        assert watch.stderr
+        # From then on it shows what comes.
+        assert watch.stderr.readline().startswith("Watching data-shop.orders.")
         where = "customer = 'ada' AND order_id = 1"
         update = f"UPDATE shop.orders SET status = 'lost' WHERE {where}"
         subprocess.run(command("cql", update, "--dir", tmp_path), check=True)
@@ -254,6 +279,7 @@ def test_demo_converges_and_goes_on(tmp_path: Path, log: str, brokers: set[str])
         watch.send_signal(signal.SIGINT)
         assert watch.wait(20) == 0
         watch.stdout.close()
+        watch.stderr.close()
         select = command("cql", f"SELECT status FROM shop.orders WHERE {where}", "--dir", tmp_path)
         assert subprocess.run(select, capture_output=True, text=True).stdout == '{status: "lost"}\n'
     finally:

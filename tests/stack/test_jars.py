@@ -9,6 +9,7 @@ import threading
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,22 @@ def test_an_archive_is_unpacked_once(tmp_path: Path) -> None:
     assert jars.unpack(archive, Silent()) == folder
     assert (folder / "lib" / "run.jar").read_bytes() == CONTENT
     assert (folder / "seen").exists()
+
+
+def test_a_python_that_knows_no_filters_unpacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 3.10.6 and 3.11.2 are, Debian 12's and Ubuntu 22.04's first."""
+    extract = tarfile.TarFile.extractall
+    known: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+
+    def without_filter(tar: tarfile.TarFile, path: Path, members: None = None, *, numeric_owner: bool = False) -> None:
+        extract(tar, path, members, numeric_owner=numeric_owner, **known)
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", without_filter)
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    archive = tmp_path / "server-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("file"))
+    assert (jars.unpack(archive, Silent()) / "file").exists()
 
 
 def test_an_archive_in_a_jar_is_unpacked(tmp_path: Path) -> None:

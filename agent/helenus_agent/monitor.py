@@ -1,0 +1,71 @@
+"""Serving `/metrics` and `/health` beside the work, which does not depend on it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from http.server import ThreadingHTTPServer
+
+import structlog
+
+from helenus_schemas import monitoring
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.monitoring import Ready
+
+_AGAIN = 1.0  # s between two tries to listen
+_BUSY = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}
+_log = structlog.get_logger(__name__)
+
+
+class Monitor:
+    """Listens on `port` of `host`, 0: not at all. One that is taken is tried again until it is free."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._stop = threading.Event()
+        self._server: ThreadingHTTPServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def serve(self, ready: Ready) -> None:
+        """Begin to. Raises HelenusError CONFIG for a host or a port that it may never have."""
+        if not self._port:
+            return
+        if not monitoring.is_loopback(self._host):
+            advice = "anyone who reaches it may read it, and on the way too: let a firewall or a proxy choose who does"
+            _log.warning("http.open", address=f"{self._host}:{self._port}", advice=advice)
+        error = self._listen(ready)
+        if error is not None:
+            then = "it is tried again each second; the agent works meanwhile"
+            _log.warning("http.busy", error=error.what, address=error.where, then=then)
+            self._thread = threading.Thread(target=self._wait, args=(ready,), name="monitoring-bind", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+    def _wait(self, ready: Ready) -> None:
+        while not self._stop.wait(_AGAIN):
+            try:
+                if self._listen(ready) is None:
+                    _log.info("http.listens", address=f"{self._host}:{self._port}")
+                    return
+            except HelenusError as error:
+                _log.error("http.failed", error=str(error))
+                return
+
+    def _listen(self, ready: Ready) -> HelenusError | None:
+        """Returns why it can't be had at the moment."""
+        try:
+            self._server = monitoring.serve(self._host, self._port, ready)
+        except HelenusError as error:
+            if getattr(error.__cause__, "errno", None) in _BUSY:
+                return error
+            raise
+        return None

@@ -1,0 +1,134 @@
+"""What keeps two writers from one data topic: a lock on `checkpoint.dir`, and fences between the starts of a query.
+
+Both are locks of the operating system's on files: the kernel lets go of them when their process ends, however it does.
+Where the file system knows no locks, the worker says so and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+
+from helenus_schemas.errors import HelenusError, Kind
+
+_log = structlog.get_logger(__name__)
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_LOCK = "worker.lock"
+_FENCE = "writers"
+_TURN_S = 0.2
+_TOLD_S = 10.0
+
+
+@contextlib.contextmanager
+def owned(directory: Path, waits: Callable[[], bool]) -> Iterator[None]:
+    """Have `checkpoint.dir` for this process alone. While `waits` says so, it waits for one that has it already.
+
+    Raises HelenusError(STATE), which says who has it.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        what = f"cannot write to checkpoint.dir: {error.strerror}"
+        raise HelenusError(Kind.STATE, what, error.filename or str(directory)) from None
+    try:
+        told = False
+        while not _taken(lock, directory):
+            owner = os.pread(lock, 1000, 0).decode(errors="replace").strip() or "unknown"
+            if not waits():
+                what = f"another worker has this checkpoint.dir: {owner}. Two would undo each other's order: stop it"
+                raise HelenusError(Kind.STATE, what, str(directory))
+            if not told:
+                told = True
+                _log.info("worker.waiting", reason=f"another worker has checkpoint.dir: {owner}")
+            time.sleep(_TURN_S)
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        owner = f"host {socket.gethostname()}, process {os.getpid()}, since {since}\n"
+        with contextlib.suppress(OSError):  # as on a full disk: the lock is what counts
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, owner.encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _taken(lock: int, directory: Path) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise HelenusError(Kind.STATE, f"cannot lock checkpoint.dir: {error.strerror}", str(directory)) from None
+        advice = "run one worker at a time on it: nothing else keeps a second one away"
+        _log.warning("checkpoint.not_locked", directory=str(directory), reason=error.strerror, advice=advice)
+    return True
+
+
+def fence_all(directory: Path, stopping: Callable[[], bool]) -> None:
+    """As `fence`, for all queries that were ever below `checkpoint.dir`: their connectors may be of others now."""
+    for left in directory.glob(f"*/{_FENCE}"):
+        fence(left.parent, stopping)
+
+
+def fence(checkpoint: Path, stopping: Callable[[], bool]) -> int | None:
+    """Wait until no task of an earlier start of this query runs, and let none of them begin any more.
+
+    Returns the number of this start, which its tasks `enter` with; None if it is `stopping` before. Raises
+    HelenusError(STATE).
+    """
+    try:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        handle = os.open(checkpoint / _FENCE, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot write to checkpoint.dir: {error.strerror}", str(checkpoint)) from None
+    try:
+        asked = told = time.monotonic()
+        while not _taken(handle, checkpoint):
+            if stopping():
+                return None
+            if (now := time.monotonic()) - told > _TOLD_S:
+                told = now
+                _log.warning("query.waiting", reason="tasks of its last start still run", for_s=round(now - asked))
+            time.sleep(_TURN_S)
+        start = _start(handle) + 1
+        os.pwrite(handle, f"{start:<20}".encode(), 0)
+        return start
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot write a file: {error.strerror}", str(checkpoint / _FENCE)) from None
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def enter(checkpoint: Path, start: int) -> Iterator[None]:
+    """Be a task of this start of a query. Nothing is known of it where executors don't share `checkpoint.dir`.
+
+    Raises HelenusError(BATCH_FAILED) if the query has been started again since.
+    """
+    try:
+        handle = os.open(checkpoint / _FENCE, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        if _start(handle) != start:
+            raise HelenusError(Kind.BATCH_FAILED, "the query of this task was started again", str(checkpoint))
+        yield
+    finally:
+        os.close(handle)
+
+
+def _start(handle: int) -> int:
+    told = os.pread(handle, 20, 0).strip()
+    return int(told) if told.isdigit() else 0

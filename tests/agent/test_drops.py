@@ -1,0 +1,256 @@
+"""A table that is dropped: the deletion of its rows, told once, behind what it logged and before what its name gets."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from agent.fakes import write_of
+from agent.test_agent import TABLE, Bench
+from agent.test_notices import notices, told
+from agent.writer import table_of
+
+from helenus_agent import agent as module
+from helenus_agent.positions import Positions
+from helenus_agent.tables import Stamp
+from helenus_schemas.change import Scope
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.table import Table
+
+SCHEMA = table_of("tables", "pk int pk, v int", cdc=False, keyspace="system_schema")
+OTHER = table_of("other", "pk int pk, v int", keyspace="else")
+AGAIN = replace(TABLE, id=uuid.uuid1())
+MADE = (AGAIN.id.time - 0x01B21DD213814000) // 10
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(module, "_COMMIT", 0.0)
+    monkeypatch.setattr(module, "_LIST", -1.0)
+    bench = Bench(tmp_path)
+    bench.cassandra.set(TABLE, OTHER, SCHEMA)
+    bench.raw.segment(10)
+    yield bench
+    bench.state.close()
+    if bench.agent is not None:
+        for segment in bench.agent._follow.segments + bench.agent._follow.finished:
+            segment.close()
+
+
+def drop(bench: Bench, *others: Table) -> None:
+    """The schema from now on; that it was altered goes through the log."""
+    bench.cassandra.set(OTHER, SCHEMA, *others)
+    bench.raw.write(10, write_of(SCHEMA, 0))
+
+
+def test_dropped_and_made_again(bench: Bench) -> None:
+    bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.work()
+    bench.raw.write(10, write_of(TABLE, 2))
+    drop(bench, AGAIN)
+    bench.raw.write(10, write_of(AGAIN, 3), write_of(TABLE, 4))
+    bench.work()
+    # What the log can't hold, a change of the old table behind those of the new one, is told all the same.
+    assert told(bench) == [1, 2, "TABLE", 3, 4]
+    assert told(bench, "events-else.other") == []
+    (change,) = notices(bench, Scope.TABLE)
+    assert (change.part, change.parts, change.write_time) == (0, 1, MADE - 1)
+    for _ in range(2):
+        bench.start(topic_partitions="1")
+        bench.work()
+    assert told(bench) == [1, 2, "TABLE", 3, 4]
+    for segment in (11, 12):
+        bench.raw.segment(segment)
+        bench.raw.write(segment, write_of(AGAIN, segment))
+        bench.work()
+    for key in (5, 6):  # the log names it no more
+        bench.start(topic_partitions="1")
+        bench.raw.write(12, write_of(AGAIN, key))
+        bench.work()
+    assert told(bench) == [1, 2, "TABLE", 3, 4, 11, 12, 5, 6]
+    assert bench.saved.dropped == {}
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_learnt_long_before_it_is_read(bench: Bench, again: bool) -> None:
+    """A backlog: the schema is ahead of it. All that the old table logged is told first, and nothing of the new one."""
+    bench.start(topic_partitions="1")
+    bench.raw.write(10, *(write_of(TABLE, key) for key in (1, 2)))
+    bench.raw.segment(11)
+    bench.raw.write(11, write_of(TABLE, 3), write_of(SCHEMA, 0))
+    if again:
+        bench.raw.write(11, write_of(AGAIN, 4))
+    bench.raw.segment(12)
+    bench.raw.write(12, write_of(AGAIN if again else OTHER, 5))
+    bench.cassandra.set(OTHER, SCHEMA, *([AGAIN] if again else []))
+    bench.cassandra.is_changed = True
+    bench.work()
+    assert told(bench) == ([1, 2, 3, "TABLE", 4, 5] if again else [1, 2, 3, "TABLE"])
+
+
+def test_behind_its_last_segment_though_reading_never_comes_to_an_end(bench: Bench) -> None:
+    agent = bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.cassandra.set(OTHER, SCHEMA)
+    bench.cassandra.is_changed = True
+    agent.step()
+    bench.raw.segment(11)
+    bench.raw.write(11, write_of(OTHER, 2))
+    bench.raw.write(11, write_of(OTHER, 3))
+    agent._follow.refresh()
+    agent.step()
+    agent._commit(1.0)
+    assert told(bench) == [1, "TABLE"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_dropped_while_no_agent_ran(bench: Bench, again: bool) -> None:
+    bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.work()
+    bench.raw.write(10, write_of(TABLE, 2))
+    drop(bench, *([AGAIN] if again else []))
+    if again:
+        bench.raw.write(10, write_of(AGAIN, 3))
+    bench.start(topic_partitions="1")
+    bench.work()
+    assert told(bench) == ([1, 2, "TABLE", 3] if again else [1, 2, "TABLE"])
+
+
+def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
+    """Nothing else of it is followed by then; and it stays to be told through a broker that is away, and restarts."""
+    bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(OTHER, 1))
+    bench.work()
+    bench.cassandra.set(TABLE, SCHEMA)
+    bench.raw.write(10, write_of(SCHEMA, 0))
+    for segment in (11, 12):
+        bench.raw.segment(segment)
+        bench.raw.write(segment, write_of(TABLE, segment))
+    bench.log.refuse_flush = 100
+    for _ in range(3):
+        bench.start(topic_partitions="1")
+        with pytest.raises(HelenusError):
+            bench.work()
+    assert list(bench.saved.dropped) == [str(OTHER.id)]
+    bench.log.refuse_flush = 0
+    bench.start(topic_partitions="1")
+    bench.work()
+    assert told(bench, "events-else.other") == [1, "TABLE"]
+    assert told(bench) == [11, 12]
+    bench.start(topic_partitions="1")
+    bench.work()
+    assert told(bench, "events-else.other") == [1, "TABLE"]
+
+
+def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> None:
+    bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.work()
+    drop(bench)
+    bench.log.refuse_flush = 2
+    bench.run(until=2)
+    bench.start(topic_partitions="1")
+    bench.work()
+    assert told(bench) == [1, "TABLE"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_dropped_without_cdc(bench: Bench, killed: bool) -> None:
+    """What it was before is on the topic still."""
+    agent = bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.work()
+    drop(bench, replace(TABLE, cdc=False))
+    bench.work()
+    bench.raw.segment(11)
+    bench.raw.write(11, write_of(OTHER, 1))
+    bench.work()
+    bench.cassandra.set(OTHER, SCHEMA)
+    if killed:
+        agent._learn()
+        bench.start(topic_partitions="1")
+    else:
+        bench.cassandra.is_changed = True
+    bench.work()
+    assert told(bench) == [1, "TABLE"]
+
+
+def test_tables_that_are_not_followed(bench: Bench) -> None:
+    bench.cassandra.set(TABLE, OTHER, SCHEMA, table_of("plain", "pk int pk", cdc=False))
+    bench.start(topic_partitions="1", table_exclude_list=r"ks\.t")
+    bench.work()
+    drop(bench)
+    bench.work()
+    assert notices(bench, Scope.TABLE) == []
+
+
+def test_a_table_that_the_schema_has_again_was_not_dropped(bench: Bench) -> None:
+    """Read half made, it has been missing."""
+    agent = bench.start(topic_partitions="1")
+    bench.cassandra.set(OTHER, SCHEMA)
+    agent._learn()
+    bench.cassandra.set(TABLE, OTHER, SCHEMA)
+    agent._learn()
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.work()
+    assert told(bench) == [1]
+    assert bench.saved.dropped == {}
+
+
+def test_one_that_nobody_remembers(bench: Bench) -> None:
+    """tables.json was deleted: what its topic was called is not known."""
+    host = "ad310466-96a7-4cb2-acf4-59535a960812"
+    bench.state.save(Positions(host, dropped={str(uuid.uuid4()): 5}))
+    bench.start(topic_partitions="1")
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.work()
+    assert told(bench) == [1]
+    assert bench.saved.dropped == {}
+
+
+def test_when_a_table_was_made_whose_id_does_not_tell(bench: Bench) -> None:
+    again = replace(TABLE, id=uuid.uuid4())
+    bench.start(topic_partitions="1")
+    bench.cassandra.stamps = {again.id: Stamp(1_000, "x")}
+    drop(bench, again)
+    bench.work()
+    assert [change.write_time for change in notices(bench, Scope.TABLE)] == [999]
+
+
+def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
+    """Rows have lost their values of it, and no write tells that."""
+    from helenus_schemas.cql import parse
+    from helenus_schemas.table import Column
+
+    dropped = {"v": Column("v", parse("int"))}
+    bench.start(topic_partitions="1")
+    without = replace(TABLE, columns=tuple(c for c in TABLE.columns if c.name != "v"), dropped=dropped)
+    drop(bench, without)
+    bench.work()
+    assert told(bench) == []
+    drop(bench, replace(TABLE, dropped=dropped))
+    bench.work()
+    assert told(bench) == ["GAP"]
+    bench.start(topic_partitions="1")
+    bench.work()
+    drop(bench, table_of("t", "pk int pk, v int, w int"))
+    bench.work()
+    assert told(bench) == ["GAP"]
+
+
+def test_a_column_that_is_dropped_and_added_again_while_no_agent_ran(bench: Bench) -> None:
+    from helenus_schemas.cql import parse
+    from helenus_schemas.table import Column
+
+    bench.start(topic_partitions="1")
+    bench.work()
+    drop(bench, replace(TABLE, dropped={"v": Column("v", parse("int"))}))
+    for _ in range(2):
+        bench.start(topic_partitions="1")
+        bench.work()
+    assert told(bench) == ["GAP"]

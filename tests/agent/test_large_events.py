@@ -1,0 +1,95 @@
+"""Events that are too large for their topic: each is left out and reported, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from agent.fakes import FakeLog, write_of
+from agent.test_agent import TABLE, Bench, metric
+from agent.writer import Cell, Row, Update, mutation, table_of
+from structlog.testing import capture_logs
+
+from helenus_agent import agent as module
+from helenus_schemas.change import Scope, decode
+from helenus_schemas.errors import Kind
+from helenus_schemas.key import KeyCodec
+from helenus_sinks.log import Headers, TopicError
+
+WIDE = table_of("wide", "pk int pk, ck text ck, v int")
+TOPIC = "events-ks.wide"
+LIMIT = 500
+
+
+class Limited(FakeLog):
+    """A topic takes records up to `LIMIT` bytes. Until the Log has `learned` it, only a flush says so, of all that
+    waits; one that `learns` knows it after the first such flush.
+    """
+
+    def __init__(self, learned: bool, learns: bool) -> None:
+        super().__init__()
+        self.learned, self.learns = learned, learns
+
+    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
+        if self.learned and len(key or b"") > LIMIT:
+            raise TopicError(Kind.RECORD_TOO_LARGE, "a record of many bytes", topic, topic)
+        super().append(topic, partition, key, value, headers)
+
+    def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+        for key, value in records:
+            self.append(topic, partition, key, value)
+
+    def flush(self, timeout: float) -> None:
+        if any(len(key or b"") > LIMIT for _, _, key, _ in self.waiting):
+            self.waiting.clear()
+            self.learned = self.learns
+            raise TopicError(Kind.RECORD_TOO_LARGE, "Kafka: too large", TOPIC, TOPIC)
+        super().flush(timeout)
+
+
+@pytest.fixture(params=[(True, True), (False, True), (False, False)], ids=["append", "learns", "never"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(module, "_COMMIT", 0.0)
+    monkeypatch.setattr(module, "_LIST", -1.0)
+    bench = Bench(tmp_path)
+    bench.log = Limited(*request.param)
+    bench.cassandra.set(TABLE, WIDE)
+    bench.raw.segment(10)
+    yield bench
+    bench.state.close()
+    assert bench.agent is not None
+    bench.agent._follow.close()
+
+
+def row(ck: bytes) -> Row:
+    return Row((ck,), {"v": Cell(b"1234")}, time=1_700_000_000_000_000)
+
+
+@pytest.mark.parametrize("headers", ["none", "datastax"])
+def test_one_event_is_left_out_and_reported(bench: Bench, headers: str) -> None:
+    skipped = metric("skipped_total", reason="record_too_large")
+    agent = bench.start(topic_partitions="1", headers=headers)
+    sizes = (1, 2, LIMIT + 10, 3, LIMIT + 20, 4)
+    bench.raw.write(10, write_of(TABLE, 1), *(mutation(Update(WIDE, b"\0\0\0\1", [row(b"k" * n)])) for n in sizes))
+    bench.raw.write(10, write_of(TABLE, 2))
+    with capture_logs() as logs:
+        for _ in range(20):
+            bench.run(seconds=1)
+            if any(key is None for _, _, key, _ in bench.log.acknowledged):
+                break
+    codec = KeyCodec(WIDE)
+    found = [len(codec.decode(key)[1] or b"") for topic, _, key, _ in bench.log.acknowledged if topic == TOPIC and key]
+    assert list(dict.fromkeys(found)) == [1, 2, 3, 4]
+    scopes = [decode(value or b"").scope for topic, _, _, value in bench.log.acknowledged if topic == TOPIC]
+    assert scopes[-1] is Scope.GAP
+    numbers = {bench.number(key)[-1] for topic, _, key, _ in bench.log.acknowledged if topic == "events-ks.t"}
+    assert numbers == {1, 2}
+    told = [line for line in logs if line["event"] == "event.too_large"]
+    assert len(told) >= 2
+    assert {(line["log_level"], line["table"]) for line in told} == {("error", "ks.wide")}
+    assert metric("skipped_total", reason="record_too_large") >= skipped + 2
+    assert agent.ready() is None
+    assert bench.saved.segments[10].offset == bench.raw.ends[10]
+    assert bench.saved.gaps == []
+    assert bench.saved.refused == []

@@ -1,0 +1,100 @@
+"""Whether the node that answers is the one beside the agent: certain, not, or not to be told."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from helenus_agent import local
+from helenus_agent.config import AgentSettings, raw_directory
+from helenus_agent.discovery import Node
+from helenus_schemas.errors import HelenusError, Kind
+
+HERE, OTHER = "10.0.0.1", "10.0.0.2"
+OURS = {"listen_address": HERE, "broadcast_address": "52.1.1.1", "rpc_address": HERE}
+
+
+def node(settings: Mapping[str, str] | None = None, data_center: str = "dc1", **addresses: str) -> Node:
+    return Node(uuid.UUID(int=1), "5.0", settings or {}, data_center, {**OURS, **addresses})
+
+
+def check(directory: Path, of: Node, yaml: str | None = None, **more: str) -> list[str]:
+    """The events that are logged."""
+    given = {"state.dir": "/s", "cdc.raw.dir": str(directory), "kafka.bootstrap.servers": "k:1", **more}
+    if yaml is not None:
+        (directory / "cassandra.yaml").write_text(yaml)
+        given["cassandra.config"] = str(directory / "cassandra.yaml")
+    with capture_logs() as logs:
+        local.check(of, AgentSettings.of(given, "test"), directory)
+    return [line["event"] for line in logs]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "expected"),
+    [
+        ({"listen_address": HERE}, True),
+        ({"listen_address": OTHER}, False),
+        ({"listen_address": OTHER, "broadcast_address": "52.1.1.1"}, True),
+        ({"listen_address": OTHER, "broadcast_address": "52.1.1.2", "rpc_address": "0.0.0.0"}, False),
+        ({"listen_address": "localhost", "rpc_address": "0.0.0.0"}, None),
+        ({"listen_address": "127.0.0.1", "broadcast_address": None}, None),
+        ({"rpc_address": "0.0.0.0", "broadcast_rpc_address": HERE}, True),
+        ({"rpc_address": HERE, "broadcast_rpc_address": OTHER}, False),
+        ({"listen_address": "cassandra-2.example"}, None),
+        ({}, None),
+    ],
+)
+def test_what_a_yaml_says_of_a_node(yaml: dict[str, Any], expected: bool | None) -> None:
+    assert local.is_described(OURS, yaml) is expected
+
+
+def test_another_node_is_refused(tmp_path: Path) -> None:
+    """Its host id would stand in this node's events, and two replicas would count as one."""
+    assert check(tmp_path, node(), f"cdc_enabled: true\nlisten_address: {HERE}\n") == []
+    with pytest.raises(HelenusError, match=r"contact\.points.*listen_address is 10\.0\.0\.2, and 10\.0\.0\.1") as error:
+        check(tmp_path, node(), f"cdc_enabled: true\nlisten_address: {OTHER}\n")
+    assert error.value.kind is Kind.CONFIG
+
+
+def test_without_a_yaml_the_machine_s_addresses_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_CONTAINERS", ())
+    assert check(tmp_path, node()) == ["node.elsewhere"]
+    assert check(tmp_path, node(rpc_address="127.0.0.1")) == []
+    assert check(tmp_path, node(listen_address="::1")) == []
+    monkeypatch.setattr(local, "_CONTAINERS", (str(tmp_path),))
+    assert check(tmp_path, node()) == []
+
+
+def test_the_data_centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_CONTAINERS", (str(tmp_path),))
+    assert check(tmp_path, node(), **{"cassandra.local.dc": "dc1"}) == []
+    with pytest.raises(HelenusError, match=r"cassandra\.local\.dc=dc2: the node is of dc1") as error:
+        check(tmp_path, node(), **{"cassandra.local.dc": "dc2"})
+    assert error.value.kind is Kind.CONFIG
+
+
+def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
+    """What is done with is deleted there: it is no warning's matter."""
+    (tmp_path / "commitlog").mkdir()
+    link = tmp_path / "cdc_raw"
+    link.symlink_to(tmp_path / "commitlog")
+    for directory in (tmp_path / "commitlog", link):
+        with pytest.raises(HelenusError, match="commitlog_directory") as error:
+            check(directory, node({"commitlog_directory": str(tmp_path / "commitlog")}))
+        assert error.value.kind is Kind.CONFIG
+        yaml = tmp_path / "cassandra.yaml"
+        yaml.write_text(f"cdc_enabled: true\ncommitlog_directory: {tmp_path / 'commitlog'}\n")
+        given = {"state.dir": "/s", "kafka.bootstrap.servers": "k:1", "cassandra.config": str(yaml)}
+        with pytest.raises(HelenusError, match="commitlog_directory"):
+            raw_directory(AgentSettings.of({**given, "cdc.raw.dir": str(directory)}, "test"))
+
+
+def test_cdc_is_off(tmp_path: Path) -> None:
+    with pytest.raises(HelenusError) as error:
+        check(tmp_path, node({"cdc_enabled": "false"}))
+    assert error.value.kind is Kind.CDC_DISABLED

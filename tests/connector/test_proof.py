@@ -1,0 +1,192 @@
+"""What a row says of a Change, and when that is a proof."""
+
+import math
+
+import pytest
+from cassandra import ConsistencyLevel as CL  # noqa: N817
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helenus_connector.proof import (
+    ALL_COLUMNS,
+    Awaited,
+    Deletion,
+    Row,
+    Timed,
+    Witness,
+    block_for,
+    is_proven,
+    level,
+    meets,
+    packed,
+    stamped,
+    unpacked,
+    witness,
+)
+from helenus_connector.reread import Image
+from helenus_schemas.change import Effect, column_bit
+from helenus_schemas.cql import parse
+from helenus_schemas.table import Column
+
+V, W = column_bit("v"), column_bit("w")
+COLUMNS = [Column("v", parse("int")), Column("w", parse("int"))]
+TIMED = Timed.of(COLUMNS, [])
+LIVE, DELETES, ROW, GONE = Effect.LIVE, Effect.DELETES, Effect.ROW, Effect.GONE
+SHOWN, ABSENT, SILENT, AGAINST = Witness
+
+
+def said(
+    effect: int, time: int, *times: "int | None", deletion: Deletion | None = None, timed: Timed = TIMED
+) -> Witness:
+    """Of a row with these write times; without any there is none."""
+    row = Row(True, times, timed) if times else Row(False)
+    return witness(Awaited(time, effect=int(effect)), row, deletion, 1000.0)
+
+
+@given(
+    rf=st.integers(1, 9),
+    nodes=st.integers(0, 9),
+    cl=st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM, CL.QUORUM, CL.ALL]),
+)
+def test_a_read_that_is_a_proof_meets_a_replica_that_reported(rf: int, nodes: int, cl: int) -> None:
+    assert meets(cl, nodes, rf) == (nodes + block_for(cl, rf) > rf or cl == CL.ALL)
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.sampled_from([CL.LOCAL_ONE, CL.LOCAL_QUORUM]))
+def test_the_level_of_a_second_read_is_enough(rf: int, nodes: int, cl: int) -> None:
+    chosen = level(cl, min(nodes, rf), rf)
+    assert chosen == (cl if min(nodes, rf) + block_for(cl, rf) > rf else CL.ALL)
+
+
+def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
+    image = Image((b"", b"", None), 9, [n.to_bytes(8, "big", signed=True) for n in (-5, 9)] + [None])
+    assert [n for n in (None, -5, 0, 8, 9, 10) if image.shows(n)] == [-5, 9]
+    assert not Image((), None).shows(0)
+
+
+@pytest.mark.parametrize(
+    ("effect", "times", "expected"),
+    [
+        (LIVE | V, (5, None), SHOWN),
+        (LIVE | V | W, (9, 5), SHOWN),
+        (LIVE | V, (9, 1), SHOWN),  # all that it wrote is newer now
+        (LIVE | V | W, (9, 9), SHOWN),
+        (LIVE | V | W, (9, 1), AGAINST),
+        (LIVE | V, (1, 9), AGAINST),  # a newer cell of another column says nothing
+        (LIVE | V, (None, 9), AGAINST),
+        (LIVE | V, (), AGAINST),
+        (LIVE | V | W | ROW | DELETES, (5, None), SHOWN),
+        (LIVE | V | W | ROW | DELETES, (9, None), SILENT),  # w may be what it deleted
+        (LIVE | V | W | ROW | DELETES, (None, None), AGAINST),
+        (LIVE | ROW, (None, None), SHOWN),  # a key alone, and it is there
+        (LIVE | ROW, (3, None), SILENT),  # for its own sake, or for a cell's?
+        (LIVE | ROW, (), AGAINST),
+        (GONE, (), ABSENT),
+        (GONE, (9, None), ABSENT),  # it lives again
+        (GONE, (9, 3), AGAINST),
+        (GONE, (5, 9), AGAINST),
+        (GONE, (None, None), SILENT),
+        (DELETES | V, (), ABSENT),
+        (DELETES | V, (None, 3), ABSENT),
+        (DELETES | V, (9, 3), ABSENT),
+        (DELETES | V, (4, None), AGAINST),
+        (0, (5, None), SHOWN),
+        (0, (9, 9), SILENT),
+        (0, (), SILENT),
+        (LIVE | V | Effect.COUNTER, (9, 9), SILENT),
+    ],
+)
+def test_what_a_row_says_of_a_change_of_time_5(effect: int, times: tuple[int | None, ...], expected: Witness) -> None:
+    assert said(effect, 5, *times) is expected
+
+
+@pytest.mark.parametrize(
+    ("deletion", "times", "expected"),
+    [
+        (Deletion(6, ALL_COLUMNS), (), ABSENT),
+        (Deletion(5, ALL_COLUMNS), (), ABSENT),
+        (Deletion(4, ALL_COLUMNS), (), AGAINST),
+        (Deletion(6, V), (None, 3), ABSENT),
+        (Deletion(6, W), (None, 3), AGAINST),
+        (Deletion(6, V), (), ABSENT),
+    ],
+)
+def test_a_later_deletion_explains_why_a_write_is_not_there(
+    deletion: Deletion, times: tuple[int | None, ...], expected: Witness
+) -> None:
+    assert said(LIVE | V, 5, *times, deletion=deletion) is expected
+
+
+def test_an_inserted_row_outlives_its_cells() -> None:
+    assert said(LIVE | ROW | V, 5, deletion=Deletion(6, V)) is AGAINST
+    assert said(LIVE | ROW | V, 5, None, None, deletion=Deletion(6, V)) is ABSENT
+    assert said(LIVE | ROW | V, 5, deletion=Deletion(6, ALL_COLUMNS)) is ABSENT
+
+
+def test_a_row_that_shows_what_was_deleted_is_not_what_it_will_be() -> None:
+    row = Row(True, (4, 9), TIMED)
+    assert Deletion(4, ALL_COLUMNS).undone_by(row)
+    assert Deletion(4, V).undone_by(row)
+    assert not Deletion(3, ALL_COLUMNS).undone_by(row)
+    assert not Deletion(4, W).undone_by(row)
+    assert not Deletion(4, ALL_COLUMNS).undone_by(Row(True, (9, None), TIMED))
+
+
+def test_what_has_expired_is_no_contradiction() -> None:
+    change = Awaited(5, effect=int(LIVE | V), all_expired_at=999)
+    assert witness(change, Row(False), None, 1000.0) is SILENT
+    assert witness(change, Row(False), None, 998.0) is AGAINST
+
+
+def test_columns_of_many_cells_and_those_without_times_say_little() -> None:
+    many = Timed.of([Column("v", parse("set<int>")), COLUMNS[1]], [])
+    assert said(LIVE | V, 5, 5, None, timed=many) is SHOWN
+    assert said(LIVE | V, 5, 9, None, timed=many) is SILENT, "another element's time"
+    assert said(LIVE | V, 5, 3, None, timed=many) is SILENT, "the element may have been deleted since"
+    assert said(LIVE | V, 5, None, 9, timed=many) is AGAINST
+    assert said(DELETES | V, 5, 9, None, timed=many) is SILENT
+    assert said(GONE, 5, 9, None, timed=many) is SILENT
+    hidden = Timed.of(COLUMNS[1:], [Column("v", parse("set<int>"))])
+    assert said(LIVE | V | W, 5, 5, timed=hidden) is SHOWN
+    assert said(LIVE | V, 5, 9, timed=hidden) is SILENT
+    assert said(LIVE | V | W, 5, 9, timed=hidden) is SILENT
+
+
+def test_columns_that_share_a_bit_are_not_told_apart() -> None:
+    names = [f"c{n}" for n in range(60)]
+    first, second = next((a, b) for a in names for b in names if a < b and column_bit(a) == column_bit(b))
+    shared = Timed.of([Column(first, parse("int")), Column(second, parse("int"))], [])
+    effect = LIVE | column_bit(first)
+    assert said(effect, 5, 9, 9, timed=shared) is SHOWN
+    assert said(effect, 5, 9, 3, timed=shared) is SILENT
+    assert said(effect, 5, 9, None, timed=shared) is SILENT
+    assert said(DELETES | column_bit(first), 5, None, 3, timed=shared) is SILENT
+    assert said(GONE, 5, 9, 3, timed=shared) is AGAINST
+    assert not Deletion(5, column_bit(first)).undone_by(Row(True, (3, None), shared))
+
+
+def test_time_alone_proves_what_a_row_cannot_say() -> None:
+    assert is_proven(SHOWN, 0, 60)
+    assert is_proven(ABSENT, 0, 60)
+    assert (is_proven(SILENT, 59, 60), is_proven(SILENT, 60, 60)) == (False, True)
+    assert (is_proven(AGAINST, 599, 60), is_proven(AGAINST, 600, 60)) == (False, True)
+
+
+@given(
+    st.dictionaries(
+        st.binary(min_size=16, max_size=16),
+        st.builds(
+            Awaited,
+            st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
+            st.floats(0, 1e9) | st.just(math.nan),
+            st.integers(0, 2**32 - 1),
+            st.none() | st.integers(1, 2**32 - 1),
+        ),
+        max_size=5,
+    )
+)
+def test_awaited_changes_as_bytes(awaited: dict[bytes, Awaited]) -> None:
+    found = unpacked(stamped(packed(awaited), 7.0))
+    assert found == {name: a._replace(seen=7.0) if math.isnan(a.seen) else a for name, a in awaited.items()}
+    assert all(a.waited(a.seen + 3) == pytest.approx(3, abs=1e-3) for a in found.values())
+    assert Awaited(None).waited(1e9) == 0

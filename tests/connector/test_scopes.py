@@ -1,0 +1,301 @@
+"""How many statements and rows it takes to read what markers, deletes and truncations leave: counted, never timed."""
+
+from __future__ import annotations
+
+import re
+import struct
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra import ConsistencyLevel, InvalidRequest, ReadTimeout
+
+from helenus_connector import asking, reread
+from helenus_connector.config import ConnectorSettings
+from helenus_connector.reread import KeyRefused, Reader, Unread
+from helenus_connector.rows import Page
+from helenus_schemas import names
+from helenus_schemas.change import Bound, Scope
+from helenus_schemas.cql import parse
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.key import Key
+from helenus_schemas.table import Column, Table
+
+ONE = ConsistencyLevel.LOCAL_ONE
+SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+K, C = Column("k", parse("bigint"), "partition_key", 0), Column("c", parse("int"), "clustering", 0)
+S, V = Column("s", parse("int"), "static"), Column("v", parse("blob"))
+_IN = re.compile(r'"?k"? (?:= \?|IN \(([^)]*)\))')
+
+
+def table(*columns: Column) -> Table:
+    return Table("ks", "t", uuid.uuid1(), columns)
+
+
+def key(number: int, *clustering: int) -> Key:
+    return (struct.pack(">q", number), *(struct.pack(">i", c) for c in clustering))
+
+
+class Session:
+    """A table whose rows are `live`: clustering keys by partition, whose number is its token. `answered` rows."""
+
+    def __init__(self, of: Table, live: dict[int, list[int]], size: int = 10) -> None:
+        self.cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: [SimpleNamespace(host_id=1)]))
+        self.of, self.live, self.size = of, live, size
+        self.statics: dict[int, int] = {}
+        self.fails: Callable[[list[int], bytes | None], Exception | None] = lambda partitions, state: None
+        self.refuses: Callable[[str], Exception | None] = lambda cql: None
+        self.tokens = sorted(live)
+        self.answered = 0
+        self.largest = 0
+        self.under_way = self.most_under_way = 0
+
+    def prepare(self, cql: str) -> Any:
+        if error := self.refuses(cql):
+            raise error
+        nothing = ("consistency_level", "serial_consistency_level", "custom_payload", "keyspace", "result_metadata")
+        more = dict.fromkeys((*nothing, "fetch_size", "routing_key_indexes", "retry_policy"))
+        return SimpleNamespace(query_string=cql, column_metadata=[], is_idempotent=True, **more)
+
+    def execute_async(self, bound: Any, paging_state: bytes | None, host: object = None) -> Any:
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        cql, values = bound.prepared_statement.query_string, list(bound.values)
+        partitions = self._partitions(cql, values)
+        error = self.fails(partitions, paging_state) or self.refuses(cql)
+        start = int.from_bytes(paging_state or b"", "big")
+        if "IN" not in cql and not self.of.clustering:  # a row each: those of a page alone are made
+            count = len(partitions)
+            end = start + (bound.fetch_size or count)
+            rows = self._rows(cql, partitions[start:end], values)
+        else:
+            rows = self._rows(cql, partitions, values)
+            count = len(rows)
+            end = start + (bound.fetch_size or count)
+            rows = rows[start:end]
+
+        def result() -> Any:
+            self.under_way -= 1
+            if error is not None:
+                raise error
+            page = Page(rows)
+            page.size = sum(sum(len(v or b"") for v in row) for row in page) + 4
+            self.answered += len(page)
+            self.largest = max(self.largest, page.size)
+            state = end.to_bytes(8, "big") if end < count else None
+            return SimpleNamespace(current_rows=page, paging_state=state)
+
+        return SimpleNamespace(result=result, coordinator_host=None)
+
+    def _partitions(self, cql: str, values: list[bytes]) -> list[int]:
+        if "token(" in cql or "WHERE" not in cql:
+            low = number(values.pop(0)) if ">=" in cql else -(2**63)
+            high = number(values.pop(0)) if "<" in cql else 2**63
+            return self.tokens[bisect_left(self.tokens, low) : bisect_left(self.tokens, high)]
+        found = _IN.search(cql.split("WHERE")[1])
+        count = found[1].count("?") if found and found[1] else 1
+        asked = dict.fromkeys(number(value) for value in values[:count])
+        del values[:count]
+        return sorted(asked)
+
+    def _rows(self, cql: str, partitions: Iterable[int], values: list[bytes]) -> list[tuple[bytes | None, ...]]:
+        rows: list[tuple[bytes | None, ...]] = []
+        for p in partitions:
+            static = [struct.pack(">i", self.statics[p]) if p in self.statics else None] if self.of.statics else []
+            found = self.live.get(p, [])
+            if "DISTINCT" in cql:
+                rows += [(*key(p), *static, None)] if found or p in self.statics else []
+                continue
+            if values:
+                found = [c for c in found if struct.pack(">i", c) == values[0]]
+            value = bytes(self.size)
+            width = len(self.of.clustering)
+            rows += [(*key(p, *[c] * width), value, *static, None) for c in found]
+            if not found and not values and p in self.statics:
+                rows.append((*key(p), *[None] * width, None, *static, None))
+        return rows
+
+
+def number(value: bytes) -> int:
+    return int.from_bytes(value, "big", signed=True)
+
+
+@pytest.fixture(autouse=True)
+def tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reread, "Murmur3Token", SimpleNamespace(hash_fn=number))
+
+
+FLAT, WIDE, SHARED = table(K, V), table(K, C, V), table(K, C, V, S)
+
+
+def read(session: Session, keys: list[Key], reader: Reader | None = None) -> tuple[int, int]:
+    """Rows that were found, and statements."""
+    reader = reader or Reader(session, session.of, SETTINGS)
+    before = reader.statements
+    found = list(reader.rows(dict.fromkeys(keys), ONE))
+    assert sorted(k for k, _ in found) == sorted(keys)
+    return sum(image is not None for _, image in found), reader.statements - before
+
+
+def test_deleted_rows_take_about_as_few_statements_as_live_ones() -> None:
+    keys = [key(n) for n in range(4000)]
+    live, statements = read(Session(FLAT, {n: [0] for n in range(4000)}), keys)
+    gone, as_many = read(Session(FLAT, {}), keys)
+    assert (live, gone) == (4000, 0)
+    assert as_many <= 1.2 * statements < 100
+
+
+def test_large_rows_behind_many_deleted_ones_are_not_answered_at_once() -> None:
+    """How many lived says nothing of how large they are."""
+    session = Session(FLAT, {n: [0] for n in range(4000, 4100)}, size=1 << 20)
+    reader = Reader(session, FLAT, SETTINGS)
+    assert read(session, [key(n) for n in range(4000)], reader)[0] == 0
+    assert read(session, [key(n) for n in range(3950, 4100)], reader)[0] == 100
+    assert session.largest <= 9 << 20
+
+
+def scoped(session: Session, asked: list[tuple[Scope, Key, Any]], reader: Reader | None = None) -> dict[int, Any]:
+    """By place: the statics' bytes, if any, and the clustering keys of the rows; or why there are none."""
+    reader = reader or Reader(session, session.of, SETTINGS)
+    found: dict[int, Any] = {}
+    for place, answer in reader.scopes(asked, ONE):
+        assert place not in found
+        if isinstance(answer, (KeyRefused, Unread)):
+            found[place] = answer
+            continue
+        statics, rows = answer
+        told = None if statics is None or statics.values[-1] is None else number(statics.values[-1])
+        try:
+            found[place] = told, [number(k[1] or b"") for k, _ in rows]
+        except HelenusError as error:
+            found[place] = error
+    return found
+
+
+def test_many_partition_deletes_are_few_statements() -> None:
+    session = Session(SHARED, {7: [1, 2], 9: [3]})
+    session.statics = {7: 70, 8: 80}
+    reader = Reader(session, SHARED, SETTINGS)
+    found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(10_000)], reader)
+    assert {place: told for place, told in found.items() if told != (None, [])} == {
+        7: (70, [1, 2]),
+        8: (80, []),
+        9: (None, [3]),
+    }
+    assert len(found) == 10_000
+    assert reader.statements <= 110
+    assert session.most_under_way > 1
+
+
+def test_many_static_columns_are_few_statements() -> None:
+    session = Session(SHARED, {7: [1, 2]})
+    session.statics = {7: 70, 8: 80}
+    reader = Reader(session, SHARED, SETTINGS)
+    found = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
+    assert {place: told for place, (told, _) in found.items() if told} == {7: 70, 8: 80}
+    assert reader.statements <= 12
+
+
+@pytest.mark.parametrize("of", [WIDE, SHARED])
+def test_many_range_deletes_are_read_many_at_once(of: Table) -> None:
+    session = Session(of, {n: [1, 2] for n in range(0, 1000, 2)})
+    session.statics = {5: 50} if of.statics else {}
+    reader = Reader(session, of, SETTINGS)
+    bounds = (Bound(True, (struct.pack(">i", 2),)),) * 2
+    found = scoped(session, [(Scope.RANGE, (*key(n), None), bounds) for n in range(1000)], reader)
+    assert list(found) == list(range(1000))
+    assert all(found[n] == (None, [2] if n % 2 == 0 else []) for n in range(1000) if n != 5)
+    assert found[5] == (50 if of.statics else None, [])
+    assert reader.statements == 1000 * (1 + len(of.statics))
+    assert session.most_under_way == SETTINGS.query_concurrency
+
+
+def test_a_partition_of_many_pages_is_read_as_it_is_asked_for() -> None:
+    session = Session(WIDE, {1: list(range(1000)), 2: [7], 3: list(range(600))}, size=100_000)
+    reader = Reader(session, WIDE, SETTINGS)
+    answers = reader.scopes([(Scope.PARTITION, (*key(n), None), None) for n in (3, 1, 2)], ONE)
+    counts = {}
+    for place, (_, rows) in answers:  # type: ignore[misc]
+        first = next(rows)
+        held = session.answered
+        assert held < 100 or counts, "no more than some pages are there"
+        counts[place] = 1 + sum(1 for _ in rows)
+        assert first[0][0] == key((3, 1, 2)[place])[0]
+    assert counts == {0: 600, 1: 1000, 2: 1}
+    assert session.largest < 9 << 20
+
+
+@pytest.mark.parametrize("fails_at", [0, 1])
+def test_partitions_of_a_statement_that_fails_are_not_gone(fails_at: int) -> None:
+    """Neither at its first page, nor behind a row that was told."""
+    session = Session(WIDE, {n: [1, 2] for n in range(4)})
+    slow = ReadTimeout("as the server says it", consistency=6, required_responses=2, received_responses=1)
+    session.fails = lambda partitions, state: slow if 2 in partitions and (state is not None) == fails_at else None
+    found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(4)])
+    assert not any(told == (None, []) for told in found.values())
+    assert isinstance(found[2], (Unread, HelenusError))
+    if not fails_at:
+        assert [found[n] for n in (0, 1, 3)] == [(None, [1, 2])] * 3
+
+
+def scan(session: Session, parts: int) -> tuple[int, int]:
+    """Statements, and rows that were answered, of all topic partitions."""
+    reader = Reader(session, session.of, SETTINGS)
+    reader._row_bytes = 10.0
+    told: list[int] = []
+    for partition in range(parts):
+        mine = [number(k[0] or b"") for k, _ in reader.part(partition, parts, ONE)]
+        assert mine == sorted(mine)
+        assert all(names.partition(token, parts) == partition for token in mine)
+        told += mine
+    assert sorted(told) == session.tokens
+    return reader.statements, session.answered
+
+
+def stripes(count: int, rows: int) -> Session:
+    """So many stripes of the ring that have so many rows each."""
+    width = (1 << 16) // count
+    return Session(FLAT, {((s * width - (1 << 15)) << 48) + n: [0] for s in range(count) for n in range(rows)})
+
+
+def test_what_a_truncation_left_costs_what_it_is() -> None:
+    """An empty table a statement for each topic partition; a full one about its rows, not that for each partition."""
+    assert scan(stripes(1, 0), 12) == (12, 0)
+    statements, rows = scan(stripes(4096, 1), 12)
+    assert statements == 12 * 9, "few rows are read through"
+    assert rows <= 12 * 4096
+    session = Session(FLAT, {((s - 32) << 48) + n: [0] for s in range(64) for n in range(1000)})
+    statements, rows = scan(session, 8)
+    assert rows < 1.3 * 64 * 1000
+    assert statements < 64 * 1000 / 500 * 2
+
+
+@pytest.mark.parametrize("first", [0, 1, 32_765, 32_768, 65_535])
+def test_a_scan_goes_on_from_a_stripe(first: int) -> None:
+    session = stripes(1 << 12, 1)
+    reader = Reader(session, FLAT, SETTINGS)
+    told = [reread.stripe_of(k) for k, _ in reader.part(3, 5, ONE, first)]
+    assert told == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
+
+
+def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MAXWRITETIME came with 5.0: while a cluster is upgraded, half of the nodes refuse it."""
+    of = table(K, V, Column("m", parse("list<int>")))
+    session = Session(of, {n: [0] for n in range(500)})
+    reader = Reader(session, of, SETTINGS)
+    assert reader.tells_all_times
+    asked = iter(range(10**6))
+    unknown = InvalidRequest("Unknown function 'maxwritetime'")
+    session.refuses = lambda cql: unknown if "MAXWRITETIME" in cql and next(asked) % 2 else None
+    reader.is_current = True
+    live, statements = read(session, [key(n) for n in range(500)], reader)
+    assert (live, reader.tells_all_times, statements < 60) == (500, False, True)
+    assert len(list(reader.range(key(1), (None, None), ONE))) == 1
+    now = asking.time.monotonic()
+    monkeypatch.setattr(asking.time, "monotonic", lambda: now + 601)
+    session.refuses = lambda cql: None
+    assert read(session, [key(n) for n in range(500)], reader)[0] == 500
+    assert reader.tells_all_times, "all are upgraded"

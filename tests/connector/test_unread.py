@@ -1,0 +1,433 @@
+"""Keys that can't be read now: each waits alone with its events, and is never lost."""
+
+from __future__ import annotations
+
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra import ReadFailure, ReadTimeout, Unavailable
+from connector.test_untold import CLUSTERED, DATA, EVENTS, LETTERS, NODE, Reader, Staged, int32, rows, table
+from structlog.testing import capture_logs
+
+from helenus_connector import stage
+from helenus_connector.gate import Event
+from helenus_connector.reread import Image, Unread, stripe_of
+from helenus_connector.settle import PendingKeys
+from helenus_connector.stage import Outcome
+from helenus_connector.unread import MOST_READS, key_text
+from helenus_schemas.change import Change, Scope, encode
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.key import Key
+
+AWAY = Unavailable("not enough replicas", consistency=6, required_replicas=2, alive_replicas=1)
+TOMBSTONES = ReadFailure("too many tombstones", consistency=6, required_responses=2, received_responses=0, failures=2)
+SLOW = ReadTimeout("as the server says it", consistency=6, required_responses=2, received_responses=1)
+SIMPLE = table(("k", "int", "partition_key"))
+
+
+class Driven(Staged):
+    """With the driver's pending keys. `failing`: why keys can't be read, by the value of their first column."""
+
+    def __init__(self, of: Any, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+        super().__init__(of, directory, monkeypatch, **more)
+        self.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, directory / "pending")
+        self.failing: dict[int, Exception] = {}
+        self.asked: list[int] = []
+        self.now = 0.0
+        self.offset = 0
+        self.totals: dict[str, int] = dict.fromkeys(("read", "published", "unchanged", "settled", "dead_lettered"), 0)
+        driven = self
+
+        def refused(key: Key) -> Unread | None:
+            (number,) = struct.unpack(">i", key[0] or b"")
+            driven.asked.append(number)
+            error = driven.failing.get(number)
+            told = HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", "ks.t")
+            return Unread(told, isinstance(error, Unavailable)) if error else None
+
+        def read(self: Reader, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Any]]:
+            yield from ((key, refused(key) or self.live.get(key)) for key in keys)
+
+        def scopes(self: Reader, asked: Sequence[Any], consistency: int) -> Iterator[tuple[int, Any]]:
+            for place, (_, key, bounds) in enumerate(asked):
+                yield place, refused(key) or (None, self.range(key, bounds, consistency))
+
+        monkeypatch.setattr(Reader, "rows", read)
+        monkeypatch.setattr(Reader, "scopes", scopes)
+
+    def batch(self, *keys: int, scope: Scope = Scope.ROW, may_wait: int = 100) -> Outcome:
+        """Events of keys, of Changes without a digest: done with when they are published."""
+        events = []
+        for key in keys:
+            self.offset += 1
+            values = (int32(key),) if len(self.codec_columns) == 1 else (int32(key), None)
+            value = encode(Change(None, None, scope, write_time=self.offset))
+            events.append(Event(EVENTS, 0, self.offset, 1000, self.codec.encode(values), value))
+        due = self.pending.due(self.now, 100)
+        outcome = self.stage.run(events, due, True, may_wait)
+        self.pending.apply(outcome.resolved, outcome.found, self.now, outcome.told)
+        for name in self.totals:
+            self.totals[name] += getattr(outcome, name)
+        return outcome
+
+    @property
+    def codec_columns(self) -> Sequence[Any]:
+        return (
+            self.stage._versions.now.table.primary_key if hasattr(self.stage._versions, "now") else SIMPLE.columns[:1]
+        )
+
+    def last(self) -> dict[int, Any]:
+        return {key["k"]: value and value["v"] for key, value in self.of(DATA)}
+
+    def check_sum(self) -> None:
+        """Promise 5: every event has an outcome, or waits."""
+        _, waiting = self.pending.counts(EVENTS)
+        done = sum(value for name, value in self.totals.items() if name != "read")
+        assert self.totals["read"] == done + waiting
+
+
+Make = Callable[..., Driven]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    return lambda of=SIMPLE, **more: Driven(of, tmp_path, monkeypatch, **more)
+
+
+def live(driven: Driven, **values: int) -> None:
+    driven.live.update(rows(*(((int32(int(k[1:])),), int32(v)) for k, v in values.items())))
+
+
+def test_a_key_whose_replicas_are_away_waits_alone(make: Make) -> None:
+    driven = make()
+    live(driven, k1=1, k2=2)
+    driven.failing[2] = AWAY
+    outcome = driven.batch(1, 2, 2)
+    assert (outcome.published, outcome.unread, driven.last()) == (1, 1, {1: 1})
+    assert outcome.error is not None
+    assert "k = 2" in str(outcome.error)
+    assert driven.pending.counts(EVENTS) == (1, 2)
+    live(driven, k1=11)
+    driven.batch(1)
+    driven.now += 2
+    driven.batch()  # it is still away
+    assert driven.last() == {1: 11}
+    driven.check_sum()
+    driven.failing.clear()
+    driven.now += 10
+    outcome = driven.batch()
+    assert (driven.last(), outcome.published, len(driven.pending)) == ({1: 11, 2: 2}, 2, 0)
+    driven.check_sum()
+
+
+def test_events_of_a_key_that_waits_are_read_at_once(make: Make) -> None:
+    """And what waits is told once more at most, never an older row."""
+    driven = make()
+    live(driven, k1=1)
+    driven.failing[1] = AWAY
+    driven.batch(1)
+    driven.failing.clear()
+    live(driven, k1=2)
+    driven.batch(1)
+    assert driven.last() == {1: 2}
+    live(driven, k1=3)
+    driven.now += 10
+    driven.batch()
+    assert ([value["v"] for _, value in driven.of(DATA)], len(driven.pending)) == ([2, 3], 0)
+    driven.check_sum()
+
+
+def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make, monkeypatch: Any) -> None:
+    """One replica told of it: a proof would ask for all of three. But it has to be published before."""
+    driven = make()
+    monkeypatch.setattr(driven.stage._replicas, "factor", lambda: 3)
+    live(driven, k1=1)
+    driven.failing[1] = AWAY
+    levels: list[int] = []
+    read = Reader.rows
+
+    def rows_at(self: Reader, keys: Any, consistency: int) -> Any:
+        levels.append(consistency)
+        return read(self, keys, consistency)
+
+    monkeypatch.setattr(Reader, "rows", rows_at)
+    change = Change(uuid.uuid4().hex, NODE, Scope.ROW, write_time=5)
+    driven.stage.run([], [], True)
+    event = Event(EVENTS, 0, 1, 1000, driven.codec.encode((int32(1),)), encode(change))
+    outcome = driven.stage.run([event], [], True)
+    driven.pending.apply(outcome.resolved, outcome.found, 0.0, outcome.told)
+    again = driven.stage.run([], driven.pending.due(10.0, 10), True)
+    assert levels == [driven.stage._gate.consistency] * 2
+    assert [p.attempts for p in again.found] == [1]
+
+
+def test_more_keys_than_may_wait_fail_the_batch(make: Make) -> None:
+    """They are held in the driver's memory: with no replica there, the topic holds them better."""
+    driven = make()
+    driven.failing.update(dict.fromkeys(range(5), AWAY))
+    with pytest.raises(HelenusError) as error:
+        driven.batch(*range(5), may_wait=4)
+    assert error.value.kind is Kind.CASSANDRA_READ
+    assert len(driven.pending) == 0
+    assert driven.batch(*range(5), may_wait=5).unread == 5
+
+
+@pytest.mark.parametrize("failure", [TOMBSTONES, SLOW])
+def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Make, failure: Exception) -> None:
+    driven = make(**{"errors.tolerance": "all"})
+    live(driven, k1=1, k2=2)
+    driven.failing[2] = failure
+    with capture_logs() as logs:
+        assert driven.batch(1, 2).published == 1
+        for turn in range(1, MOST_READS):
+            assert driven.of(LETTERS) == []
+            live(driven, k1=turn)
+            driven.now += 61
+            outcome = driven.batch(1)
+            assert driven.last() == {1: turn}, "others go on"
+    assert (outcome.dead_lettered, len(driven.pending), len(logs)) == (
+        1,
+        0,
+        MOST_READS,
+    )
+    assert all("k = 2" in entry["error"] and "ks.t" in entry["error"] for entry in logs)
+    assert "tombstone_failure_threshold" in logs[0]["error"]
+    (letter,) = [key for topic, key, _, _ in driven.appended if topic == LETTERS]
+    assert letter == driven.codec.encode((int32(2),))
+    driven.check_sum()
+
+
+def test_without_leave_it_waits_for_ever_and_names_its_key(make: Make) -> None:
+    driven = make()
+    live(driven, k1=1, k2=2)
+    driven.failing[2] = TOMBSTONES
+    for turn in range(2 * MOST_READS):
+        driven.batch(1, *([2] if turn == 0 else []))
+        driven.now += 61
+    assert (len(driven.pending), driven.last()) == (1, {1: 1})
+    driven.failing.clear()
+    driven.batch()
+    assert (len(driven.pending), driven.last()) == (0, {1: 1, 2: 2})
+    driven.check_sum()
+
+
+def test_an_outage_is_not_the_keys_fault(make: Make) -> None:
+    """However long it was: what comes back slowly is no dead letter at once."""
+    driven = make(**{"errors.tolerance": "all"})
+    live(driven, k1=1)
+    driven.failing[1] = AWAY
+    driven.batch(1)
+    for _ in range(3 * MOST_READS):
+        driven.now += 61
+        driven.batch()
+    driven.failing[1] = SLOW
+    driven.now += 61
+    driven.batch()
+    assert (driven.of(LETTERS), len(driven.pending)) == ([], 1)
+
+
+def test_a_key_that_failed_is_read_apart_from_others(make: Make, monkeypatch: Any) -> None:
+    """A key that times out costs others its time once, not in every batch."""
+    driven = make()
+    live(driven, k1=1, k2=2)
+    driven.failing[2] = SLOW
+    reads: list[tuple[list[int], bool]] = []
+    read = Reader.rows
+
+    def noted(self: Any, keys: Any, consistency: int) -> Any:
+        reads.append((sorted(int.from_bytes(key[0], "big") for key in keys), self.is_single))
+        return read(self, keys, consistency)
+
+    monkeypatch.setattr(Reader, "rows", noted)
+    driven.batch(2, 1)
+    driven.batch(2, 1)
+    assert reads == [([1, 2], False), ([1], False), ([2], True)]
+    driven.failing.clear()
+    driven.batch(2, 1)
+    driven.batch(2, 1)
+    assert reads[-1] == ([1, 2], False)
+    driven.now += 61
+    driven.batch()
+    driven.check_sum()
+    assert driven.last() == {1: 1, 2: 2}
+
+
+def test_a_marker_that_cannot_be_read_waits_alone(make: Make) -> None:
+    driven = make(CLUSTERED)
+    driven.stage.run([], [], True)
+    driven.live.update(rows(((int32(1), int32(1)), int32(5))))
+    driven.failing[1] = TOMBSTONES
+    outcome = driven.batch(1, 2, scope=Scope.PARTITION)
+    assert (outcome.published, outcome.unread) == (1, 1)
+    assert {key["a"] for key, value in driven.of(DATA) if value is None} == {2}
+    driven.failing.clear()
+    driven.now += 10
+    driven.appended.clear()
+    outcome = driven.batch()
+    assert (outcome.published, len(driven.pending)) == (1, 0)
+    assert driven.of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": 1}, {"v": 5})]
+    driven.check_sum()
+
+
+def test_a_marker_whose_rows_fail_on_the_way_waits_after_the_next_attempt(make: Make, monkeypatch: Any) -> None:
+    """What was told of it would hide the rows that were not: that batch is done again, without it."""
+    driven = make(CLUSTERED)
+    driven.stage.run([], [], True)
+    driven.live.update(rows(((int32(1), int32(1)), int32(5))))
+    whole = Reader.range
+
+    def fails(self: Reader, key: Key, *args: Any) -> Iterator[tuple[Key, Image]]:
+        yield from whole(self, key, *args)
+        if key[0] == int32(1):
+            raise HelenusError(Kind.CASSANDRA_READ, "the second page fails")
+
+    monkeypatch.setattr(Reader, "range", fails)
+    with pytest.raises(HelenusError, match="second page"):
+        driven.batch(1, 2, scope=Scope.PARTITION)
+    driven.appended.clear()
+    outcome = driven.batch(1, 2, scope=Scope.PARTITION)
+    assert (outcome.published, outcome.unread) == (1, 1)
+    assert {key["a"] for key, value in driven.of(DATA) if value is None} == {2}
+    monkeypatch.setattr(Reader, "range", whole)
+    driven.now += 10
+    assert driven.batch().published == 1
+    assert len(driven.pending) == 0
+    driven.check_sum()
+
+
+class Truncated:
+    """A table of one topic partition with some rows, of which `part` reads `read` many until it fails."""
+
+    def __init__(self, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.driven = driven
+        self.seconds = 0.0
+        self.fails_behind = 10**6
+        self.starts: list[int] = []
+        values = ((int32(n),) for n in range(50))
+        self.keys = sorted(values, key=lambda key: stripe_of(key))
+        driven.live.update(rows(*((key, key[0]) for key in self.keys)))
+        driven.stage.run([], [], True)
+        monkeypatch.setattr(driven.stage.log, "topics", lambda: {DATA: 1}, raising=False)
+        monkeypatch.setattr(stage, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
+        told = self
+
+        def part(self: Reader, partition: int, parts: int, level: int, first: int = 0) -> Iterator[tuple[Key, Image]]:
+            assert (partition, parts) == (0, 1)
+            told.starts.append(first)
+            for read, key in enumerate(key for key in told.keys if stripe_of(key) >= first):
+                if read == told.fails_behind:
+                    raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+                told.seconds += 1.0
+                yield key, self.live[key]
+
+        monkeypatch.setattr(Reader, "part", part)
+
+    def event(self) -> Event:
+        change = Change(uuid.uuid4().hex, NODE, Scope.TABLE, write_time=5)
+        return Event(EVENTS, 0, 7, 1000, None, encode(change))
+
+    def run(self, *events: Event) -> Outcome:
+        driven = self.driven
+        driven.now += 61
+        outcome = driven.stage.run(events, driven.pending.due(driven.now, 10), True)
+        driven.pending.apply(outcome.resolved, outcome.found, driven.now, outcome.told)
+        return outcome
+
+    def told(self) -> list[Any]:
+        """The marker as None, and the rows' keys, in their order."""
+        return [key.get("k") for key, _ in self.driven.of(DATA)]
+
+
+@pytest.fixture
+def truncated(make: Make, monkeypatch: pytest.MonkeyPatch) -> Truncated:
+    return Truncated(make(), monkeypatch)
+
+
+def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated: Truncated) -> None:
+    """A batch gives it some seconds, so others of the group go on; then it goes on where it stood."""
+    outcome = truncated.run(truncated.event())
+    assert (outcome.published, len(truncated.told())) == (1, 11), "the marker and ten seconds"
+    assert len(truncated.driven.pending) == 1
+    batches = 1
+    while len(truncated.driven.pending):
+        truncated.run()
+        batches += 1
+    assert batches <= 6
+    assert truncated.told() == [None, *(int.from_bytes(key[0] or b"", "big") for key in truncated.keys)]
+    assert truncated.starts == sorted(truncated.starts)
+
+
+def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncated) -> None:
+    truncated.fails_behind = 5
+    assert truncated.run(truncated.event()).published == 1
+    assert len(truncated.told()) == 6
+    truncated.fails_behind = 0
+    assert truncated.run().unread == 1
+    truncated.fails_behind = 10**6
+    while len(truncated.driven.pending):
+        truncated.run()
+    told = truncated.told()
+    assert told.count(None) == 1
+    assert set(told) == {None, *range(50)}
+
+
+def test_a_truncation_that_cannot_be_scanned_at_all_is_not_told(truncated: Truncated) -> None:
+    truncated.fails_behind = 0
+    with pytest.raises(HelenusError, match="a node is away"):
+        truncated.run(truncated.event())
+    assert len(truncated.driven.pending) == 0
+
+
+def test_a_truncation_while_an_earlier_one_is_told_is_told_whole(truncated: Truncated) -> None:
+    """Another node's: what the first marker was followed by is gone again."""
+    truncated.run(truncated.event())
+    truncated.run(truncated.event())
+    while len(truncated.driven.pending):
+        truncated.run()
+    told = truncated.told()
+    assert told.count(None) == 2
+    last = len(told) - told[::-1].index(None)
+    assert set(told[last:]) == set(range(50))
+
+
+def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Truncated, tmp_path: Path) -> None:
+    driven = truncated.driven
+    truncated.run(truncated.event())
+    driven.now = 5000.0
+    driven.pending.save(5000.0, [EVENTS])
+    driven.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, tmp_path / "pending")
+    driven.pending.load(5000.0)
+    driven.appended.clear()
+    truncated.run()
+    while len(driven.pending):
+        truncated.run()
+    assert truncated.told()[0] is None
+    assert set(truncated.told()) == {None, *range(50)}
+
+
+def test_a_restart_reads_what_waited_at_the_level_of_reads(tmp_path: Path, make: Make) -> None:
+    driven = make()
+    live(driven, k1=1)
+    driven.failing[1] = AWAY
+    driven.batch(1)
+    driven.now = 5000.0
+    driven.pending.save(5000.0, [EVENTS])
+    driven.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, tmp_path / "pending")
+    driven.pending.load(5000.0)
+    driven.failing.clear()
+    driven.now += 10
+    driven.batch()
+    assert driven.last() == {1: 1}
+
+
+def test_a_key_as_text() -> None:
+    of = table(("a", "text", "partition_key"), ("b", "frozen<list<int>>", "clustering"), ("c", "int", "clustering"))
+    assert key_text(of, (b"x", b"\0\1", int32(5))) == "a = x AND b = 0x0001 AND c = 5"
+    assert key_text(of, (b"x" * 500, None, None)) == f"a = {'x' * 200}..."
+    assert key_text(of, (b"x", b"", b"\1")) == "a = x AND b = 0x AND c = 0x01"
