@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,17 @@ from helenus_schemas.errors import HelenusError, Kind
 
 class _Commands(click.Group):
     """What is no command is the worker's properties file of `run`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Says which extra is missing where only the agent is installed."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("helenus"):
+                raise
+            what = f"only the agent is installed here: install helenus[connector] ({error.msg})"
+            click.echo(f"helenus-connector: {what}", err=True)
+            sys.exit(2)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -174,10 +186,22 @@ def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> No
         sys.exit(_code(error))
 
 
+def _make_checkpoint(directory: Path) -> None:
+    """Raises HelenusError CONFIG if the worker can't write there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        what = f"checkpoint.dir: {error.strerror}: create it, owned by the user that runs the worker, or name another"
+        raise HelenusError(Kind.CONFIG, what, str(directory)) from None
+
+
 def _run_worker(worker: config.WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
     from helenus_connector.topics import reach
     from helenus_connector.worker import Worker
 
+    _make_checkpoint(worker.checkpoint_dir.absolute())
     reach(worker)
     running = Worker(worker, files)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -68,15 +68,15 @@ class Planner(Protocol):
         ...
 
     def leaders(self) -> dict[str, dict[str, int]]:
-        """The leader epoch of every partition, by topic, at the last `latest`; nothing where there are none.
+        """What tells every partition's records from others, by topic, at the last `latest`: on Kafka its leader epoch.
 
-        As long as it is the same, no record was replaced by another one.
+        Nothing where nothing tells.
         """
         ...
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
-        """The partitions that lost records before a position since they had these leaders, as after an unclean
-        election, each with the offset from which on its records are others.
+        """The partitions that lost records since `leaders` told this of them, so that others are, or will be, at their
+        positions: each with the offset from which on it has others.
         """
         ...
 

@@ -35,7 +35,7 @@ GAPS = Counter(
 )
 LAG = Gauge(
     "helenus_connector_lag_events",
-    "Events in the topic that are not done with yet; NaN while no broker answers.",
+    "Events in the topic that are not done with yet; NaN while no broker says.",
     _LABELS,
 )
 EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events whose outcome is open.", _LABELS)

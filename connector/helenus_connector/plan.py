@@ -57,6 +57,11 @@ class Plan:
         return Path(self.directory) / f"{self.group}.due"
 
     @property
+    def away_file(self) -> Path:
+        """Holds why no batch can be planned, since it was written: from the planner, for the driver."""
+        return Path(self.directory) / f"{self.group}.away"
+
+    @property
     def checkpoint(self) -> Path:
         """Where Spark keeps the query's offsets, and we what belongs to them."""
         return self.worker.checkpoint_dir.absolute() / self.group

@@ -35,6 +35,7 @@ class Planner:
         # By topic: how many messages an entry has, of late.
         self._in_entry: dict[str, float] = {}
         self._ends: dict[tuple[str, int], int] = {}
+        self._last: dict[str, dict[str, int]] = {}
         self._whole: set[str] = set()  # topics without partitions
         self._refused: set[str] = set()
         self._committed: set[tuple[str, str, int, int]] = set()
@@ -75,7 +76,9 @@ class Planner:
         self._tell(there)
         self._unfollow(refused.keys())
         self._refused -= found.keys() - refused.keys()
-        return {topic: ends for topic, ends in found.items() if topic not in refused}
+        latest = {topic: ends for topic, ends in found.items() if topic not in refused}
+        self._last = {topic: {p: end for p, end in ends.items() if end >= 0} for topic, ends in latest.items()}
+        return latest
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
         """Before all there is."""
@@ -93,16 +96,25 @@ class Planner:
         return found
 
     def ids(self, topics: Sequence[str]) -> dict[str, str]:  # noqa: ARG002
-        """None: no ledger has the id of an earlier one, so an offset is of one topic and of one record."""
+        """None: no topic has the ledgers of an earlier one."""
         return {}
 
     def leaders(self) -> dict[str, dict[str, int]]:
-        """None, as `ids`."""
-        return {}
+        """Where every partition ended: as long as that is in the same ledger, nothing was replaced."""
+        return self._last
 
-    def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:  # noqa: ARG002
-        """None: what was acknowledged stays, or its ledger can't be read."""
-        return {}
+    def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
+        """Of what was not read, and ended there, nothing may be left: as where a topic is recreated."""
+        found: dict[str, int] = {}
+        now = self._last.get(topic, {})
+        for p, at in positions.items():
+            end = leaders.get(p, -1)
+            if at >= end or p not in now or parts(now[p])[0] == parts(end)[0]:
+                continue
+            with opened(self._config, topic, int(p), at) as reader:
+                if reader.has_message_available() and (first := offset_of(reader.read_next(_TIMEOUT_MS))) >= end:
+                    found[p] = first
+        return found
 
     def size(self, place: Range) -> int:
         """By how many messages entries had of late. Of several ledgers only the last is counted: the others' sizes are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -23,6 +24,7 @@ from helenus_connector.states import Task
 from helenus_schemas.errors import HelenusError, Kind, told_in
 
 _log = structlog.get_logger(__name__)
+_AWAY_S = 5.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _ENDING_S = 5.0
 """Spark gives a Python worker that it kills 2 s. On other hosts there may be no fence to see it end by."""
@@ -104,9 +106,20 @@ class Query:
 
     def trouble(self) -> str | None:
         """Why it is not ready, or None."""
+        if away := self._away():
+            return away
         if self._batches is None or not self._batches.done:
             return self._trouble or "starting: no batch done yet"
         return self._trouble
+
+    def _away(self) -> str | None:
+        """Why no batch has been planned for some seconds."""
+        if self._plan is None:
+            return None
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - self._plan.away_file.stat().st_mtime > _AWAY_S:
+                return self._plan.away_file.read_text()
+        return None
 
     def _run(self, spark: Any) -> None:
         try:
@@ -155,10 +168,11 @@ class Query:
         if self._stopping.is_set():
             query.stop()
             return None
-        return _cause(query, batches)
+        return _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
 
     def _begin(self, spark: Any, batches: Batches) -> Any:
         plan, _ = self.refresh()
+        _remove_torn(plan.checkpoint)
         frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
         return (
             frame.writeStream.queryName(f"helenus-{self._group}")
@@ -181,11 +195,25 @@ class Query:
         self._connectors.writes(self._group, ())
 
 
-def _cause(query: Any, batches: Batches) -> HelenusError:
+def _remove_torn(checkpoint: Path) -> None:
+    """Remove what a run that was killed had half written: where Spark finds such a file, it refuses to begin."""
+    for name in ("offsets", "commits"):
+        for torn in checkpoint.glob(f"{name}/.*.tmp"):
+            torn.unlink(missing_ok=True)
+            _log.info("checkpoint.torn", file=str(torn))
+
+
+def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
     """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure
-    return _told(str(query.exception() or batches.failure or "the query ended"))
+    told = str(query.exception() or batches.failure or "the query ended")
+    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in told:
+        what = (
+            "no batch was begun yet, and Spark finds files in offsets or commits that are not its own: move them away"
+        )
+        return HelenusError(Kind.STATE, what, str(checkpoint))
+    return _told(told)
 
 
 def _told(told: str) -> HelenusError:

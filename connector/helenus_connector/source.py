@@ -99,7 +99,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stood: dict[str, tuple[int, dict[str, int]]] = {}
         self._wrong: dict[str, HelenusError] = {}
         self._behind: dict[str, float] = {}
-        self._away: str | None = None
+        self._away: str | None = ""  # an earlier planner may have left word
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
 
@@ -148,7 +148,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise  # to end without a word would say that all is done
                 # A broker that is away makes no batch. A client that has met one is let go: it may go by the leaders
                 # of before the broker's restart for ever.
-                self._broker_is(error.what)
+                self._broker_is(str(error))
                 self.stop()
                 time.sleep(1)
                 return start
@@ -340,7 +340,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 what, lost = f"{topic} was deleted and recreated", self._broker().earliest({topic: len(at)})[topic]
             elif lost := self._broker().cut(topic, before["leaders"], at):
                 where = ", ".join(f"partition {p} from offset {first}" for p, first in lost.items())
-                what = f"{topic} has lost records that were acknowledged, as by an unclean leader election: {where}"
+                what = f"{topic} has lost events, as by an unclean leader election, or as it was recreated: {where}"
         except HelenusError as error:
             self._wrong[topic] = error
             return {}
@@ -368,11 +368,14 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {topic: told for topic, told in known.items() if told["id"] or told["leaders"]}
 
     def _broker_is(self, away: str | None) -> None:
-        """Tell, once each time, that the broker is away or back."""
-        if away is not None and self._away is None:
+        """Tell, once each time, that the broker is away or back; the driver too, which would not notice."""
+        if away is not None and not self._away:
             structlog.get_logger(__name__).warning("source.broker_away", error=away)
+            self.plan.away_file.write_text(away)
         elif away is None and self._away is not None:
-            structlog.get_logger(__name__).info("source.broker_back")
+            if self._away:
+                structlog.get_logger(__name__).info("source.broker_back")
+            self.plan.away_file.unlink(missing_ok=True)
         self._away = away
 
     def _broker(self) -> Planner:

@@ -319,7 +319,9 @@ class Worker:
             topic = task.settings.events
             at = where.get(task.settings.query_group, {}).get(topic, {})
             behind = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
-            metrics.LAG.labels(*task.labels).set(sum(self._topics.sizes(behind)))
+            # Of a topic that alone can't be asked, or that is gone, nobody knows.
+            lag = sum(self._topics.sizes(behind)) if topic in latest else math.nan
+            metrics.LAG.labels(*task.labels).set(lag)
 
     def _tell_states(self) -> None:
         told: set[metrics.Labels] = set()

@@ -143,6 +143,12 @@ def test_what_was_too_many_bytes_for_a_task_is_held(query: Query) -> None:
     query.held.move(A, {"0": 1})
     query.batches.process(Frame(part), 2)
     assert query.held.offsets()[A]["0"] == 1, "an operator moved it meanwhile"
+    query.batches.process(Frame(Done(A, 1, {"0": 1}, {"0": 9}, Outcome("a"))), 3)
+    assert query.held.offsets() == {A: {"0": 9}}
+    query.start()
+    query.plan(4, a=12)
+    query.batches.process(Frame(Done(A, 1, {"0": 9}, {"0": 11}, Outcome("a"))), 4)
+    assert query.held.offsets() == {A: {"0": 11}}, "also in another run"
 
 
 def test_a_gap_is_counted_once(query: Query) -> None:

@@ -6,13 +6,20 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.events import Range
 from helenus_connector.kafka_events import Planner
-from helenus_schemas.errors import HelenusError
+from helenus_connector.plan import Plan
+from helenus_connector.source import EventsReader
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration
@@ -37,8 +44,16 @@ class Topic:
     def make(self) -> None:
         self.admin.create_topics([NewTopic(self.name, 1, 1)])[self.name].result()
 
-    def delete(self) -> None:
+    def recreate(self) -> None:
         self.admin.delete_topics([self.name])[self.name].result()
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.make()
+                return
+            except KafkaException:  # it is being deleted
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
 
     def append(self, count: int) -> None:
         producer = Producer(self.servers)
@@ -57,25 +72,38 @@ class Topic:
         raise AssertionError(f"{self.name} does not end at {wanted}")
 
 
-def test_a_topic_that_is_recreated_has_another_id(stack: Stack) -> None:
-    topic = Topic(stack, "recreated")
+def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Stack, tmp_path: Path) -> None:
+    topic = Topic(stack, "events-ks.t")
+    given = {"bootstrap.servers": topic.servers["bootstrap.servers"], "checkpoint.dir": str(tmp_path)}
+    worker = WorkerSettings.of(given, "worker")
+    table = {"name": "t", "keyspace": "ks", "table": "t", "output.format": "json"}
+    connector = ConnectorSettings.of(table, "t")
+    plan = Plan(worker, {topic.name: connector}, str(tmp_path))
+    plan.save()
     topic.append(10)
     topic.end(10)
     before = topic.planner.ids([topic.name])
     assert before[topic.name]
     assert topic.planner.ids([topic.name, "none"]) == before
-    topic.delete()
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            topic.make()
-            break
-        except KafkaException:  # it is being deleted
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+    reader = EventsReader(str(plan.file))
+    at = reader.initialOffset()
+    deadline = time.monotonic() + 60
+    while at["topics"] != {topic.name: {"0": 10}}:
+        assert time.monotonic() < deadline
+        at = reader.latestOffset(at, ReadMaxRows(1))
+    topic.recreate()
     topic.append(20)
-    topic.end(20)
-    assert topic.planner.ids([topic.name])[topic.name] != before[topic.name]
+    while not reader._wrong:
+        assert time.monotonic() < deadline
+        end = reader.latestOffset(at, ReadMaxRows(1))
+        assert end["topics"].get(topic.name, {}) in ({"0": 10}, {"0": 20})
+    assert reader._wrong[topic.name].kind is Kind.OFFSETS_LOST
+    assert "was deleted and recreated" in reader._wrong[topic.name].what
+    replace(plan, connectors={topic.name: connector.model_copy(update={"errors_data_loss": "continue"})}).save()
+    while (end := reader.latestOffset(at, ReadMaxRows(1)))["topics"] != {topic.name: {"0": 20}}:
+        assert time.monotonic() < deadline
+    (part,) = (part for task in reader.partitions(at, end) for part in task.parts)  # type: ignore[attr-defined]
+    assert (part.ranges, part.lost, part.error) == ((Range(topic.name, 0, 0, 20),), 1, None)
 
 
 def test_records_that_a_leader_no_longer_has_are_found_though_others_are_in_their_place(stack: Stack) -> None:

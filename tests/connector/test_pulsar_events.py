@@ -287,6 +287,36 @@ def test_events_that_the_broker_drops_before_they_are_read(config: PulsarConfig)
     planner.close()
 
 
+def test_a_topic_that_is_recreated_is_read_from_its_start_and_its_loss_is_known(
+    config: PulsarConfig, planner: Planner
+) -> None:
+    """Under a planner that looks at it all the time: an offset of before is none of an event of now."""
+    assert config.admin_url
+    write(config, "recreated", 1, [1] * 10)
+    end = planner.latest({"recreated": 1})["recreated"]["0"]
+    at = got(config, Range("recreated", 0, 0, end))[4].offset() + 1
+    assert planner.gone("helenus-c", {"recreated": {"0": at}}) == []
+    planner.commit("helenus-c", {"recreated": {"0": at}})
+    before = planner.leaders()["recreated"]
+    assert planner.cut("recreated", before, {"0": at}) == {}
+    Admin(config.admin_url, config.access).ask("DELETE", "persistent/public/default/recreated/partitions?force=true")
+    write(config, "recreated", 1, [1] * 20)
+    ends: dict[str, dict[str, int]] = {}
+    eventually(lambda: ends.update(planner.latest(planner.partitions(["recreated"]))) or bool(ends), every=0.2)
+    assert ends["recreated"]["0"] > end
+    assert numbers(got(config, Range("recreated", 0, at, ends["recreated"]["0"]))) == list(range(20))
+    (first,) = planner.cut("recreated", before, {"0": at}).values()
+    assert numbers(got(config, Range("recreated", 0, first, ends["recreated"]["0"]))) == list(range(20))
+    assert planner.cut("recreated", before, {"0": end}) == {}, "all of the one before was read"
+    after = planner.leaders()["recreated"]
+    write(config, "recreated", 1, [1] * 3)
+    Admin(config.admin_url, config.access).ask("PUT", "persistent/public/default/recreated-partition-0/unload")
+    write(config, "recreated", 1, [1])
+    planner.latest({"recreated": 1})
+    assert parts(planner.leaders()["recreated"]["0"])[0] > parts(after["0"])[0], "it goes on in another ledger"
+    assert planner.cut("recreated", after, {"0": first}) == {}
+
+
 def trim(admin: Admin, place: str, ledger: int) -> None:
     """Have a partition drop what nobody waits for, until it has not that ledger."""
     topic = place.rsplit("-partition-", 1)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,7 +14,7 @@ from helenus_connector.config import WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.fences import enter
 from helenus_connector.queries import Query, _cause
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 
 
 class Waits:
@@ -60,7 +61,7 @@ def test_a_failure_of_sparks_is_told_by_its_own_words() -> None:
         "Caused by: java.io.EOFException\n"
     )
     query = SimpleNamespace(exception=lambda: told)
-    assert "Python worker exited" in _cause(query, SimpleNamespace(failure=None)).what  # type: ignore[arg-type]
+    assert "Python worker exited" in _cause(query, SimpleNamespace(failure=None), Path("c")).what  # type: ignore[arg-type]
 
 
 def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
@@ -75,6 +76,30 @@ def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
     plan, _ = Query(worker, connectors, "default", tmp_path).refresh()
     assert plan.tables == {"events-ks.a": 0, "events-ks.b": 1}
     assert list(plan.connectors) == ["events-ks.a"]
+
+
+def test_what_a_killed_run_had_half_written_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would refuse the checkpoint for ever: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY."""
+    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
+    for name in ("offsets/.0.5e0e.tmp", "commits/.0.5e0e.tmp", "offsets/0", "commits/mine", "held"):
+        (tmp_path / "default" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "default" / name).touch()
+    stream = MagicMock()
+    query._begin(SimpleNamespace(readStream=stream), MagicMock())
+    assert stream.mock_calls
+    left = sorted(str(path.relative_to(tmp_path / "default")) for path in (tmp_path / "default").rglob("*"))
+    assert left == ["commits", "commits/mine", "held", "offsets", "offsets/0"]
+
+
+def test_files_in_a_checkpoint_that_are_not_sparks_are_named() -> None:
+    told = (
+        "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location file:/c/offsets should be empty on batch 0"
+    )
+    query = SimpleNamespace(exception=lambda: told)
+    error = _cause(query, SimpleNamespace(failure=None), Path("/c"))  # type: ignore[arg-type]
+    assert (error.kind, error.where) == (Kind.STATE, "/c")
+    assert "move them away" in error.what
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -72,6 +72,7 @@ def server() -> Iterator[int]:
         yield listening.server_port
         listening.shutdown()
         thread.join()
+    Answer.away = False
 
 
 def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(

@@ -7,6 +7,7 @@ import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from structlog.testing import capture_logs
 
 from helenus_connector import source, tasks
 from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.connectors import Connectors
 from helenus_connector.events import Range
 from helenus_connector.plan import Plan
 from helenus_connector.positions import Held
+from helenus_connector.queries import Query
 from helenus_connector.shares import Part, Parts, limited, shared_out
 from helenus_connector.source import EventsReader, other_partitions, packed, unpacked
 from helenus_schemas.errors import HelenusError, Kind
@@ -384,6 +387,33 @@ def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -
     planned.change(connectors={OTHER: planned.connector})
     planned.reader.commit(start)
     assert {r.topic for task in planned.tasks(start, end) for part in task for r in part.ranges} == {TOPIC, OTHER}
+
+
+def test_a_planner_that_gets_no_answer_says_so_to_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes no batch then, and so no error of a batch."""
+    query = Query(
+        Planned(tmp_path).plan.worker, Connectors(Planned(tmp_path).plan.worker, lambda _: {}), "default", tmp_path
+    )
+    query.refresh()
+    planned = Planned(tmp_path)
+    query._batches = SimpleNamespace(done=1)  # type: ignore[assignment]
+    planned.broker.ends = {TOPIC: {"0": 5}}
+    away = HelenusError(Kind.BROKER_UNREACHABLE, "no answer")
+    monkeypatch.setattr("helenus_connector.queries._AWAY_S", -1.0)
+    monkeypatch.setattr(planned.reader, "stop", lambda: None)
+    monkeypatch.setattr(source.time, "sleep", lambda _: None)
+    for refused, why in (({}, ""), ({TOPIC: away}, "no answer"), ({TOPIC: away}, "no answer"), ({}, "")):
+        planned.broker.refused, planned.reader._partitions = dict(refused), {}
+        planned.reader.latestOffset(offset(0, 1), ReadMaxRows(5))
+        assert why in (query.trouble() or "")
+        assert bool(query.trouble()) is bool(why)
+    monkeypatch.undo()
+    planned.plan.away_file.write_text("a moment ago")
+    assert query.trouble() is None
+    again = source.EventsReader(str(planned.plan.file))
+    again._planner = planned.broker
+    again.latestOffset(offset(0, 1), ReadMaxRows(5))
+    assert not planned.plan.away_file.exists(), "of an earlier planner"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,64 @@ print(spark.range(3).count(), flush=True)
 input()
 spark.stop()
 """
+
+
+STARTS = """
+import sys
+from pathlib import Path
+from helenus_connector.config import WorkerSettings
+from helenus_connector.spark import session
+from helenus_schemas import logs
+from helenus_schemas.errors import HelenusError
+
+worker = WorkerSettings.load(sys.argv[1])
+logs.configure(worker.log_level, worker.log_format)
+try:
+    spark = session(worker, Path(sys.argv[2]))
+except HelenusError as error:
+    print(error)
+    sys.exit(0)
+spark.sparkContext.parallelize([1], 1).foreach(lambda _: print("Traceback: of a worker", file=sys.stderr, flush=True))
+spark.stop()
+"""
+
+
+def start(directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    (directory / "run").mkdir()
+    keys = {**LEAST, "spark.master": "local[1]", **{key.replace("_", "."): value for key, value in more.items()}}
+    worker = directory / "worker.properties"
+    worker.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    command = [sys.executable, "-c", STARTS, str(worker), str(directory / "run")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"spark_driver_memory": "lots"}, "Invalid maximum heap size"),
+        ({"spark_master": "none"}, "Master must"),
+        ({"spark_master": "local[many]"}, "Could not parse Master URL"),
+    ],
+)
+def test_settings_that_spark_does_not_take(tmp_path: Path, given: dict[str, str], why: str) -> None:
+    ended = start(tmp_path, **given)
+    assert (ended.returncode, ended.stdout.count("\n")) == (0, 1)
+    assert why in ended.stdout
+    assert ended.stdout.endswith("[config]\n")
+    assert "Traceback" not in ended.stderr
+    assert "\tat " not in ended.stderr
+
+
+@pytest.mark.integration
+def test_with_json_every_line_is_json(tmp_path: Path) -> None:
+    """Also what Spark's Java and Python processes write by themselves."""
+    ended = start(tmp_path, log_format="json")
+    assert ended.returncode == 0, ended.stderr
+    told = [json.loads(line) for line in ended.stderr.splitlines()]
+    lines = [entry["line"] for entry in told if entry["event"] == "spark.stderr"]
+    assert "Traceback: of a worker" in lines
+    assert any("log level" in line for line in lines)
 
 
 @pytest.mark.integration

@@ -45,6 +45,7 @@ class Topics:
 
     away: HelenusError | None = None
     there = False
+    refused: tuple[str, ...] = ()
 
     def hurry(self, seconds: float) -> None: ...
 
@@ -57,7 +58,7 @@ class Topics:
     def latest(self, topics: Sequence[str]) -> Offsets:
         if self.away is not None:
             raise self.away
-        return {topic: {"0": 50_000} for topic in topics}
+        return {topic: {"0": 50_000} for topic in topics if topic not in self.refused}
 
     def sizes(self, ranges: Sequence[Range]) -> list[int]:
         return [place.end - place.start for place in ranges]
@@ -268,6 +269,9 @@ def test_a_worker_whose_brokers_are_dead_is_not_ready(worker: Fake) -> None:
     worker.look()
     assert (worker.ready(), reasons(worker)) == (None, ("", ""))
     assert read("helenus_connector_lag_events", **TABLE) == 50_000
+    worker.topics.refused = ("events-ks.t",)
+    worker.look()
+    assert math.isnan(read("helenus_connector_lag_events", **TABLE)), "this topic alone has no leader"
     worker._queries.clear()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -117,6 +118,21 @@ def kill_worker(pipeline: Pipeline, workload: Workload, point: str, killed: Path
 def test_brokers_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, log: LogName, table: str) -> None:
     with workload, away(stack, log):
         time.sleep(OUTAGE_S)
+        assert pipeline.connector.health()[0] == 503
+        assert math.isnan(pipeline.connector.total("helenus_connector_lag_events"))
+    pipeline.converges(table)
+
+
+@ON_KAFKA
+def test_registry_stopped_while_the_connector_starts(
+    pipeline: Pipeline, workload: Workload, stack: Stack, table: str
+) -> None:
+    """What it registered before it knows: the table goes on."""
+    pipeline.connector.stop()
+    before = len(pipeline.records(table))
+    with workload, away(stack, "registry"):
+        pipeline.connector.start().ready()
+        assert eventually(lambda: len(pipeline.records(table)) > before, "there are records without a registry")
     pipeline.converges(table)
 
 

@@ -1,0 +1,65 @@
+"""Mistakes around the command: what is not installed, and where a worker can't write. One line, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from helenus_connector.cli import main
+
+EXTRAS = "pyspark pyarrow pandas fastavro rich starlette uvicorn httpx authlib cachetools pulsar trustme cryptography"
+AGENT_ONLY = f"""
+import sys
+sys.modules.update(dict.fromkeys({EXTRAS!r}.split()))
+from {{module}} import main
+main()
+"""
+WORKER = "bootstrap.servers=127.0.0.1:1\ncheckpoint.dir={}\n"
+TABLE = "name=a\nkeyspace=shop\ntable=orders\nvalue.converter.schema.registry.url=http://127.0.0.1:1\n"
+
+
+def agent_only(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", AGENT_ONLY.format(module=module), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("command", ["run", "schemas", "top"])
+def test_the_connector_where_only_the_agent_is_installed(tmp_path: Path, command: str) -> None:
+    (tmp_path / "worker").write_text(WORKER.format(tmp_path / "checkpoint"))
+    (tmp_path / "table").write_text(TABLE)
+    files = [] if command == "top" else [str(tmp_path / "worker"), str(tmp_path / "table")]
+    ended = agent_only("helenus_connector.cli", command, *files)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert "install helenus[connector]" in ended.stderr
+    assert agent_only("helenus_connector.cli", "--help").returncode == 0
+
+
+def test_the_stack_where_only_the_agent_is_installed() -> None:
+    ended = agent_only("helenus_stack.command", "status")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert "install helenus[stack]" in ended.stderr
+
+
+@pytest.mark.parametrize("what", ["file", "below a file", "not writable"])
+def test_a_checkpoint_directory_that_cannot_be_made(tmp_path: Path, what: str) -> None:
+    """As where /var/lib is root's, and the worker is not."""
+    place = tmp_path / "place"
+    if what == "not writable":
+        if os.getuid() == 0:
+            place = Path("/proc/none")
+        else:
+            place.mkdir(mode=0o500)
+    else:
+        place.touch()
+        place = place / "checkpoint" if what == "below a file" else place
+    (tmp_path / "worker").write_text(WORKER.format(place))
+    (tmp_path / "table").write_text(TABLE)
+    done = CliRunner().invoke(main, [str(tmp_path / "worker"), str(tmp_path / "table")])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert f"({place})" in done.stderr
+    assert "checkpoint.dir: " in done.stderr
