@@ -31,7 +31,7 @@ test-cluster: $(READY) ## The tests on three Cassandra nodes
 
 .PHONY: test-unit
 test-unit: $(READY) ## The tests that need no server
-	$(BIN)/pytest -m "not integration"
+	$(BIN)/pytest -m "not integration" -n 2 --dist loadfile
 
 .PHONY: check
 check: $(READY) ## Style, types, and that the house is tidy

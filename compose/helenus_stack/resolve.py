@@ -85,7 +85,9 @@ def _ivy_jar() -> Path:
     found = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
     if not found:
         raise StackError(
-            "neither Maven nor pyspark's Ivy is here", "PATH", "install Maven, or pip install helenus[stack]"
+            "neither Maven nor pyspark's Ivy is here",
+            "PATH",
+            "install Maven, or the extra stack: pip install '.[stack]' in a checkout",
         )
     return found[-1]
 
