@@ -34,6 +34,11 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         # What a paused replica has not taken by then is dropped, and a hint.
         "write_request_timeout": "1000ms",
         "hints_flush_period": "500ms",
+        # Memtables that are full are late for as long as a flush takes: of a table with its own compression, long.
+        "memtable_heap_space": "32MiB",
+        "memtable_flush_writers": 1,
+        "flush_compression": "table",
+        "concurrent_writes": 64,
     }
     with Stack(tmp_path_factory.mktemp("three"), nodes=3, cassandra_yaml=overrides) as stack:
         yield stack

@@ -31,6 +31,8 @@ from helenus_stack.readers import Reader, reader
 from helenus_stack.records import Record
 from helenus_stack.status import Status
 
+MIN_AGE_MS = 5000
+"""Far above any write here; a tenth of what it is as a rule, as tests wait until no key does."""
 METRIC = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
 
@@ -205,6 +207,7 @@ class Pipeline:
             "cassandra.contact.points": ",".join(self.status.contact_points),
             "cassandra.port": self.status.cql_port,
             "cassandra.local.dc": self.status.local_dc,
+            "settle.min.age.ms": MIN_AGE_MS,
             **(registry if self.status.log == "kafka" else {}),
         }
 
