@@ -32,7 +32,7 @@ from pathlib import Path
 
 from helenus_connector.directory import has_room, on_disk
 from helenus_connector.proof import Deletion
-from helenus_schemas.change import place
+from helenus_schemas.change import Change, place
 
 PUBLISHED = 1
 """A record that shows the Change, or a later one of its key, is acknowledged."""
@@ -86,7 +86,7 @@ class ChangeCache:
         self._places: dict[bytes, int] = {}
         self._held: dict[bytes, Entry] = {}
         self._deletions: dict[bytes, Deletion] = {}
-        self.last: dict[bytes, re.Match[bytes]] = {}
+        self.last: dict[bytes, re.Match[bytes] | Change] = {}
         size = _HEAD + self._sets * _SET * _SLOT.size
         file = _opened(path, size)
         try:
@@ -183,8 +183,8 @@ class ChangeCache:
             )
         self._deletions.clear()
         # Last: what is not in the slots yet must not lie before it.
-        for node, match in self.last.items():
-            last = place(match)
+        for node, reported in self.last.items():
+            last = place(reported)
             if self.is_new(node, last):
                 at = self._place(node)
                 _NODE.pack_into(self._map, at, self._map[at : at + 16], *last)

@@ -212,10 +212,11 @@ class Gate:
                 admitted.settled += 1
                 return
             node, identity = (change.node or "").encode(), _identity(change, key)
+            cache.last[node] = change
         entry = cache.look(identity) if identity is not None else Entry()
         if entry.flags:
             bit = cache.bit(node)
-            if entry.nodes & bit and cache.is_new(node, place(match) if match else (change.segment, change.position)):
+            if entry.nodes & bit and cache.is_new(node, place(match or change)):
                 # Not sent again, but written again, with the very same bytes: what is known is of the write before.
                 entry.nodes = entry.flags = 0
             elif entry.flags & SETTLED and (entry.nodes & bit or not entry.flags & BY_AGE):

@@ -249,8 +249,10 @@ def gist(match: re.Match[bytes]) -> Change:
     )
 
 
-def place(match: re.Match[bytes]) -> tuple[int, int]:
-    """Where a matched Change is in its node's log: segment and position, which only grow."""
+def place(match: re.Match[bytes] | Change) -> tuple[int, int]:
+    """Where a Change, matched or decoded, is in its node's log: segment and position, which only grow."""
+    if isinstance(match, Change):
+        return match.segment, match.position
     segment, at = read_long(match[4], 0)
     return segment, read_long(match[4], at)[0]
 

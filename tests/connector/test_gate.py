@@ -159,6 +159,21 @@ def test_what_a_node_logged_again_is_another_write_and_what_it_sends_again_is_no
     assert running.batch(running.event(100)._replace(offset=9), running.event(901)) == (1, 0)
 
 
+def test_a_truncation_that_is_sent_again_is_a_copy(tmp_path: Path) -> None:
+    """To tell it costs a scan of the table; and so it is with ranges."""
+    upto = Bound(True, (bytes(4),))
+    for more in ({"scope": Scope.TABLE}, {"scope": Scope.RANGE, "start": None, "end": upto}):
+        is_range = more["scope"] is Scope.RANGE
+        running = Running(tmp_path / str(is_range))
+        (tmp_path / str(is_range)).mkdir()
+        running.codec = KeyCodec(table("int", "int") if is_range else INT)
+        running.key = running.codec.encode((bytes(4), None)) if is_range else b""
+        event = running.event(100, **more)
+        assert running.batch(event)[0] == 1
+        assert running.gate.admit([event], [], running.codec).works == {}
+        assert running.batch(running.event(900, **more))[0] == 1
+
+
 def test_what_a_batch_that_failed_had_read_is_not_logged_again(tmp_path: Path) -> None:
     running = Running(tmp_path)
     assert running.batch(running.event(100)) == (1, 0)
