@@ -448,8 +448,11 @@ class Stage:
         """
         work.oldest, work.timeless = None, False
         for place, told in enumerate(self._marked(work)):
-            # With the marker come the statics, which may all be null.
-            if told is None or (told[2] and (place or told[2].values.count(None) < len(told[2].values))):
+            # With the marker come the statics, which may all be null, and which a range has none of.
+            statics = not place and work.scope is Scope.RANGE
+            if told is None or (
+                told[2] and not statics and (place or told[2].values.count(None) < len(told[2].values))
+            ):
                 work.saw(told and told[2])
             if told is None:
                 if outcome is not None:

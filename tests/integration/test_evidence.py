@@ -275,7 +275,9 @@ def test_no_ordinary_write_waits_in_vain(
     table = "evidence.mixed_" + ("backlog" if at_once else "steps")
     session.execute(f"CREATE TABLE {table} {MIXED}")
     one = evidence(table)
-    for p, statements in enumerate(SEQUENCES.values()):
+    for p, (name, statements) in enumerate(SEQUENCES.items()):
+        if "expired" in name and not at_once:
+            continue  # the topic shows what was there, and when it expires
         for statement in statements:
             session.execute(statement.format(t=table, p=p))
             if not at_once:
