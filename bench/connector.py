@@ -43,7 +43,7 @@ from helenus_connector.rows import RawProtocolHandler, row_factory
 from helenus_connector.stage import Stage
 from helenus_schemas import names
 from helenus_schemas.cassandra import connect
-from helenus_schemas.change import Change, encode
+from helenus_schemas.change import Change, Effect, column_bit, encode
 from helenus_schemas.key import Key, KeyCodec
 from helenus_schemas.table import Table, read_tables
 from helenus_sinks.kafka import KafkaLog
@@ -122,13 +122,19 @@ class Bench:
         for n, row in enumerate(rows, first):
             encoded = self.codec.encode(key(self.table.name, row))
             digest = hashlib.md5(struct.pack(">q", n), usedforsecurity=False).hexdigest()
-            values = (encode(Change(digest, node, write_time=1)) for node in NODES[:copies])
+            values = (encode(change(digest, node, n)) for node in NODES[:copies])
             made += [Event(self.settings.events, 0, n, 0, encoded, value) for value in values]
         return made
 
     def close(self) -> None:
         self.stage.log.close()
         self.session.cluster.shutdown()
+
+
+def change(digest: str, node: str, n: int) -> Change:
+    """What an agent says of an INSERT, the nth of its segment."""
+    effect = Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
+    return Change(digest, node, segment=1_700_000_000_000, position=100 * n, write_time=1, effect=int(effect))
 
 
 def main() -> None:
@@ -301,7 +307,7 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
             raw = struct.pack(">i", n)
             partition = names.partition(Murmur3Token.hash_fn(raw), PARTS)
             digest = hashlib.md5(raw + bytes([turn]), usedforsecurity=False).hexdigest()
-            value = encode(Change(digest, NODES[0], write_time=1))
+            value = encode(change(digest, NODES[0], turn * rows + n))
             log.append("events-bench.backlog", partition, codec.encode((raw,)), value)
         log.flush(60)
 
