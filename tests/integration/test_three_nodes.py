@@ -241,7 +241,7 @@ def test_memtables_that_are_late_for_long(pipeline: Three, session: Any) -> None
         fill_memtables(session)
         sent = [session.execute_async(f"UPDATE {LATE} SET v = 1 WHERE k = {k}", timeout=60) for k in range(10)]
         for one in sent:
-            with suppress(WriteTimeout):
+            with suppress(WriteTimeout, OperationTimedOut):
                 one.result()
         eventually(lambda: len(changes(pipeline, LATE)) > known, "a node tells of them", every=0.1)
         eventually(lambda: len(pipeline.records(LATE)) > records, "they are read", every=0.1)
@@ -268,7 +268,7 @@ def fill_memtables(session: Any) -> None:
     words = [f"{chance.getrandbits(32):08x}" for _ in range(3000)]
     texts = [" ".join(chance.choices(words, k=7000)) for _ in range(40)]
     insert = session.prepare("INSERT INTO three.filler (k, v) VALUES (?, ?)")
-    with suppress(WriteTimeout):
+    with suppress(WriteTimeout, OperationTimedOut):
         for k in range(0, 10_000, 4):
             sent = [session.execute_async(insert, (k + i, texts[(k + i) % len(texts)])) for i in range(4)]
             for one in sent:
