@@ -42,17 +42,11 @@ SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 
 @dataclass(frozen=True)
 class Said:
-    """What a read said of a Change of a key: the `nth` read of what was pending, 0 for the first one."""
+    """What a read said of a Change of a key."""
 
     work: Work
     change: Awaited
     witness: Witness
-    nth: int
-
-    @property
-    def in_vain(self) -> bool:
-        """Whether the row contradicts a Change though its memtable has long been written."""
-        return self.witness is Witness.AGAINST and self.nth > 0
 
 
 class Evidence(Staged):
@@ -99,9 +93,10 @@ class Evidence(Staged):
 
         eventually(is_done, lambda: f"{len(self.pending)} keys wait", every=0.1)
 
-    def in_vain(self) -> list[str]:
-        """What a row contradicted although all of a node's memtables had long been written."""
-        return [f"{one.work.scope.name} {one.work.values}: {one.change}" for one in self.said if one.in_vain]
+    def in_vain(self) -> list[Said]:
+        """Changes that waited ten times longer, for the row contradicted them to the end."""
+        last = {(one.work.values, one.work.bounds, one.change.write_time, one.change.effect): one for one in self.said}
+        return [one for one in last.values() if one.witness is Witness.AGAINST]
 
     def differs(self, rows: Any) -> list[Any]:
         keyspace, name = self.settings.keyspace, self.settings.table
@@ -154,10 +149,9 @@ def evidence(
 
     def noting(self: Gate, work: Work, change: Awaited, *more: Any) -> Witness:
         said = witness(self, work, change, *more)
-        nth = work.pending.attempts + 1 if work.pending else 0
         for one in made:
             if one.settings.events == work.topic:
-                one.said.append(Said(replace(work, image=work.image), change, said, nth))
+                one.said.append(Said(replace(work, image=work.image), change, said))
         return said
 
     monkeypatch.setattr(gate.Gate, "_witness", noting)
@@ -286,7 +280,7 @@ def test_no_ordinary_write_waits_in_vain(
         logged(one, len(SEQUENCES))
     one.quiets()
     names = list(SEQUENCES)
-    found = {names[int.from_bytes(said.work.values[0] or b"", "big")] for said in one.said if said.in_vain}
+    found = {names[int.from_bytes(said.work.values[0] or b"", "big")] for said in one.in_vain()}
     assert not one.differs(rows)
     assert not found
 
@@ -296,12 +290,12 @@ COSTS = {
     "updates": (1, "UPDATE {t} SET w = 1 WHERE p = {p} AND c = 1"),
     "statics": (1, "UPDATE {t} SET s = 'a' WHERE p = {p}"),
     "column deletes": (1, "DELETE w FROM {t} WHERE p = {p} AND c = 1"),
-    "range deletes": (2, "DELETE FROM {t} WHERE p = {p} AND c > 1"),
+    "range deletes": (3, "DELETE FROM {t} WHERE p = {p} AND c > 1"),
     "row deletes": (1, "DELETE FROM {t} WHERE p = {p} AND c = 1"),
     "partition deletes": (1, "DELETE FROM {t} WHERE p = {p}"),
     "keys alone": (1, "INSERT INTO {t} (p, c) VALUES ({p}, 1)"),
 }
-"""Statements, and how often each has a key read where one node has the row."""
+"""Statements, and how often each has a key read at most where one node has the row."""
 
 
 def test_what_changes_cost_in_reads(evidence: Callable[[str], Evidence], session: Any) -> None:
@@ -316,7 +310,7 @@ def test_what_changes_cost_in_reads(evidence: Callable[[str], Evidence], session
         logged(one, events)
         one.settles(events)
         told[kind] = (one.totals.keys_read - before) / 20
-    assert told == {kind: reads for kind, (reads, _) in COSTS.items()}
+    assert all(most - 1 < told[kind] <= most for kind, (most, _) in COSTS.items()), told
 
 
 def test_truncated_rows_do_not_wait_in_vain(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
@@ -365,7 +359,7 @@ def test_random_writes_do_not_wait_in_vain(evidence: Callable[[str], Evidence], 
             run()
             one.batch()
         one.quiets(90)  # of 180 statements or more: some change nothing
-        failed += [f"{name}: {told}" for told in one.in_vain()]
+        failed += [f"{name}: {said.work.scope.name} {said.work.values}: {said.change}" for said in one.in_vain()]
         assert not one.differs(rows), f"{name}, HELENUS_SEED={SEED}"
     assert not failed, f"HELENUS_SEED={SEED}: " + "\n".join(failed)
 
