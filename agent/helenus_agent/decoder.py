@@ -520,8 +520,8 @@ def row(
     """Walk a row behind its clustering; returns its newest timestamp, earliest expiry, effect, latest expiry
     and the offset behind it.
 
-    Deletions of whole columns aside, which INSERT writes a µs earlier, a row whose cells have several timestamps has no
-    effect to tell: the event has one.
+    A row whose cells have several timestamps has no effect to tell: the event has one. Older deletions of whole columns
+    don't count: INSERT writes them a µs earlier.
     """
     newest = _NONE
     first = _NONE
@@ -610,7 +610,7 @@ def row(
                 if size > 127:
                     size, p = length(d, p - 1)
                 p += size
-    if several:
+    if several or (first != _NONE and newest != first):
         effect = 0
     return newest, expires, effect, expired if expired else _NEVER, p
 

@@ -131,10 +131,8 @@ class Batches:
         for done in current:
             # What waits of it is kept by now.
             is_done = done.outcome is not None and done.topic in tasks
-            if is_done and not self._held.release(done.topic, done.starts, done.epoch):
+            if is_done and not self._held.release(done.topic, done.starts, done.epoch, done.ends):
                 self.pending.forget_images(done.topic)
-            elif is_done and done.ends:
-                self._held.hold(done.topic, done.ends, done.epoch)
         for topic, of_topic in tasks.items():
             keys, copies = self.pending.counts(topic)
             metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)

@@ -150,7 +150,7 @@ class ChangeCache:
     def delete(self, kind: int, key: bytes, deletion: Deletion) -> None:
         """Note a deletion of a `kind`, 0 to 14, if it is newer than what is known of the key."""
         known = self.deletion(kind, key)
-        if known is None or deletion > known:
+        if known is None or deletion >= known:  # another node's report of it keeps it longer
             self._deletions[_deletion_id(kind, key)] = deletion
             self._map[kind] = 1
 

@@ -42,6 +42,7 @@ from helenus_schemas.key import Key, KeyCodec, Outgrown
 from helenus_schemas.transcode import long_bytes
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
+_WHOLE = 5  # the kind of a row's deletion, apart from those of columns of it
 _LARGEST_KEY = 0xFFFF  # bytes that Cassandra takes of a partition key; a byte of Avro may stand for 12 of them
 
 
@@ -106,9 +107,11 @@ class Work:
     def saw(self, image: Image | None) -> None:
         """Take note of what lives in a marker's scope; None if it can't be told."""
         oldest = image.oldest() if image else None
+        if image is None or oldest is None or image.timed.many or image.timed.untold:
+            self.timeless = True  # of many cells the newest alone is told
         if oldest is None:
-            self.timeless = True
-        elif self.oldest is None or oldest < self.oldest:
+            return
+        if self.oldest is None or oldest < self.oldest:
             self.oldest = oldest
 
     @property
@@ -197,11 +200,13 @@ class Gate:
             key = codec.current(event.key)
             digest, node, scope = match.group(1, 2, 3)
             copied = event.partition, key, digest, scope
-            cache.last[node] = match
             met = self._met.get(copied)
             if met is not None:
                 entry, work = met
-                entry.nodes |= cache.bit(node)
+                bit = cache.bit(node)
+                if not entry.nodes & bit:
+                    entry.nodes |= bit
+                    cache.last[node] = match
                 work.events += 1
                 return
             identity: bytes | None = change_id(key, scope, digest)
@@ -212,16 +217,19 @@ class Gate:
                 admitted.settled += 1
                 return
             node, identity = (change.node or "").encode(), _identity(change, key)
-            cache.last[node] = change
         entry = cache.look(identity) if identity is not None else Entry()
-        if entry.flags:
-            bit = cache.bit(node)
-            if entry.nodes & bit and cache.is_new(node, place(match or change)):
-                # Not sent again, but written again, with the very same bytes: what is known is of the write before.
-                entry.nodes = entry.flags = 0
-            elif entry.flags & SETTLED and (entry.nodes & bit or not entry.flags & BY_AGE):
+        bit = cache.bit(node)
+        is_again = entry.nodes & bit and cache.is_new(node, place(match or change))
+        if is_again or not entry.nodes & bit:
+            cache.last[node] = match or change  # what is sent again lies before
+        if entry.flags and is_again:
+            # Not sent again, but written again, with the very same bytes: what is known is of the write before.
+            entry.nodes = entry.flags = 0
+        elif entry.flags & SETTLED:
+            if entry.nodes & bit or not entry.flags & BY_AGE:
                 admitted.settled += 1
                 return
+            entry.flags &= ~(SETTLED | BY_AGE)  # until its key is read, also if this batch is done again
         if match is not None:
             change = gist(match)
         elif change.scope is Scope.TABLE:
@@ -251,8 +259,8 @@ class Gate:
             cache.delete(MAY + change.scope, key, Deletion(time, ALL_COLUMNS))
         elif effect & (Effect.GONE | Effect.DELETES):
             columns = 0 if effect & Effect.GONE else effect & ALL_COLUMNS
-            kind = change.scope + (MAY if effect & Effect.LIVE else 0)
-            cache.delete(kind, key, Deletion(time, columns or ALL_COLUMNS))
+            kind = _WHOLE if change.scope is Scope.ROW and not columns else change.scope
+            cache.delete(kind + (MAY if effect & Effect.LIVE else 0), key, Deletion(time, columns or ALL_COLUMNS))
 
     def _go_on(
         self,
@@ -328,7 +336,7 @@ class Gate:
         cache = self._cache(work.topic, work.partition)
         deleted = cache.has_deletions
         row: Row | None = None
-        deletion: Deletion | None = None
+        deletions: list[Deletion] = []
         handed = work.pending.handed if work.pending else 0.0
         rest = math.inf
         for change, awaited in work.awaited.items():
@@ -340,8 +348,8 @@ class Gate:
             else:
                 if row is None:
                     row = _row(image)
-                    deletion = self._deletion(cache, work) if deleted else None
-                said = self._witness(work, awaited, row, deletion, cache)
+                    deletions = self._deletions(cache, work) if deleted else []
+                said = self._witness(work, awaited, row, deletions, cache)
             waited = awaited.waited(handed)
             if met and is_proven(said, waited, self._min_age):
                 if said in (Witness.SILENT, Witness.AGAINST):
@@ -354,43 +362,48 @@ class Gate:
         return found
 
     def _witness(
-        self, work: Work, awaited: Awaited, row: Row, deletion: Deletion | None, cache: ChangeCache
+        self, work: Work, awaited: Awaited, row: Row, deletions: Sequence[Deletion], cache: ChangeCache
     ) -> Witness:
         now = time.time()
         # What is not of the whole scope is of a partition's static columns.
         of_statics = work.scope is Scope.PARTITION and awaited.effect and not awaited.effect & Effect.GONE
         if work.is_marked and self._has_rows and not of_statics:
             return _of_scope(work, awaited, row)
-        if deletion is not None and row.exists and deletion.undone_by(row):
+        if row.exists and any(deletion.undone_by(row) for deletion in deletions):
             return Witness.AGAINST  # cells that are there will go
-        said = witness(awaited, row, deletion, now)
-        if said is Witness.AGAINST and self._is_unsure(work, awaited, deletion, cache, now):
-            return witness(awaited, row, deletion, now, unsure=True)
+        said = witness(awaited, row, deletions, now)
+        if said is Witness.AGAINST and self._is_unsure(work, awaited, deletions, cache, now):
+            return witness(awaited, row, deletions, now, unsure=True)
         return said
 
     def _is_unsure(
-        self, work: Work, awaited: Awaited, deletion: Deletion | None, cache: ChangeCache, now: float
+        self, work: Work, awaited: Awaited, deletions: Sequence[Deletion], cache: ChangeCache, now: float
     ) -> bool:
         """Whether something that was written since may have taken away what a Change wrote: a range that held it,
         nulls among other values, deletions of its columns one by one, a truncation, a cell that has expired.
         """
         if awaited.write_time is None:
             return False
-        found = [deletion, self._of_partition(cache, Scope.RANGE, work), cache.deletion(MAY + Scope.TABLE, b"")]
-        found += [cache.deletion(MAY + scope, work.key) for scope in (Scope.ROW, Scope.STATIC, Scope.PARTITION)]
+        found = [*deletions, self._of_partition(cache, Scope.RANGE, work), cache.deletion(MAY + Scope.TABLE, b"")]
+        kinds = (Scope.ROW, Scope.STATIC, Scope.PARTITION, _WHOLE)
+        found += [cache.deletion(MAY + kind, work.key) for kind in kinds]
         if any(one is not None and one.time >= awaited.write_time for one in found):
             return True
         return any(other.may_hide(awaited, now) for other in work.awaited.values() if other is not awaited)
 
-    def _deletion(self, cache: ChangeCache, work: Work) -> Deletion | None:
-        """The newest deletion that was reported of a row's key, or of its whole partition."""
+    def _deletions(self, cache: ChangeCache, work: Work) -> list[Deletion]:
+        """The newest deletions that were reported of a row's columns, of it, and of its whole partition."""
+        kinds: tuple[int, ...] = (work.scope,)
         if not self._has_rows:
-            found = [cache.deletion(scope, work.key) for scope in (Scope.ROW, Scope.PARTITION)]
-        else:
-            found = [cache.deletion(work.scope, work.key)]
-            if not work.is_marked:
-                found.append(self._of_partition(cache, Scope.PARTITION, work))
-        return max((one for one in found if one is not None), default=None)
+            kinds = (Scope.ROW, _WHOLE, Scope.PARTITION)
+        elif work.scope is Scope.ROW:
+            kinds = (Scope.ROW, _WHOLE)
+        elif work.scope is Scope.PARTITION:
+            kinds = (Scope.STATIC, Scope.PARTITION)
+        found = [cache.deletion(kind, work.key) for kind in kinds]
+        if not work.is_marked:
+            found.append(self._of_partition(cache, Scope.PARTITION, work))
+        return [one for one in found if one is not None]
 
     def _of_partition(self, cache: ChangeCache, scope: Scope, work: Work) -> Deletion | None:
         """The newest deletion of this scope that was reported of a row's partition."""

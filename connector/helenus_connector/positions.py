@@ -139,16 +139,21 @@ class Held:
         with self._lock:
             self._save({**self._offsets, topic: {**starts, **self._offsets.get(topic, {})}})
 
-    def release(self, topic: str, partitions: Iterable[str], epoch: int = 0) -> bool:
-        """These partitions are done, as far as their batch went. False if the topic was moved since, as in `hold`."""
+    def release(
+        self, topic: str, partitions: Iterable[str], epoch: int = 0, ends: Mapping[str, int] | None = None
+    ) -> bool:
+        """These partitions are done, as far as their batch went; those in `ends` up to there, before its end. False if
+        the topic was moved since, as in `hold`.
+        """
         with self._lock:
             if epoch != self._epochs.get(topic, 0):
                 return False
             held = self._offsets.get(topic, {})
             done = {p for p, at in held.items() if at == GONE} | {*partitions} & held.keys()
-            if done:
+            if done or ends:
                 self._sync_plan()
-                left = {p: at for p, at in held.items() if p not in done}
+                # In one step: between two, nothing would say that the rest is to be read.
+                left = {**{p: at for p, at in held.items() if p not in done}, **(ends or {})}
                 # Until Spark commits the batch, this is what is known for sure.
                 self._released.setdefault(topic, {}).update({p: held[p] for p in done})
                 self._save(

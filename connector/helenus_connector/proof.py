@@ -141,8 +141,8 @@ class Awaited(NamedTuple):
         return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
 
 
-def witness(change: Awaited, row: Row, deletion: Deletion | None, now: float, unsure: bool = False) -> Witness:
-    """What a row says of a Change, where a `deletion` is the newest that is known of it; `now` in s since the epoch.
+def witness(change: Awaited, row: Row, deletions: Sequence[Deletion], now: float, unsure: bool = False) -> Witness:
+    """What a row says of a Change, where these `deletions` are known of it; `now` in s since the epoch.
     `unsure` says that something written since may have taken away what is missing.
 
     A node shows all of a mutation's part in a row at once: who shows one cell of it shows it.
@@ -155,7 +155,7 @@ def witness(change: Awaited, row: Row, deletion: Deletion | None, now: float, un
     if not effect or effect & Effect.COUNTER:
         return Witness.SILENT
     if effect & Effect.LIVE:
-        return _of_write(time, change, row, deletion, unsure or _is_expired(change, now))
+        return _of_write(time, change, row, deletions, unsure or _is_expired(change, now))
     return _of_deletion(time, effect, row)
 
 
@@ -163,7 +163,7 @@ def _is_expired(change: Awaited, now: float) -> bool:
     return change.all_expired_at is not None and change.all_expired_at < now
 
 
-def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, unsure: bool) -> Witness:
+def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion], unsure: bool) -> Witness:
     effect, timed = change.effect, row.timed
     columns = effect & ALL_COLUMNS
     null = older = newer = 0
@@ -187,16 +187,18 @@ def _of_write(time: int, change: Awaited, row: Row, deletion: Deletion | None, u
         return Witness.AGAINST  # an older cell where this Change, or a newer one, must be
     if columns and newer == columns:
         return Witness.SHOWN
-    if deletion is not None and deletion.time >= time:
-        if not row.exists and deletion.columns == ALL_COLUMNS:
-            return Witness.ABSENT
-        is_row_there = row.exists or not effect & Effect.ROW
-        if columns and is_row_there and (newer | null & deletion.certain(timed)) == columns:
-            return Witness.ABSENT
+    later = [deletion for deletion in deletions if deletion.time >= time]
+    if not row.exists and any(deletion.columns == ALL_COLUMNS for deletion in later):
+        return Witness.ABSENT
+    gone = 0
+    for deletion in later:
+        gone |= deletion.certain(timed)
+    if gone and columns and (row.exists or not effect & Effect.ROW) and (newer | null & gone) == columns:
+        return Witness.ABSENT
     if not columns and row.exists:
         # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.
         held = any(at is not None for at in row.times) or timed.untold
-        return Witness.SILENT if held or (deletion is not None and deletion.time >= time) else Witness.SHOWN
+        return Witness.SILENT if held or later else Witness.SHOWN
     if unsure:
         return Witness.SILENT
     if effect & (Effect.DELETES | Effect.GONE) and (newer or (row.exists and effect & Effect.ROW)):

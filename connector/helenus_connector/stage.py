@@ -640,7 +640,7 @@ class Stage:
                         rest=work.rest,
                     )
                 )
-            if is_read:
+            if is_read and id(work) not in self._scanned:  # of a truncation that is told in part, a part is left
                 self._gate.mark(work)
         self._gate.save()
 

@@ -64,7 +64,10 @@ def effect(table: Table, row: Row) -> tuple[int, int | None]:
             found |= Effect.LIVE
             expires = row.expires if cell.row_ttl else cell.expires
             live.append(expires and expires[1])
-    return int(found) if len(times) < 2 else 0, None if None in live else max((e or 0 for e in live), default=None)
+    newest, _ = row_times(row)
+    if len(times) > 1 or (times and newest not in times):
+        found = 0
+    return int(found), None if None in live else max((e or 0 for e in live), default=None)
 
 
 def known(time: int) -> int | None:

@@ -477,6 +477,18 @@ def test_one_of_a_file_that_was_deleted_stays_deleted(tmp_path: Path) -> None:
     assert (changed.names(), changed.status("a").state) == (["a"], "RUNNING")
 
 
+def test_a_part_that_is_done_and_the_rest_that_is_held_are_one_step(tmp_path: Path) -> None:
+    """Between two a kill, or a full disk, would leave nothing that says that the rest was not read."""
+    held = Held(tmp_path / "g")
+    held.hold(TOPIC, {"0": 100, "1": 5})
+    written: list[object] = []
+    save = held._save
+    held._save = lambda offsets: (written.append(offsets), save(offsets))[1]  # type: ignore[assignment, func-returns-value]
+    assert held.release(TOPIC, ["0", "1"], 0, {"0": 300})
+    assert written == [{TOPIC: {"0": 300}}]
+    assert Held(tmp_path / "g").where() == {TOPIC: {"0": 300}}
+
+
 def test_a_damaged_file_of_held_positions_is_refused(tmp_path: Path) -> None:
     held = Held(tmp_path / "g")
     held.hold(TOPIC, {"0": 5})

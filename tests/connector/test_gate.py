@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Event, Gap, Gate
+from helenus_connector.gate import Event, Gap, Gate, Work
 from helenus_connector.proof import Timed, packed
 from helenus_connector.reread import Image
 from helenus_connector.settle import Pending
@@ -174,6 +174,38 @@ def test_a_truncation_that_is_sent_again_is_a_copy(tmp_path: Path) -> None:
         assert running.batch(running.event(900, **more))[0] == 1
 
 
+def test_what_is_sent_again_moves_no_place_back(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    other = running.codec.encode((bytes(3) + b"\1",))
+    events = [running.event(200), *(running.event(p)._replace(key=other) for p in (210, 50, 60))]
+    assert running.batch(*events) == (2, 0)
+    assert running.batch(running.event(205)) == (0, 0), "sent before, as 210 was"
+
+
+def test_a_row_that_is_deleted_whole_stays_so_when_a_column_is_deleted_later(tmp_path: Path) -> None:
+    """What was written before both shows up for a moment: the newer deletion does not hide it, the older one does."""
+    running = Running(tmp_path)
+    running.image = None
+
+    def change(digest: str, time: int, effect: int) -> Event:
+        found = Change(digest * 32, running.nodes[0], segment=7, position=time, write_time=time, effect=effect)
+        return Event("t", 1, time, 3, running.key, encode(found))
+
+    u, v = Column("u", parse("int")), Column("v", parse("int"))
+    assert running.batch(change("a", 15, int(Effect.GONE))) == (1, 0)
+    assert running.batch(change("b", 20, int(Effect.DELETES) | column_bit("v"))) == (1, 0)
+    running.image = Image((b"", None), 12, [(12).to_bytes(8, "big"), None], Timed.of([u, v], []))
+    assert running.batch(change("c", 12, int(Effect.LIVE) | column_bit("u"))) == (1, 1)
+
+
+@pytest.mark.parametrize(("kind", "silent"), [("set<int>", True), ("int", False)])
+def test_the_newest_of_many_cells_says_nothing_of_the_others(kind: str, silent: bool) -> None:
+    timed = Timed.of([Column("v", parse(kind))], [])
+    work = Work("t", 0, b"", (), Scope.PARTITION, 1)
+    work.saw(Image((b"",), 20, [(20).to_bytes(8, "big")], timed))
+    assert (work.oldest, work.timeless) == (20, silent)
+
+
 def test_what_a_batch_that_failed_had_read_is_not_logged_again(tmp_path: Path) -> None:
     running = Running(tmp_path)
     assert running.batch(running.event(100)) == (1, 0)
@@ -198,7 +230,10 @@ def test_a_node_that_reports_late_is_heard_where_age_alone_spoke(tmp_path: Path)
     waits = Pending("t", 1, running.key, 0, packed({n: a._replace(seen=0.0) for n, a in awaited.items()}), handed=60.0)
     assert running.batch(due=(waits,)) == (1, 0)
     assert running.batch(running.event(100, node=0)) == (0, 0)
-    assert list(running.gate.admit([running.event(4, node=2)], [], running.codec).waiting) == [waits.name]
+    late = running.event(4, node=2)
+    for _ in range(2):  # also if the driver never hears of the first
+        assert list(running.gate.admit([late], [], running.codec).waiting) == [waits.name]
+        running.gate.save()
 
 
 def test_a_row_that_a_known_deletion_takes_away_proves_nothing(tmp_path: Path) -> None:

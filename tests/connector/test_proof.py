@@ -40,7 +40,7 @@ def said(
 ) -> Witness:
     """Of a row with these write times; without any there is none."""
     row = Row(True, times, timed) if times else Row(False)
-    return witness(Awaited(time, effect=int(effect)), row, deletion, 1000.0)
+    return witness(Awaited(time, effect=int(effect)), row, [deletion] if deletion else [], 1000.0)
 
 
 @given(
@@ -137,8 +137,8 @@ def test_a_row_that_shows_what_was_deleted_is_not_what_it_will_be() -> None:
 
 def test_what_has_expired_is_no_contradiction() -> None:
     change = Awaited(5, effect=int(LIVE | V), all_expired_at=999)
-    assert witness(change, Row(False), None, 1000.0) is SILENT
-    assert witness(change, Row(False), None, 998.0) is AGAINST
+    assert witness(change, Row(False), [], 1000.0) is SILENT
+    assert witness(change, Row(False), [], 998.0) is AGAINST
 
 
 def test_columns_of_many_cells_and_those_without_times_say_little() -> None:

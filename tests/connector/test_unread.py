@@ -363,6 +363,15 @@ def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated:
     assert truncated.starts == sorted(truncated.starts)
 
 
+def test_a_truncation_of_which_a_part_is_told_is_told_again_if_the_batch_is(truncated: Truncated) -> None:
+    """What the driver is to go on with did not reach it."""
+    event = truncated.event()
+    (left,) = truncated.driven.stage.run([event], [], True).found
+    again = truncated.driven.stage.run([event], [], False)
+    assert (again.settled, again.published) == (0, 1)
+    assert [(p.scope, p.stripe) for p in again.found] == [(left.scope, left.stripe)]
+
+
 def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncated) -> None:
     truncated.fails_behind = 5
     assert truncated.run(truncated.event()).published == 1
