@@ -391,7 +391,7 @@ def test_reprocess_without_positions(tmp_path: Path) -> None:
 
 
 def test_status(agents: Agents) -> None:
-    from helenus_stack.programs import free_port
+    from integration.pipeline import free_port
 
     agents.properties = {"http.port": str(free_port())}
     complete(agents.raw, 10, 1)

@@ -508,9 +508,12 @@ def test_another_reader_of_cdc_raw(node: Node) -> None:
     os.kill(node.agent.pid, signal.SIGSTOP)
     try:
         node.insert("taken", 10, 210, "x" * 20_000)  # four segments and more
-        complete = [path for path in node.raw.glob("*_cdc.idx") if "COMPLETED" in path.read_text()]
-        assert len(complete) >= 3
-        for index in complete:
+
+        def complete() -> list[Path]:
+            return [path for path in node.raw.glob("*_cdc.idx") if "COMPLETED" in path.read_text()]
+
+        node.wait(lambda: len(complete()) >= 3)
+        for index in complete():
             index.unlink()
             index.with_name(index.name.replace("_cdc.idx", ".log")).unlink()
     finally:
