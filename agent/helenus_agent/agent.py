@@ -245,11 +245,22 @@ class Agent:
             if not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
-                    if self._drains:
+                    if self._drains and all(segment.settled for segment in self._follow.segments):
+                        self._tell_unreadable()
                         self.drained = True
                         stop.set()
                         return
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
+
+    def _tell_unreadable(self) -> None:
+        """All is read. Without its node nothing is added any more: a segment of which nothing could be read, and that
+        is not blank, is corrupt.
+        """
+        if not isinstance(self._cassandra, Saved):
+            return
+        for segment in self._follow.segments:
+            if not segment.started and not segment.bad and segment.holds_bytes():
+                guard.corrupt(segment, segment.position, "bytes, but no header or no sync marker", segment.left)
 
     def _read(self, segment: Segment, most: int) -> None:
         """Read so many bytes at most, append what they hold, and go on behind it."""
