@@ -19,7 +19,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_eve
 from tenacity.nap import sleep_using_event
 
 from helenus_agent import guard, history, metrics
-from helenus_agent.config import AgentSettings, commit_log_directory
+from helenus_agent.config import CDC_OFF, AgentSettings, commit_log_directory
 from helenus_agent.decoder import Batch, Unknown, decode
 from helenus_agent.discovery import Cassandra, Node
 from helenus_agent.drops import Drops
@@ -126,7 +126,7 @@ class Agent:
         if node.has_cdc is False:
             if self._positions.listed:
                 self._state.save(self._positions)
-            raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id))
+            raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
         self._follow.refresh()
         if self._first and (deleted or not node.blocks_writes):
             guard.look_back(self._positions, self._first, [segment.id for segment in self._follow.segments])
