@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from agent.fakes import agent_on, write_of
 from agent.test_agent import TABLE, Bench
+from agent.test_drops import OTHER, SCHEMA, drop
 from agent.test_notices import told
 
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.offline import Saved
-from helenus_agent.positions import State
+from helenus_agent.positions import State, read
 
 
 @pytest.fixture
@@ -101,3 +102,20 @@ def test_segments_made_ready_hold_nothing(bench: Bench) -> None:
     bench.raw.write(10, write_of(TABLE, 2))
     assert drain(offline(bench)) is None
     assert told(bench) == [1, 2]
+
+
+def test_a_drop_that_was_not_told_yet(bench: Bench) -> None:
+    """The agent saw it and was killed: the deletion of its rows is told behind what the table logged."""
+    bench.cassandra.set(TABLE, OTHER, SCHEMA)
+    work(bench)
+    bench.raw.write(10, write_of(TABLE, 2))
+    drop(bench)
+    assert bench.agent is not None
+    bench.agent._learn()
+    assert drain(offline(bench)) is None
+    assert told(bench) == [1, 2, "TABLE"]
+    saved = read(bench.tmp_path / "state")
+    assert saved is not None
+    assert saved.dropped == {str(TABLE.id): 0}
+    assert drain(offline(bench)) is None
+    assert told(bench) == [1, 2, "TABLE"], "it is told once"
