@@ -149,7 +149,7 @@ class Agent:
         """Why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
-        if self._positions.cdc_off:
+        if self._positions.cdc_off and not isinstance(self._cassandra, Saved):
             return "the node runs with cdc_enabled: false, so nothing it writes gets out: set it to true and restart it"
         if told := self._untaken or self._refused.told:
             return told

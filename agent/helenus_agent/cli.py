@@ -182,7 +182,7 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     monitor = Monitor(settings.http_host, settings.http_port)
     try:
         monitor.serve(lambda: agent.ready() if agent else "the agent is starting")
-        directory = waiting(_raw_directory, settings)  # a new node makes it at its first start
+        directory = waiting(_raw_directory, settings, offline)  # a new node makes it at its first start
         transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
         state = State(settings.state_dir)
         held.callback(state.close)
@@ -259,10 +259,10 @@ def _waiting(seconds: float, stop: threading.Event) -> Retrying:
     )
 
 
-def _raw_directory(settings: AgentSettings) -> Path:
+def _raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
     """The node's cdc_raw; that CDC is off is remembered, as what the node writes until it is on again is a gap."""
     try:
-        return raw_directory(settings)
+        return raw_directory(settings, offline)
     except HelenusError as error:
         if error.kind is Kind.CDC_DISABLED:
             with contextlib.suppress(HelenusError):  # what is told is why there is no start

@@ -14,8 +14,10 @@ from agent.test_notices import told
 
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
+from helenus_agent.config import AgentSettings, raw_directory
 from helenus_agent.offline import Saved
 from helenus_agent.positions import State, read
+from helenus_schemas.errors import HelenusError
 
 
 @pytest.fixture
@@ -119,3 +121,28 @@ def test_a_drop_that_was_not_told_yet(bench: Bench) -> None:
     assert saved.dropped == {str(TABLE.id): 0}
     assert drain(offline(bench)) is None
     assert told(bench) == [1, 2, "TABLE"], "it is told once"
+
+
+def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
+    """All that is there is sent; what was written with CDC off never was there."""
+    work(bench)
+    bench.cassandra.settings = {"cdc_enabled": "false"}
+    assert bench.agent is not None
+    bench.agent._ask_node()
+    bench.agent._commit(1)
+    bench.raw.write(10, write_of(TABLE, 2))
+    assert drain(offline(bench)) is None
+    assert told(bench) == [1, 2]
+    saved = read(bench.tmp_path / "state")
+    assert saved is not None
+    assert saved.cdc_off, "should the node come back after all"
+
+
+def test_a_dead_node_s_file_says_cdc_off(bench: Bench) -> None:
+    yaml = bench.tmp_path / "cassandra.yaml"
+    yaml.write_text(f"cdc_enabled: false\ncdc_raw_directory: {bench.raw.path}\n")
+    given = {"state.dir": "/s", "cassandra.config": str(yaml), "kafka.bootstrap.servers": "k:1"}
+    settings = AgentSettings.of(given, "test")
+    assert raw_directory(settings, offline=True) == bench.raw.path
+    with pytest.raises(HelenusError, match="cdc_enabled"):
+        raw_directory(settings)
