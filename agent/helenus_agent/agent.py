@@ -19,7 +19,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_eve
 from tenacity.nap import sleep_using_event
 
 from helenus_agent import guard, history, metrics
-from helenus_agent.config import AgentSettings, commit_log_directory
+from helenus_agent.config import CDC_OFF, AgentSettings, commit_log_directory
 from helenus_agent.decoder import Batch, Unknown, decode
 from helenus_agent.discovery import Cassandra, Node
 from helenus_agent.drops import Drops
@@ -126,7 +126,7 @@ class Agent:
         if node.has_cdc is False:
             if self._positions.listed:
                 self._state.save(self._positions)
-            raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id))
+            raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
         self._follow.refresh()
         if self._first and (deleted or not node.blocks_writes):
             guard.look_back(self._positions, self._first, [segment.id for segment in self._follow.segments])
@@ -149,7 +149,7 @@ class Agent:
         """Why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
-        if self._positions.cdc_off:
+        if self._positions.cdc_off and not isinstance(self._cassandra, Saved):
             return "the node runs with cdc_enabled: false, so nothing it writes gets out: set it to true and restart it"
         if told := self._untaken or self._refused.told:
             return told
@@ -245,11 +245,22 @@ class Agent:
             if not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
-                    if self._drains:
+                    if self._drains and all(segment.settled for segment in self._follow.segments):
+                        self._tell_unreadable()
                         self.drained = True
                         stop.set()
                         return
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
+
+    def _tell_unreadable(self) -> None:
+        """All is read. Without its node nothing is added any more: a segment of which nothing could be read, and that
+        is not blank, is corrupt.
+        """
+        if not isinstance(self._cassandra, Saved):
+            return
+        for segment in self._follow.segments:
+            if not segment.started and not segment.bad and segment.holds_bytes():
+                guard.corrupt(segment, segment.position, "bytes, but no header or no sync marker", segment.left)
 
     def _read(self, segment: Segment, most: int) -> None:
         """Read so many bytes at most, append what they hold, and go on behind it."""

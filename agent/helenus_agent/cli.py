@@ -175,14 +175,14 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
     stop = threading.Event()
     log = _log_of(settings)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: _stop(stop, log))
+        signal.signal(number, lambda *_: _stop(stop, log, drain))
     waiting = _waiting(settings.startup_timeout_ms / 1000, stop)
     cassandra = agent = None
     held = contextlib.ExitStack()
     monitor = Monitor(settings.http_host, settings.http_port)
     try:
         monitor.serve(lambda: agent.ready() if agent else "the agent is starting")
-        directory = waiting(_raw_directory, settings)  # a new node makes it at its first start
+        directory = waiting(_raw_directory, settings, offline)  # a new node makes it at its first start
         transfer = transfer_of(settings.segment_transfer, settings.segment_archive_dir, directory)
         state = State(settings.state_dir)
         held.callback(state.close)
@@ -259,10 +259,10 @@ def _waiting(seconds: float, stop: threading.Event) -> Retrying:
     )
 
 
-def _raw_directory(settings: AgentSettings) -> Path:
+def _raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
     """The node's cdc_raw; that CDC is off is remembered, as what the node writes until it is on again is a gap."""
     try:
-        return raw_directory(settings)
+        return raw_directory(settings, offline)
     except HelenusError as error:
         if error.kind is Kind.CDC_DISABLED:
             with contextlib.suppress(HelenusError):  # what is told is why there is no start
@@ -275,18 +275,19 @@ def _may_come(error: BaseException) -> bool:
     return may_pass(error) or (isinstance(error, HelenusError) and error.kind is Kind.CDC_DIRECTORY)
 
 
-def _stop(stop: threading.Event, log: KafkaLog | PulsarLog) -> None:
+def _stop(stop: threading.Event, log: KafkaLog | PulsarLog, drain: bool) -> None:
     """Stop soon; and should something hang, without it: what is saved is safe."""
     stop.set()
     log.hurry(_PATIENCE)
-    timer = threading.Timer(_GRACE, _leave)
+    timer = threading.Timer(_GRACE, _leave, (1 if drain else 0,))
     timer.daemon = True
     timer.start()
 
 
-def _leave() -> None:
+def _leave(code: int) -> None:
+    """End the process, whatever hangs: a drain that is stopped has not sent all."""
     _log.warning("agent.stopped", waited_s=_GRACE, then="what is not acknowledged is read again at the next start")
-    os._exit(0)
+    os._exit(code)
 
 
 if __name__ == "__main__":

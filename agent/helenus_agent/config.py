@@ -163,12 +163,15 @@ def check(settings: AgentSettings, source: str) -> None:
 CDC_OFF = "set cdc_enabled: true in the node's cassandra.yaml and restart the node"
 
 
-def raw_directory(settings: AgentSettings) -> Path:
-    """The cdc_raw directory, which can be read and deleted in. Raises HelenusError: CDC is off, or it can't."""
+def raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
+    """The cdc_raw directory, which can be read and deleted in. Raises HelenusError: CDC is off, or it can't.
+
+    `offline`: its node is dead, and may have had CDC switched off for the start that it did not make.
+    """
     directory = settings.cdc_raw_dir
     if settings.cassandra_config is not None:
         node = read_yaml(settings.cassandra_config)
-        if node.get("cdc_enabled") is not True:
+        if node.get("cdc_enabled") is not True and not offline:
             raise HelenusError(Kind.CDC_DISABLED, "cdc_enabled is not true", str(settings.cassandra_config), CDC_OFF)
         encryption = node.get("transparent_data_encryption_options")
         if isinstance(encryption, dict) and encryption.get("enabled") is True:

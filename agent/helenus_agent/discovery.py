@@ -97,14 +97,17 @@ class Cassandra:
         self._next = 0.0
 
     def node(self) -> Node:
-        """Who it is, and its CDC settings."""
+        """Who it is, and its CDC settings: none if it has no such table, as before 4.0, or refuses to be asked."""
         local = self._rows(_NODE)[0]
         try:
             found = self._rows("SELECT name, value FROM system_views.settings")
             settings = {r.name: r.value for r in found if r.name.startswith(_SETTINGS) and r.value is not None}
         except HelenusError as error:
-            settings = {}  # no virtual tables before 4.0
-            if error.kind is Kind.CASSANDRA_AUTH and not self._is_refused:
+            is_refused = error.kind is Kind.CASSANDRA_AUTH
+            if not is_refused and _has_virtual_tables(local.release_version):
+                raise  # nobody is to take silence for the defaults
+            settings = {}
+            if is_refused and not self._is_refused:
                 self._is_refused = True
                 _log.warning("node.settings_refused", advice="GRANT SELECT ON system_views.settings TO its role")
         addresses = {name: str(value) for name in _ADDRESSES if (value := getattr(local, name))}
@@ -198,6 +201,11 @@ class Cassandra:
             session = self._connect()
             self._session.cluster.shutdown()
             self._session, self._asked = session, None
+
+
+def _has_virtual_tables(release: str) -> bool:
+    major, _, _ = release.partition(".")
+    return major.isdigit() and int(major) >= 4
 
 
 def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Stamp]:

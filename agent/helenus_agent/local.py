@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from helenus_agent.config import CDC_OFF, AgentSettings, read_yaml, same
+from helenus_agent.config import AgentSettings, read_yaml, same
 from helenus_agent.discovery import Node
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -26,11 +26,9 @@ _log = structlog.get_logger(__name__)
 def check(node: Node, settings: AgentSettings, directory: Path) -> None:
     """Refuse a node that can't be the one whose segments lie in `directory`, warn of one that need not be.
 
-    Raises HelenusError CDC_DISABLED or CONFIG. What a node says of itself counts for more than its file.
+    Raises HelenusError(CONFIG). What a node says of itself counts for more than its file.
     """
     who = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}, node {node.host_id}"
-    if node.settings.get("cdc_enabled") == "false":
-        raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
     wanted = settings.cassandra_local_dc
     if wanted and node.data_center and node.data_center != wanted:
         what = f"cassandra.local.dc={wanted}: the node is of {node.data_center}"

@@ -29,7 +29,9 @@ class Saved:
         told = {uuid.UUID(table): time for table, time in positions.truncated.items()}
         truncations = {table: Truncation(table, (0, 0), time) for table, time in told.items()}
         others = history.load_others(state.directory)
-        self._schema = Schema({table.id: table for table in tables}, others, (), truncations, stamps)
+        # A dropped table is remembered so that its changes can be decoded. It is not one that there is.
+        there = {table.id: table for table in tables if str(table.id) not in positions.dropped}
+        self._schema = Schema(there, others, (), truncations, stamps)
 
     def node(self) -> Node:
         """Who it was; not how it was set up."""

@@ -176,8 +176,8 @@ def owned(raw: Path) -> Iterator[None]:
             _log.warning("cdc_raw.not_locked", directory=str(raw), error=error.strerror)
             is_ours = True
         if not is_ours:
-            what = "another agent reads this cdc_raw: two would delete what the other has not read; stop one of them"
-            raise HelenusError(Kind.STATE, what, str(raw))
+            advice = "two would delete what the other has not read: stop one of them"
+            raise HelenusError(Kind.STATE, "another agent reads this cdc_raw", str(raw), advice)
         yield
     finally:
         if lock >= 0:

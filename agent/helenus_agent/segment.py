@@ -30,6 +30,7 @@ from typing import Literal, NamedTuple
 from zlib import crc32
 
 from helenus_agent.compression import Decompress, decompress
+from helenus_schemas.errors import HelenusError, Kind
 
 ReadMode = Literal["marker", "idx", "eager"]
 """What vouches for the bytes that are read: a sync marker; a marker and the index, so they are on the node's disk; a
@@ -241,6 +242,18 @@ class Segment:
         except (FileNotFoundError, Corrupt):
             return False
         return not self._written
+
+    def holds_bytes(self) -> bool:
+        """True unless it is blank, or nothing but zeros. Raises HelenusError(CDC_DIRECTORY)."""
+        try:
+            if self.is_blank():
+                return False
+            with open(self.path, "rb") as file:
+                return any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(self.path)) from None
 
     def look(self) -> bool:
         """Find what is written and may be read; True if there is something to read.

@@ -469,6 +469,14 @@ class PulsarConnectorSettings(ConnectorSettings):
     needs_registry = False
 
 
+_REGISTRY = "value.converter.schema.registry."
+SERVERS = frozenset(
+    {f"cassandra.{key}" for key in ("contact.points", "port", "ssl.enabled", "ssl.cafile", "ssl.check.hostname")}
+    | {f"{_REGISTRY}url", f"{_REGISTRY}ssl.cafile", "key.converter.schema.registry.url"}
+)
+"""The keys that say which servers get a connector's secrets, and who is taken for them."""
+
+
 @dataclass(frozen=True)
 class Model:
     """How connectors' properties are read: as which settings, and in which places on Pulsar their topics are.
@@ -485,9 +493,21 @@ class Model:
     def of(
         self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
     ) -> ConnectorSettings:
-        """As `Settings.of`. What properties have in common with `file`, the connector's own, may refer to anything."""
+        """As `Settings.of`. What properties have in common with `file`, the connector's own, may refer to anything, if
+        they name its servers.
+        """
         context = {"events": self.events, "data": self.data}
-        return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=file)
+        trusted = file if file and self.names_servers_of(file, properties) else None
+        return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=trusted)
+
+    def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
+        """Whether properties say in the words of the connector's own `file` which servers get its secrets, and who is
+        taken for them.
+        """
+        return self._servers(properties) == self._servers(file)
+
+    def _servers(self, properties: Mapping[str, str]) -> dict[str, str]:
+        return {key: text for key, text in properties.items() if self.settings.key_of(key) in SERVERS}
 
 
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:

@@ -340,16 +340,22 @@ class Connectors:
 
     def running(self, group: str, now: float) -> dict[str, Task]:
         """The tasks of a group that take part in its next batch, by events topic: none whose data topic another group
-        may still be writing.
+        may still be writing, and those say so.
         """
         with self.lock:
-            others = {topic for other, topics in self._written.items() if other != group for topic in topics}
-            return {
-                task.settings.events: task
+            others = {topic: other for other, topics in self._written.items() if other != group for topic in topics}
+            tasks = [
+                task
                 for connector in self._connectors.values()
                 if connector.wanted == "RUNNING" and not connector.error and connector.settings.query_group == group
                 for task in connector.tasks.values()
-                if task.ready and not task.error and task.retry_at <= now and task.settings.data not in others
+            ]
+            for task in tasks:
+                task.held_back_by = others.get(task.settings.data)
+            return {
+                task.settings.events: task
+                for task in tasks
+                if task.ready and not task.error and task.retry_at <= now and task.held_back_by is None
             }
 
     def trouble(self) -> str | None:

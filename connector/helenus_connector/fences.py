@@ -28,10 +28,10 @@ _TOLD_S = 10.0
 
 
 @contextlib.contextmanager
-def owned(directory: Path, waits: Callable[[], bool]) -> Iterator[None]:
+def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], bool] = lambda: False) -> Iterator[bool]:
     """Have `checkpoint.dir` for this process alone. While `waits` says so, it waits for one that has it already.
 
-    Raises HelenusError(STATE), which says who has it.
+    Gives False, and has nothing, if it is `stopping` before. Raises HelenusError(STATE), which says who has it.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -42,10 +42,13 @@ def owned(directory: Path, waits: Callable[[], bool]) -> Iterator[None]:
     try:
         told = False
         while not _taken(lock, directory):
+            if stopping():
+                yield False
+                return
             owner = os.pread(lock, 1000, 0).decode(errors="replace").strip() or "unknown"
             if not waits():
-                what = f"another worker has this checkpoint.dir: {owner}. Two would undo each other's order: stop it"
-                raise HelenusError(Kind.STATE, what, str(directory))
+                what, advice = f"another worker has this checkpoint.dir: {owner}", "stop it, or give this one its own"
+                raise HelenusError(Kind.STATE, what, str(directory), f"two would undo each other's order: {advice}")
             if not told:
                 told = True
                 _log.info("worker.waiting", reason=f"another worker has checkpoint.dir: {owner}")
@@ -55,7 +58,7 @@ def owned(directory: Path, waits: Callable[[], bool]) -> Iterator[None]:
         with contextlib.suppress(OSError):  # as on a full disk: the lock is what counts
             os.ftruncate(lock, 0)
             os.pwrite(lock, owner.encode(), 0)
-        yield
+        yield True
     finally:
         os.close(lock)
 

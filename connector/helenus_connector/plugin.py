@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from helenus_connector.config import CLASS, ConnectorSettings, Model
+from helenus_connector.config import CLASS, SERVERS, ConnectorSettings, Model
 from helenus_schemas import __version__, masking
 from helenus_schemas.config import About, ConfigError, Problem
 
@@ -54,6 +54,14 @@ def restored(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, s
         what = "give the secret itself, there is none to keep"
         raise ConfigError([Problem("", key, given[key], what) for key in unknown])
     return {key: stored[key] if masking.STARS in value else value for key, value in given.items()}
+
+
+def refuse_kept(given: Mapping[str, str], stored: Mapping[str, str], file: Mapping[str, str]) -> None:
+    """Raise ConfigError for stars that stand for a secret of the connector's `file`, whose servers are others."""
+    what = "give the secret itself: the one in the connector's file is for the servers that the file names"
+    kept = [key for key, value in given.items() if masking.STARS in value and stored[key] == file.get(key)]
+    if kept := [key for key in kept if ConnectorSettings.key_of(key) not in SERVERS]:
+        raise ConfigError([Problem("", key, given[key], what) for key in kept])
 
 
 def definitions() -> list[Json]:

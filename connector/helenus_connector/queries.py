@@ -26,6 +26,7 @@ from helenus_schemas.errors import HelenusError, Kind, told_in
 _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_TURN_S = 0.1
 _ENDING_S = 5.0
 """Spark gives a Python worker that it kills 2 s. On other hosts there may be no fence to see it end by."""
 
@@ -124,6 +125,7 @@ class Query:
     def _run(self, spark: Any) -> None:
         try:
             self._supervise(spark)
+            self._let_go()
         except Exception as error:
             self.failure = error
 
@@ -146,11 +148,25 @@ class Query:
             metrics.ERRORS.labels(error.kind.value).inc()
             failures = 1 if self._batches is not None and self._batches.done else failures + 1
             wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
-            if not self._worker.spark.get("master", "local").startswith("local"):
+            if not self._is_local:
                 wait = max(wait, _ENDING_S)
             self._trouble = str(error)
             _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
             self._stopping.wait(wait)
+
+    def _let_go(self) -> None:
+        """Let other groups write its data topics, once none of its tasks runs any more. An end of the worker does not
+        wait for that.
+        """
+        until = time.monotonic() + (0.0 if self._is_local else _ENDING_S)
+        while time.monotonic() < until and not self._connectors.ending:
+            time.sleep(_TURN_S)
+        if fence(self._worker.checkpoint_dir.absolute() / self._group, lambda: self._connectors.ending) is not None:
+            self._connectors.writes(self._group, ())
+
+    @property
+    def _is_local(self) -> bool:
+        return self._worker.spark.get("master", "local").startswith("local")
 
     def _once(self, spark: Any) -> HelenusError | None:
         """Run the query until it ends, and say why it did; None if it was to stop."""

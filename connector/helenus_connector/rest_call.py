@@ -121,6 +121,8 @@ def checked(
         raise invalid(["Null value can not be supplied as the configuration value."])
     try:
         whole = plugin.restored(texts, stored)
+        if file and not model.names_servers_of(file, whole):
+            plugin.refuse_kept(texts, stored, file)
     except ConfigError as error:
         raise invalid(list(map(str, error.problems))) from None
     if wrong := plugin.problems(whole, str(whole["name"]), model, file):

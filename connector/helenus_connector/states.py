@@ -40,7 +40,7 @@ class Task:
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
     keys can't be read, while it runs. `waiting` is what it waits for without having tried: its events topic, or brokers
-    that are away.
+    that are away. `held_back_by` is the group whose last batch may still write its data topic.
     """
 
     id: int
@@ -51,6 +51,7 @@ class Task:
     trouble: HelenusError | None = None
     unread: HelenusError | None = None
     waiting: str | None = None
+    held_back_by: str | None = None
     retry_at: float = 0.0
     _failures: int = 0
     _failing_since: float = 0.0
@@ -160,7 +161,12 @@ class Connector:
         reason = task.trouble or task.unread
         if state == "UNASSIGNED":
             reason = self.error or self.trouble or task.trouble
-        return TaskStatus(task.id, state, _trace(reason) or task.waiting)
+        held_back = None
+        if task.held_back_by is not None:
+            held_back = (
+                f"waits for the last batch of query.group {task.held_back_by}: it may write {task.settings.data}"
+            )
+        return TaskStatus(task.id, state, _trace(reason) or task.waiting or held_back)
 
 
 def _trace(reason: HelenusError | None) -> str | None:

@@ -89,8 +89,9 @@ class Worker:
         """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: nobody can mend it
         but who starts the worker again. Raises ConfigError for a configuration that cannot work.
         """
-        with owned(self.worker.checkpoint_dir.absolute(), lambda: self._may_wait() and not self._stopping.is_set()):
-            self._run()
+        with owned(self.worker.checkpoint_dir.absolute(), self._may_wait, self._stopping.is_set) as is_ours:
+            if is_ours:
+                self._run()
 
     def _run(self) -> None:
         self.connectors.load(self._files)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import socket
 import subprocess
 import sys
@@ -9,9 +11,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
+from helenus_agent import cli
 from helenus_agent.positions import State
 
 MAIN = "from helenus_agent.cli import main; main()"
@@ -123,6 +127,18 @@ def test_a_cassandra_that_does_not_answer(tmp_path: Path, deaf: int) -> None:
     assert (code, told.count("\n")) == (1, 1), told
     assert str(deaf) in told
     assert seconds < 20
+
+
+@pytest.mark.parametrize(("drain", "code"), [(False, 0), (True, 1)])
+def test_a_stop_that_hangs(monkeypatch: pytest.MonkeyPatch, drain: bool, code: int) -> None:
+    """It is ended: a drain has not sent all then, and the disk may not go."""
+    left = queue.Queue[int]()
+    monkeypatch.setattr(os, "_exit", left.put)
+    monkeypatch.setattr(cli, "_GRACE", 0.01)
+    stop = threading.Event()
+    cli._stop(stop, MagicMock(), drain)
+    assert left.get(timeout=10) == code
+    assert stop.is_set()
 
 
 def test_imports() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from agent.writer import table_of
+from cassandra import InvalidRequest, OperationTimedOut, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
 from helenus_agent import discovery
@@ -132,3 +133,34 @@ def test_a_driver_that_has_given_its_node_up_is_made_anew(session: Session, monk
     monkeypatch.setattr(discovery, "connect", lambda *_: session)
     now += 20
     assert [fails(), fails(), made] == [True, False, ["refused", "shut down"]]
+
+
+@pytest.mark.parametrize(
+    ("release", "error", "raises"),
+    [
+        ("5.0.5", OperationTimedOut(), True),
+        ("4.0-rc1", OperationTimedOut(), True),
+        ("5.0.5", Unauthorized("SELECT on system_views.settings"), False),
+        ("3.11.17", InvalidRequest("Keyspace system_views does not exist"), False),
+    ],
+)
+def test_silence_is_not_taken_for_the_default_settings(
+    session: Session, monkeypatch: pytest.MonkeyPatch, release: str, error: Exception, raises: bool
+) -> None:
+    """What is known of cdc_block_writes and the commit log's directory stays so until the node says otherwise."""
+    local = SimpleNamespace(host_id=uuid.UUID(int=1), release_version=release, data_center="dc1")
+    for name in discovery._ADDRESSES:
+        setattr(local, name, "10.0.0.1")
+
+    def execute(query: str) -> list[Any]:
+        if query == discovery._NODE:
+            return [local]
+        raise error
+
+    monkeypatch.setattr(session, "execute", execute)
+    if raises:
+        with pytest.raises(HelenusError, match="does not answer") as found:
+            cassandra().node()
+        assert found.value.kind is Kind.CASSANDRA_UNREACHABLE
+    else:
+        assert cassandra().node().settings == {}

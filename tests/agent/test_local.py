@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from agent.fakes import write_of
+from agent.test_agent import TABLE, Bench
 from structlog.testing import capture_logs
 
-from helenus_agent import local
+from helenus_agent import cli, local
 from helenus_agent.config import AgentSettings, raw_directory
 from helenus_agent.discovery import Node
+from helenus_agent.positions import read
 from helenus_schemas.errors import HelenusError, Kind
 
 HERE, OTHER = "10.0.0.1", "10.0.0.2"
@@ -94,7 +99,28 @@ def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
             raw_directory(AgentSettings.of({**given, "cdc.raw.dir": str(directory)}, "test"))
 
 
-def test_cdc_is_off(tmp_path: Path) -> None:
-    with pytest.raises(HelenusError) as error:
-        check(tmp_path, node({"cdc_enabled": "false"}))
+def test_a_node_that_was_switched_off_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start is refused, but what the node writes until it is on again is a gap."""
+    bench = Bench(tmp_path)
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    bench.cassandra.settings = {"cdc_enabled": "true"}
+    agent = bench.start()
+    bench.work()
+    agent._follow.close()
+    bench.state.close()
+    monkeypatch.setattr(cli, "Cassandra", lambda settings: bench.cassandra)
+    monkeypatch.setattr(bench.cassandra, "close", lambda: None, raising=False)
+    monkeypatch.setattr(cli, "_log_of", lambda settings: bench.log)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    given = {"state.dir": str(tmp_path / "state"), "cdc.raw.dir": str(bench.raw.path), "kafka.bootstrap.servers": "k:1"}
+    bench.cassandra.settings = {"cdc_enabled": "false"}
+    try:
+        with pytest.raises(HelenusError, match="set cdc_enabled: true in the node's") as error:
+            cli.run(AgentSettings.of(given, "test"))
+    finally:
+        structlog.reset_defaults()
     assert error.value.kind is Kind.CDC_DISABLED
+    saved = read(tmp_path / "state")
+    assert saved is not None
+    assert saved.cdc_off

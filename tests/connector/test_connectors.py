@@ -450,10 +450,13 @@ def test_a_data_topic_is_written_by_one_query_at_a_time(tmp_path: Path) -> None:
     all_of.delete("a")
     all_of.put("b", {**CONFIG, "query.group": "slow"})
     assert list(running(all_of, group="slow")) == []
+    (task,) = all_of.status("b").tasks
+    assert task.trace == "waits for the last batch of query.group default: it may write data-ks.t"
     all_of.writes("slow", [])
     assert list(running(all_of, group="slow")) == []
     all_of.writes("default", [])
     assert list(running(all_of, group="slow")) == [TOPIC]
+    assert all_of.status("b").tasks[0].trace is None
 
 
 def test_one_of_a_file_that_was_deleted_stays_deleted(tmp_path: Path) -> None:

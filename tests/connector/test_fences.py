@@ -43,7 +43,8 @@ def process(what: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_checkpoint_is_one_workers(tmp_path: Path) -> None:
     with process(f"owned(Path({str(tmp_path)!r}), lambda: False)") as other:
         refused = pytest.raises(
-            HelenusError, match=rf"another worker has this checkpoint\.dir: host .*process {other.pid}"
+            HelenusError,
+            match=rf"another worker has this checkpoint\.dir: host .*process {other.pid}.*: two would undo",
         )
         with refused as error, owned(tmp_path, lambda: False):
             pass

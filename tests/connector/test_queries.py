@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,4 +150,40 @@ def test_a_query_starts_behind_its_fence(tmp_path: Path, monkeypatch: pytest.Mon
     with capture_logs():
         query._run(SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None)))
     assert starts == [1, 2]
-    assert connectors._written["default"] == {"data"}, "until the fence is passed"
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_query_that_is_over_lets_go_of_its_topics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: bool
+) -> None:
+    """As when the last connector of its group is deleted while a batch runs: but not before its tasks have ended."""
+    worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
+    connectors = Connectors(worker, lambda _: {})
+    query = Query(worker, connectors, "default", tmp_path)
+    stopped = threading.Event()
+
+    def begin(*_: object) -> Any:
+        connectors.writes("default", ["data"])
+        query.stop()
+        return SimpleNamespace(isActive=True, stop=stopped.set)
+
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None))
+    thread = threading.Thread(target=query._run, args=(spark,))
+    checkpoint = tmp_path / "default"
+    checkpoint.mkdir()
+    (checkpoint / "writers").write_text(f"{1:<20}")
+    with ExitStack() as task, capture_logs():
+        monkeypatch.setattr(query, "_begin", lambda *of: task.enter_context(enter(checkpoint, 2)) or begin(*of))
+        thread.start()
+        assert stopped.wait(10)
+        thread.join(0.5)
+        assert thread.is_alive(), "a task may write still"
+        assert connectors._written["default"] == {"data"}
+        connectors.ending = ending  # nobody waits for it then
+        if ending:
+            thread.join(10)
+        task.close()
+        thread.join(10)
+    assert query.failure is None
+    assert not thread.is_alive()
+    assert connectors._written["default"] == ({"data"} if ending else set())

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from helenus_connector import rest
-from helenus_connector.config import ConnectorSettings, WorkerSettings
+from helenus_connector.config import SERVERS, ConnectorSettings, WorkerSettings
 from helenus_connector.connectors import Connectors
 from helenus_connector.positions import Offsets
 from helenus_schemas import logs
@@ -283,6 +283,42 @@ def test_a_connectors_own_file_may_refer_to_anything(secrets: Path) -> None:
     assert again.names() == ["f1"]
     assert again.all()["f1"].settings.data_topic == ""
     assert again.all()["f1"].settings.cassandra_password.get_secret_value() == SECRET  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("key", sorted(SERVERS))
+@pytest.mark.parametrize("written", ["reference", "itself"])
+def test_a_files_secrets_are_for_its_servers(secrets: Path, key: str, written: str) -> None:
+    """Who may use the API could name a server of their own, which then gets them."""
+    secret = SECRET if written == "itself" else f"${{file:{secrets.parent}/s.properties:pw}}"
+    registry = "value.converter.schema.registry."
+    file = {
+        **CONFIG,
+        "name": "f1",
+        "cassandra.username": "u",
+        "cassandra.password": secret,
+        f"{registry}url": "http://r",
+    }
+    file["contactPoints"] = "10.0.0.1"  # in the words of another product
+    value = {
+        "port": "1",
+        "enabled": "true",
+        "hostname": "false",
+        "cafile": "/ca",
+        "points": "evil",
+        "url": "http://evil",
+    }
+    change = {key: value[key.rpartition(".")[2]]}
+    if key == "key.converter.schema.registry.url":
+        change[f"{registry}url"] = "http://evil"
+    assert key in [field.alias or name for name, field in ConnectorSettings.model_fields.items()]
+    with served(WorkerSettings.load(secrets / "w.properties")) as api:
+        api.connectors.load({"f1": file})
+        assert api.told("PATCH", "/connectors/f1/config", {"query.concurrency": "3"})[0] == 200
+        status, told = api.told("PATCH", "/connectors/f1/config", change)
+        assert (status, SECRET in json.dumps(told)) == (400, False)
+        assert ("may not refer to it" if written == "reference" else "give the secret itself") in told["message"]
+        assert api.told("PATCH", "/connectors/f1/config", {**change, "cassandra.password": "theirs"})[0] == 200
+        assert api.connectors.all()["f1"].settings.cassandra_password.get_secret_value() == "theirs"  # type: ignore
 
 
 @pytest.mark.parametrize(

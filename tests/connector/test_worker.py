@@ -318,6 +318,17 @@ def test_a_second_worker_on_a_checkpoint_is_refused(tmp_path: Path) -> None:
         Fake(tmp_path, listeners="http://127.0.0.1:0").run()
 
 
+def test_told_to_stop_while_another_worker_has_the_checkpoint(tmp_path: Path) -> None:
+    """It ends without an error, and has done nothing."""
+    worker = Fake(tmp_path, listeners="http://127.0.0.1:0", startup_timeout_ms="60000")
+    timer = threading.Timer(0.5, worker.stop)
+    with owned(tmp_path, lambda: False):
+        timer.start()
+        worker.run()
+    assert worker._stopping.is_set()
+    assert not (tmp_path / "connectors.json").exists()
+
+
 def test_a_file_that_is_damaged_fails_its_group_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Fake(tmp_path)
     for name, group in (("shop", "default"), ("other", "slow")):

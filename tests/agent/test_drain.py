@@ -1,0 +1,148 @@
+"""`drain`: it has sent all only when nothing is in doubt, with a node and without."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent.fakes import agent_on, write_of
+from agent.test_agent import TABLE, Bench
+from agent.test_drops import OTHER, SCHEMA, drop
+from agent.test_notices import told
+
+from helenus_agent import agent as module
+from helenus_agent.agent import Agent
+from helenus_agent.config import AgentSettings, raw_directory
+from helenus_agent.offline import Saved
+from helenus_agent.positions import State, read
+from helenus_schemas.errors import HelenusError
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(module, "_COMMIT", 0.0)
+    monkeypatch.setattr(module, "_LIST", -1.0)
+    bench = Bench(tmp_path)
+    bench.raw.segment(10)
+    bench.raw.write(10, write_of(TABLE, 1))
+    yield bench
+    bench.state.close()
+    if bench.agent is not None:
+        for segment in bench.agent._follow.segments + bench.agent._follow.finished:
+            segment.close()
+
+
+def work(bench: Bench) -> None:
+    """What an agent does before the node dies."""
+    bench.start(topic_partitions="1")
+    bench.work()
+
+
+def offline(bench: Bench) -> Agent:
+    """The agent of `drain --offline`, after the node is dead."""
+    assert bench.agent is not None
+    bench.agent._follow.close()
+    bench.state.close()
+    bench.log.waiting.clear()
+    bench.state = State(bench.tmp_path / "state")
+    saved = Saved(bench.state)
+    more = {"topic_partitions": "1", "read_mode": "eager"}
+    bench.agent = agent_on(bench.tmp_path, bench.raw, saved, bench.log, bench.state, **more)  # type: ignore[arg-type]
+    bench.agent.start()
+    return bench.agent
+
+
+def drain(agent: Agent) -> str | None:
+    """Why not all could be sent, None if it could."""
+    agent.run(threading.Event(), drain=True)
+    assert agent.drained
+    return agent.ready()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+@pytest.mark.parametrize("dead", [True, False])
+def test_a_marker_in_doubt_is_waited_for(bench: Bench, dead: bool, complete: bool) -> None:
+    """For a second it may be half written: that is not the end of the segment."""
+    work(bench)
+    at = bench.raw.ends[10]
+    bench.raw.write(10, write_of(TABLE, 2))
+    with open(bench.raw.find(10), "r+b") as file:
+        file.seek(at + 4)
+        file.write(b"\xde\xad\xbe\xef")
+    if complete:
+        bench.raw.index(10, complete=True)
+    agent = offline(bench) if dead else bench.agent
+    assert agent is not None
+    assert "could not be read wholly" in str(drain(agent))
+    assert told(bench) == ([1, "GAP"] if complete else [1])
+
+
+def test_a_segment_without_a_header_is_not_all_sent(bench: Bench) -> None:
+    work(bench)
+    bench.raw.segment(11)
+    bench.raw.write(11, write_of(TABLE, 2))
+    with open(bench.raw.find(11), "r+b") as file:
+        file.seek(5)
+        file.write(b"\xff")
+    assert "1 segments could not be read wholly" in str(drain(offline(bench)))
+
+
+def test_first_entries_without_a_marker_are_not_all_sent(bench: Bench) -> None:
+    work(bench)
+    bench.raw.segment(11)
+    bench.raw.unmarked(11, write_of(TABLE, 2))
+    assert "1 segments could not be read wholly" in str(drain(offline(bench)))
+
+
+def test_segments_made_ready_hold_nothing(bench: Bench) -> None:
+    """A header alone, or a file of which not even that was written."""
+    work(bench)
+    bench.raw.segment(11)
+    bench.raw.segment(12).write_bytes(bytes(100_000))
+    bench.raw.write(10, write_of(TABLE, 2))
+    assert drain(offline(bench)) is None
+    assert told(bench) == [1, 2]
+
+
+def test_a_drop_that_was_not_told_yet(bench: Bench) -> None:
+    """The agent saw it and was killed: the deletion of its rows is told behind what the table logged."""
+    bench.cassandra.set(TABLE, OTHER, SCHEMA)
+    work(bench)
+    bench.raw.write(10, write_of(TABLE, 2))
+    drop(bench)
+    assert bench.agent is not None
+    bench.agent._learn()
+    assert drain(offline(bench)) is None
+    assert told(bench) == [1, 2, "TABLE"]
+    saved = read(bench.tmp_path / "state")
+    assert saved is not None
+    assert saved.dropped == {str(TABLE.id): 0}
+    assert drain(offline(bench)) is None
+    assert told(bench) == [1, 2, "TABLE"], "it is told once"
+
+
+def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
+    """All that is there is sent; what was written with CDC off never was there."""
+    work(bench)
+    bench.cassandra.settings = {"cdc_enabled": "false"}
+    assert bench.agent is not None
+    bench.agent._ask_node()
+    bench.agent._commit(1)
+    bench.raw.write(10, write_of(TABLE, 2))
+    assert drain(offline(bench)) is None
+    assert told(bench) == [1, 2]
+    saved = read(bench.tmp_path / "state")
+    assert saved is not None
+    assert saved.cdc_off, "should the node come back after all"
+
+
+def test_a_dead_node_s_file_says_cdc_off(bench: Bench) -> None:
+    yaml = bench.tmp_path / "cassandra.yaml"
+    yaml.write_text(f"cdc_enabled: false\ncdc_raw_directory: {bench.raw.path}\n")
+    given = {"state.dir": "/s", "cassandra.config": str(yaml), "kafka.bootstrap.servers": "k:1"}
+    settings = AgentSettings.of(given, "test")
+    assert raw_directory(settings, offline=True) == bench.raw.path
+    with pytest.raises(HelenusError, match="cdc_enabled"):
+        raw_directory(settings)
