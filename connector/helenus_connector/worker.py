@@ -116,6 +116,7 @@ class Worker:
                 self.connectors.changed.wait(_TURN_S)
                 self.connectors.changed.clear()
         finally:
+            self.connectors.ending = True
             for query in self._queries.values():
                 query.stop()
             for query in self._queries.values():

@@ -329,6 +329,24 @@ def test_told_to_stop_while_another_worker_has_the_checkpoint(tmp_path: Path) ->
     assert not (tmp_path / "connectors.json").exists()
 
 
+def test_a_worker_that_fails_waits_for_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queries are joined, and those wait for tasks to end unless it is ending."""
+    worker = Fake(tmp_path, listeners="http://127.0.0.1:0")
+    ending: list[bool] = []
+    stop = lambda: ending.append(worker.connectors.ending)  # noqa: E731
+    worker._queries = {"default": SimpleNamespace(stop=stop, join=lambda: None)}  # type: ignore[dict-item]
+
+    def busy(*_: object) -> None:
+        raise HelenusError(Kind.CONFIG, "the port is taken")
+
+    monkeypatch.setattr("helenus_connector.worker.serve", busy)
+    monkeypatch.setattr(worker._topics, "close", lambda: None, raising=False)
+    monkeypatch.setattr(worker.tables, "close", lambda: None, raising=False)
+    with pytest.raises(HelenusError, match="the port is taken"):
+        worker.run()
+    assert ending == [True]
+
+
 def test_a_file_that_is_damaged_fails_its_group_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Fake(tmp_path)
     for name, group in (("shop", "default"), ("other", "slow")):
