@@ -84,6 +84,7 @@ class ChangeCache:
         self._sets = max(1, capacity // _SET)
         self._expire = expire_s
         self._places: dict[bytes, int] = {}
+        self._bits: dict[bytes, int] = {}
         self._held: dict[bytes, Entry] = {}
         self._deletions: dict[bytes, Deletion] = {}
         self.last: dict[bytes, re.Match[bytes] | Change] = {}
@@ -228,8 +229,11 @@ class ChangeCache:
 
     def bit(self, node: bytes) -> int:
         """The bit of a node, by its host id; 0 if it has none."""
-        at = self._place(node)
-        return 1 << (at - _KINDS) // _NODE.size % _BITS if at >= 0 else 0
+        bit = self._bits.get(node)
+        if bit is None:
+            at = self._place(node)
+            bit = self._bits[node] = 1 << (at - _KINDS) // _NODE.size % _BITS if at >= 0 else 0
+        return bit
 
     def _place(self, node: bytes) -> int:
         """Where a node is in the table; -1 if it is no host id, or there is no room."""

@@ -24,9 +24,9 @@ from helenus_connector.proof import (
     Deletion,
     Row,
     Witness,
+    block_for,
     is_proven,
     level,
-    meets,
     packed,
     unpacked,
     witness,
@@ -42,6 +42,7 @@ from helenus_schemas.key import Key, KeyCodec, Outgrown
 from helenus_schemas.transcode import long_bytes
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
+_LIVE, _GONE, _DELETES = int(Effect.LIVE), int(Effect.GONE), int(Effect.GONE | Effect.DELETES)
 _WHOLE = 5  # the kind of a row's deletion, apart from those of columns of it
 _LARGEST_KEY = 0xFFFF  # bytes that Cassandra takes of a partition key; a byte of Avro may stand for 12 of them
 
@@ -242,7 +243,8 @@ class Gate:
             awaited = _awaited(change)
             if change.expires_at is not None:
                 cache.note_expiry()
-            self._note_deletion(cache, change, key)
+            if change.effect & _DELETES or change.scope is Scope.TABLE:
+                self._note_deletion(cache, change, key)
         went = self._go_on(event, change, key, identity, awaited, entry, admitted, codec)
         if went is not None and copied is not None:
             self._met[copied] = entry, went
@@ -257,10 +259,10 @@ class Gate:
             return
         if change.scope is Scope.TABLE:
             cache.delete(MAY + change.scope, key, Deletion(time, ALL_COLUMNS))
-        elif effect & (Effect.GONE | Effect.DELETES):
-            columns = 0 if effect & Effect.GONE else effect & ALL_COLUMNS
+        elif effect & _DELETES:
+            columns = 0 if effect & _GONE else effect & ALL_COLUMNS
             kind = _WHOLE if change.scope is Scope.ROW and not columns else change.scope
-            cache.delete(kind + (MAY if effect & Effect.LIVE else 0), key, Deletion(time, columns or ALL_COLUMNS))
+            cache.delete(kind + (MAY if effect & _LIVE else 0), key, Deletion(time, columns or ALL_COLUMNS))
 
     def _go_on(
         self,
@@ -333,18 +335,22 @@ class Gate:
             return {}  # each node tells its own truncation: after the last one's, no replica holds the rows
         found: dict[bytes, Awaited] = {}
         factor, image = self._replication(), work.image
+        is_all = work.consistency == ConsistencyLevel.ALL
+        least = -1 if is_all else factor - block_for(work.consistency, factor)
         cache = self._cache(work.topic, work.partition)
         deleted = cache.has_deletions
+        may_show = image is not None and not deleted and not work.is_marked
         row: Row | None = None
         deletions: list[Deletion] = []
         handed = work.pending.handed if work.pending else 0.0
         rest = math.inf
         for change, awaited in work.awaited.items():
-            met = meets(work.consistency, self._nodes(work, work.values, change), factor)
-            is_shown = row is None and not (deleted or work.is_marked or image is None)
-            is_shown = is_shown and (not awaited.effect or bool(awaited.effect & Effect.LIVE))
-            if image is not None and is_shown and image.shows(awaited.write_time, awaited.effect):
-                said = Witness.SHOWN  # the ordinary case, by its bytes
+            met = self._nodes(work, work.values, change) > least
+            effect = awaited.effect
+            if may_show and (not effect or effect & _LIVE) and image.shows(awaited.write_time, effect):  # type: ignore[union-attr]
+                if met:
+                    continue  # the ordinary case, by its bytes
+                said = Witness.SHOWN
             else:
                 if row is None:
                     row = _row(image)
@@ -366,7 +372,7 @@ class Gate:
     ) -> Witness:
         now = time.time()
         # What is not of the whole scope is of a partition's static columns.
-        of_statics = work.scope is Scope.PARTITION and awaited.effect and not awaited.effect & Effect.GONE
+        of_statics = work.scope is Scope.PARTITION and awaited.effect and not awaited.effect & _GONE
         if work.is_marked and self._has_rows and not of_statics:
             return _of_scope(work, awaited, row)
         if row.exists and any(deletion.undone_by(row) for deletion in deletions):
@@ -471,9 +477,12 @@ class Gate:
 
 def _awaited(change: Change) -> Awaited:
     """What a Change waits with; numbers that no agent writes are none."""
-    effect = change.effect if 0 <= change.effect < 1 << 32 else 0
-    expired = change.all_expired_at
-    return Awaited(change.write_time, math.nan, effect, expired if expired and 0 < expired < 1 << 32 else None)
+    effect, expired = change.effect, change.all_expired_at
+    if not 0 <= effect < 1 << 32:
+        effect = 0
+    if expired is not None and not 0 < expired < 1 << 32:
+        expired = None
+    return Awaited(change.write_time, math.nan, effect, expired)
 
 
 def _row(image: Image | None) -> Row:

@@ -19,6 +19,9 @@ from cassandra import ConsistencyLevel
 from helenus_schemas.change import COLUMN_BITS, FIRST_COLUMN, Effect, column_bit
 from helenus_schemas.table import Column
 
+_LIVE, _DELETES, _ROW, _GONE, _COUNTER = map(
+    int, (Effect.LIVE, Effect.DELETES, Effect.ROW, Effect.GONE, Effect.COUNTER)
+)
 ALL_COLUMNS = (1 << COLUMN_BITS) - 1 << FIRST_COLUMN
 AGAINST = 10
 """How many times longer a Change waits that the row speaks against: that lacks what was written, or shows what was
@@ -96,7 +99,7 @@ class Row(NamedTuple):
         if not effect:
             return write_time in self.times
         told = zip(self.times, self.timed.bits, strict=True)
-        return bool(effect & Effect.LIVE) and any(time == write_time and bit & effect for time, bit in told)
+        return bool(effect & _LIVE) and any(time == write_time and bit & effect for time, bit in told)
 
 
 class Deletion(NamedTuple):
@@ -152,9 +155,9 @@ def witness(change: Awaited, row: Row, deletions: Sequence[Deletion], now: float
         return Witness.SILENT
     if row.shows(time, effect):
         return Witness.SHOWN
-    if not effect or effect & Effect.COUNTER:
+    if not effect or effect & _COUNTER:
         return Witness.SILENT
-    if effect & Effect.LIVE:
+    if effect & _LIVE:
         return _of_write(time, change, row, deletions, unsure or _is_expired(change, now))
     return _of_deletion(time, effect, row)
 
@@ -193,7 +196,7 @@ def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion
     gone = 0
     for deletion in later:
         gone |= deletion.certain(timed)
-    if gone and columns and (row.exists or not effect & Effect.ROW) and (newer | null & gone) == columns:
+    if gone and columns and (row.exists or not effect & _ROW) and (newer | null & gone) == columns:
         return Witness.ABSENT
     if not columns and row.exists:
         # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.
@@ -201,7 +204,7 @@ def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion
         return Witness.SILENT if held or later else Witness.SHOWN
     if unsure:
         return Witness.SILENT
-    if effect & (Effect.DELETES | Effect.GONE) and (newer or (row.exists and effect & Effect.ROW)):
+    if effect & (_DELETES | _GONE) and (newer or (row.exists and effect & _ROW)):
         return Witness.SILENT  # what is missing may be what it deleted, all of it if it wrote the row itself
     return Witness.AGAINST if (newer | null) == columns else Witness.SILENT
 
@@ -210,7 +213,7 @@ def _of_deletion(time: int, effect: int, row: Row) -> Witness:
     if not row.exists:
         return Witness.ABSENT
     timed = row.timed
-    columns = ALL_COLUMNS if effect & Effect.GONE else effect & ALL_COLUMNS
+    columns = ALL_COLUMNS if effect & _GONE else effect & ALL_COLUMNS
     told, unclear, lives = 0, columns & timed.untold, False
     for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
         if not bit & columns:
@@ -222,10 +225,10 @@ def _of_deletion(time: int, effect: int, row: Row) -> Witness:
         if not single:
             unclear |= bit  # of many cells some may be older
         elif at <= time:
-            if effect & Effect.GONE or not bit & timed.shared:
+            if effect & _GONE or not bit & timed.shared:
                 return Witness.AGAINST
             unclear |= bit
-    if effect & Effect.GONE:
+    if effect & _GONE:
         # That it lives again is seen by a newer cell.
         return Witness.ABSENT if lives and not unclear else Witness.SILENT
     return Witness.SILENT if unclear or columns & ~told else Witness.ABSENT

@@ -60,9 +60,11 @@ class Image(NamedTuple):
         if write_time is None:
             return False
         told = write_time.to_bytes(8, "big", signed=True)
-        if effect and self.times:
-            return any(time == told and bit & effect for time, bit in zip(self.times, self.timed.bits, strict=True))
-        return write_time == self.write_time or told in self.times
+        if told not in self.times:
+            return not self.times and write_time == self.write_time
+        if not effect or self.timed.bits[self.times.index(told)] & effect:
+            return True
+        return any(time == told and bit & effect for time, bit in zip(self.times, self.timed.bits, strict=True))
 
 
 Rows = Iterator[tuple[Key, Image]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -238,15 +239,18 @@ def matched(value: bytes) -> re.Match[bytes] | None:
 def gist(match: re.Match[bytes]) -> Change:
     """What a match tells of a Change: all but its place in the mutation and in the log. Raises Malformed."""
     digest, node, scope, _, written, expires, effect, expired = match.groups()
-    return Change(
-        digest.decode(),
-        node.decode(),
-        _SCOPES[scope],
-        write_time=None if written is None else read_long(written, 0)[0],
-        expires_at=None if expires is None else read_long(expires, 0)[0],
-        effect=0 if effect is None else read_long(effect, 0)[0],
-        all_expired_at=None if expired is None else read_long(expired, 0)[0],
-    )
+    write_time = None if written is None else read_long(written, 0)[0]
+    expires_at = None if expires is None else read_long(expires, 0)[0]
+    all_expired_at = None if expired is None else read_long(expired, 0)[0]
+    does = 0 if effect is None else _effect(effect)
+    who = digest.decode(), node.decode()
+    return Change(*who, _SCOPES[scope], 0, 1, -1, -1, write_time, expires_at, None, None, False, does, all_expired_at)
+
+
+@lru_cache(4096)
+def _effect(data: bytes) -> int:
+    """A table's writes have few effects."""
+    return read_long(data, 0)[0]
 
 
 def place(match: re.Match[bytes] | Change) -> tuple[int, int]:
