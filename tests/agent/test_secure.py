@@ -169,7 +169,7 @@ def events(status: Status) -> int:
 
 MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
     ({"cassandra.password": WRONG}, 1, ["refused the login", "cassandra.password", "[cassandra-auth]"]),
-    ({"cassandra.username": None}, 1, ["refused the login", "cassandra.username", "[cassandra-auth]"]),
+    ({"cassandra.username": None}, 2, ["cassandra.username", "[config]"]),
     ({"cassandra.ssl.cafile": "{other}"}, 1, ["certificate verify failed", "cassandra.ssl", "[cassandra-auth]"]),
     ({"cassandra.ssl.cafile": None}, 1, ["certificate verify failed", "cassandra.ssl", "[cassandra-auth]"]),
     ({"cassandra.ssl.cafile": "/no/such.pem"}, 2, ["/no/such.pem", "[config]"]),
