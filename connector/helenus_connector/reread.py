@@ -320,7 +320,7 @@ class _Whole(Iterator[RawRow]):
             return next(self._rows)
         except HelenusError as error:
             self.failure = error
-            raise _Failed(error.kind, error.what, error.where) from None
+            raise _Failed(error.kind, error.what, error.where, error.advice) from None
 
 
 def stripe_of(partition_key: Key) -> int:

@@ -177,7 +177,7 @@ class KafkaLog:
             if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 told = self._told(failure.args[0], admin, f", topic {topic}")
                 if told.action is not Action.RETRY:
-                    told = TopicError(told.kind, told.what, told.where, topic)
+                    told = TopicError(told.kind, told.what, told.where, topic, told.advice)
                 raise told from None
             deadline = time.monotonic() + _ANSWER_TIMEOUT
             while topic not in (there := self.topics()):  # it is being made, or deleted

@@ -83,7 +83,7 @@ def properties(status: Status, folder: Path, changes: Mapping[str, str | None] |
     assert status.security
     own = {key: value.format(**vars(status.security)) for key, value in KEYS.items()}
     keys = {
-        "cassandra.config": status.nodes[0].cassandra_yaml,
+        "cassandra.config": None if "cdc.raw.dir" in (changes or {}) else status.nodes[0].cassandra_yaml,
         "cassandra.contact.points": status.nodes[0].address,
         "cassandra.port": str(status.cql_port),
         "kafka.bootstrap.servers": status.bootstrap_servers,
@@ -198,6 +198,8 @@ def test_a_mistake_is_told_in_one_message(status: Status, session: Any, tmp_path
         folder = tmp_path / str(number)
         folder.mkdir()
         given = {key: value and value.format(**vars(status.security), other=other) for key, value in changes.items()}
+        (folder / "raw").mkdir()  # one agent reads a cdc_raw
+        given["cdc.raw.dir"] = str(folder / "raw")
         ended, last = told(status, properties(status, folder, given))
         if ended == code and all(word in last for word in words):
             return None
