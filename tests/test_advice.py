@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import http.server
 import shutil
 import threading
@@ -26,6 +27,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.table import Column, Table
 from helenus_sinks.kafka import broker_error
 
+ROOT = Path(__file__).parents[1]
+
 
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
@@ -40,6 +43,17 @@ def test_kafka_s_errors_are_about_kafka(code: int, kind: Kind, words: str) -> No
     assert error.kind is kind
     assert words in error.advice
     assert "pulsar" not in str(error).lower()
+
+
+def test_no_error_of_kafka_s_goes_without_advice_of_its_own() -> None:
+    """That of the kind is Pulsar's."""
+    paths = ROOT / "sinks/helenus_sinks/kafka.py", ROOT / "connector/helenus_connector/kafka_events.py"
+    calls = [n for path in paths for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and n.args]
+    raised = [call for call in calls if ast.unparse(call.args[0]).startswith("Kind.BROKER_")]
+    assert len(raised) >= 4
+    for call in raised:
+        needed = {"HelenusError": 4, "TopicError": 5}[ast.unparse(call.func)]
+        assert len(call.args) == needed, ast.unparse(call)
 
 
 def test_a_second_agent(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class Planner:
                             found[str(partition)] = at
                     if asked and time.monotonic() > deadline:
                         what = f"Kafka does not tell whether {topic} has lost records"
-                        raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._where)
+                        raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._where, _SILENT)
         finally:
             consumer.close()
         return found

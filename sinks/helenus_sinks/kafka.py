@@ -184,7 +184,8 @@ class KafkaLog:
                 if time.monotonic() > deadline:
                     what = "Kafka: the topic is there, and is not described to us"
                     where = f"{self._where}, topic {topic}"
-                    raise TopicError(Kind.BROKER_REFUSED, what, where, topic) from None
+                    advice = "grant DESCRIBE on the topic to this login"
+                    raise TopicError(Kind.BROKER_REFUSED, what, where, topic, advice) from None
                 time.sleep(_SLICE)
             return there[topic]
         known[topic] = partitions
