@@ -184,6 +184,10 @@ def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
     metrics.RECORDS.labels(*labels).inc(outcome.records)
     metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
     metrics.ROWS_UNTOLD.labels(*labels).inc(outcome.untold)
+    metrics.CONTRADICTED.labels(*labels).inc(outcome.contradicted)
+    if outcome.contradicted:
+        advice = "a memtable is later than ten times settle.min.age.ms, or a tombstone was purged: compare the table"
+        _log.warning("changes.contradicted", connector=labels[0], changes=outcome.contradicted, advice=advice)
     metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
     if outcome.lost:
         _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice="copy the table anew")

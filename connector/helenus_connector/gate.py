@@ -74,9 +74,10 @@ class Work:
     Of a TABLE there are `parts`, each to be done by the task of its topic partition. The resolver fills in `read_at`,
     when the read began in s since the epoch, and `image`. `write_time` in µs is the newest of its changes, `expires` in
     s when the first of their cells does. `awaited` are its changes by their ids in the cache, `unproven` those of them
-    that the read proves nothing of, and `by_age` those that it proves since nothing spoke against them for long. `rest`
-    is for how many seconds no read can prove more. Of a marker, `oldest` is the write time in µs of the oldest cell of
-    the rows that live in its scope, and `timeless` says that some of them show no time.
+    that the read proves nothing of, and `by_age` those that it proves by the time that they waited, of which so many
+    were `contradicted` by their row to the end. `rest` is for how many seconds no read can prove more. Of a marker,
+    `oldest` is the write time in µs of the oldest cell of the rows that live in its scope, and `timeless` says that
+    some of them show no time.
     """
 
     topic: str
@@ -96,6 +97,7 @@ class Work:
     digest: bytes = b""
     unproven: dict[bytes, Awaited] = field(default_factory=dict)
     by_age: set[bytes] = field(default_factory=set)
+    contradicted: int = 0
     rest: float = 0.0
     oldest: int | None = None
     timeless: bool = False
@@ -327,8 +329,8 @@ class Gate:
         work.awaited = {**awaited, **work.awaited}
 
     def unproven(self, work: Work) -> dict[bytes, Awaited]:
-        """The Changes of a key for which its read proves no image. Notes `by_age` and `rest` of the work."""
-        work.by_age, work.rest = set(), 0.0
+        """The Changes of a key for which its read proves no image. Notes `by_age`, `contradicted`, `rest`."""
+        work.by_age, work.contradicted, work.rest = set(), 0, 0.0
         if work.read_at is None:
             return work.awaited
         if work.scope is Scope.TABLE:
@@ -360,6 +362,7 @@ class Gate:
             if met and is_proven(said, waited, self._min_age):
                 if said in (Witness.SILENT, Witness.AGAINST):
                     work.by_age.add(change)
+                    work.contradicted += said is Witness.AGAINST
                 continue
             found[change] = awaited
             rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)

@@ -47,6 +47,11 @@ RECORDS_TOO_LARGE = Counter(
     "Records too large for their topic: dead-lettered, or written without their largest columns.",
     _LABELS,
 )
+CONTRADICTED = Counter(
+    "helenus_connector_changes_contradicted_total",
+    "Changes that count as confirmed although their row contradicted them to the end.",
+    _LABELS,
+)
 ROWS_UNTOLD = Counter(
     "helenus_connector_rows_untold_total",
     "Rows without a record: dead letters for a value that cannot be told, rows behind a marker whose key cannot.",
@@ -76,7 +81,7 @@ BATCH_SECONDS = Histogram(
 
 _OF_TABLE: tuple[MetricWrapperBase, ...] = (
     *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_PENDING, KEYS_PENDING, KEYS_UNREAD),
-    *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNTOLD),
+    *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNTOLD, CONTRADICTED),
     *(KEYS_READ, STATEMENTS, QUERY_SECONDS, REPLICATION_SECONDS),
 )
 Labels = tuple[str, str, str]

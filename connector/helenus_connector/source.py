@@ -157,7 +157,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 # A part of a batch that was too many bytes is read by the next one.
                 held = self.plan.held.items()
-                wake |= any(at < self._target.get(t, {}).get(p, 0) for t, ats in held for p, at in ats.items())
+                wake |= any(0 <= at < self._target.get(t, {}).get(p, 0) for t, ats in held for p, at in ats.items())
             if topics == start["topics"]:
                 # What a run began with is done at once: its first batch tells of what else waits. One that is to read
                 # what is there, reads again only what was there when the last one ended.
@@ -235,9 +235,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for data_loss in ("fail", "continue"):
             parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
             places = [r for p in parts for r in p.ranges]
-            random.shuffle(
-                places
-            )  # on Pulsar they are read one by one, and what the first take is not left to the last
+            # On Pulsar they are read one by one, and what the first take is not left to the last.
+            random.shuffle(places)
             at = {(r.topic, r.partition): r.start for r in places}
             try:
                 # Of the second kind too, some are read in each batch.

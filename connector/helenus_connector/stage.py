@@ -54,7 +54,8 @@ class Outcome:
 
     `found` and `resolved` are the keys that wait for a proven read from now on, and no longer. `copies` of a key say
     how many events wait with it. `too_large` are records that were no records of the whole row, for their size.
-    `unread` are keys that wait because they can't be read, `error` is why the first of them can't.
+    `unread` are keys that wait because they can't be read, `error` is why the first of them can't. `contradicted` are
+    changes that are believed although their row spoke against them to the end.
     `untold` are rows without a record: dead letters for a value that can't be told, and rows behind a marker whose key
     has no form. `lost` are events that the topic no longer had, `gaps` those of nodes' logs. `told` is what was
     published where.
@@ -71,6 +72,7 @@ class Outcome:
     too_large: int = 0
     untold: int = 0
     unread: int = 0
+    contradicted: int = 0
     lost: int = 0
     gaps: list[Gap] = field(default_factory=list)
     keys_read: int = 0
@@ -606,6 +608,7 @@ class Stage:
                 outcome.published += work.events + copies
                 copies = 0
             is_read = work.read_at is not None
+            outcome.contradicted += work.contradicted if is_read else 0
             unproven = work.unproven if is_read else work.awaited
             settled = is_read and not unproven
             # What is left when others are proven came later: it waits anew.

@@ -270,7 +270,7 @@ class Connector:
         self.pending.apply(outcome.resolved, outcome.found, self.cluster.time(), outcome.told)
         self.pending.save(self.cluster.now, [TOPIC])
         self.offset += len(events)
-        for name in ("read", "published", "unchanged", "settled", "keys_read"):
+        for name in ("read", "published", "unchanged", "settled", "keys_read", "contradicted"):
             setattr(self.totals, name, getattr(self.totals, name) + getattr(outcome, name))
 
     def _append(self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Any) -> None:
@@ -380,6 +380,24 @@ def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, late
         shown_values = [json.loads(v)[column] for k, v in connector.records if v and json.loads(k)["k"] == key]
         values = [v for v in shown_values if v is not None]
         assert values == sorted(values), f"an older {column} after a newer one"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_later_than_every_limit_is_not_silent(simulated: Any, seed: int) -> None:
+    """Ten times longer is not for ever: a memtable that is hours late is told wrong, and counted."""
+    cluster, connector = simulated(seed)
+    start = int(cluster.now * 1e6)
+    for replica in range(3):
+        cluster.rows[replica][1] = {"v": (start - 10, 1)}
+        late = cluster.random.choice((1000, 100_000))
+        cluster.log(
+            replica, 1, {"v": (start, 5)}, "1" * 32, event_after=cluster.random.choice((0, 5)), shown_after=late
+        )
+    for _ in range(900):
+        cluster.pass_by(1)
+        connector.batch(10)
+    assert (last(connector), len(connector.pending)) == (1, 0)
+    assert connector.totals.contradicted == 1
 
 
 def last(connector: Connector) -> Any:
