@@ -17,7 +17,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = "helenus_agent"
+PACKAGE = "helenus_agent/commitlog"
 MODULE = "decoder"
 
 
@@ -61,10 +61,14 @@ def compile_decoder(package: Path, directory: Path, say: Callable[[str], Any] = 
             # Cython takes the module's name from its packages, so it sees the source in one.
             source = Path(work, "source", PACKAGE)
             source.mkdir(parents=True)
-            for name in ("__init__.py", f"{MODULE}.py", f"{MODULE}.pxd"):
+            for inner in (source.parent, source):
+                (inner / "__init__.py").touch()
+            for name in (f"{MODULE}.py", f"{MODULE}.pxd"):
                 shutil.copy(package / name, source / name)
             extension = Extension(
-                f"{PACKAGE}.{MODULE}", [str(source / f"{MODULE}.py")], extra_compile_args=["-g0", "-w"]
+                f"{PACKAGE.replace('/', '.')}.{MODULE}",
+                [str(source / f"{MODULE}.py")],
+                extra_compile_args=["-g0", "-w"],
             )
             modules = cythonize(  # type: ignore[no-untyped-call]
                 [extension],

@@ -30,9 +30,9 @@ from cassandra.cluster import Cluster
 from cassandra.query import BatchStatement, BatchType
 from confluent_kafka import Consumer, TopicPartition
 
-from helenus_agent import decoder as installed
-from helenus_agent.segment import Segment
-from helenus_schemas.table import read_tables
+from helenus_agent.commitlog import decoder as installed
+from helenus_agent.commitlog.segment import Segment
+from helenus_schemas.cql.table import read_tables
 from helenus_stack.stack import Stack
 
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"

@@ -34,18 +34,18 @@ from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
-from helenus_connector.brokers import events_log
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.garbage import spare
-from helenus_connector.gate import Event
-from helenus_connector.reread import Reader
-from helenus_connector.rows import RawProtocolHandler, row_factory
-from helenus_connector.stage import Stage
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.gate.gate import Event
+from helenus_connector.log.choice import events_log
+from helenus_connector.pipeline.stage import Stage
+from helenus_connector.query.garbage import spare
+from helenus_connector.reread.reader import Reader
+from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas import names
-from helenus_schemas.cassandra import connect
-from helenus_schemas.change import Change, Effect, column_bit, encode
-from helenus_schemas.key import Key, KeyCodec
-from helenus_schemas.table import Table, read_tables
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Table, read_tables
+from helenus_schemas.event.change import Change, Effect, column_bit, encode
+from helenus_schemas.service.cassandra import connect
 from helenus_sinks.kafka import KafkaLog
 from helenus_stack import programs
 from helenus_stack.cql import session

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from helenus_connector.brokers import data_log
-from helenus_connector.config import WorkerSettings
-from helenus_connector.plan import Plan
-from helenus_connector.source import EventsSource, unpacked
-from helenus_connector.spark import session
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.control.plan import Plan
+from helenus_connector.log.choice import data_log
+from helenus_connector.query.session import session
+from helenus_connector.query.source import EventsSource, unpacked
 from helenus_sinks.log import Log
 from helenus_stack.programs import Program
 

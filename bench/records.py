@@ -9,13 +9,13 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.registry import Registry
-from helenus_connector.reread import Image
-from helenus_connector.shape import RowShape
-from helenus_schemas.cql import parse
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread.reader import Image
+from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import RowShape
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 
 REPEATS, ROWS = 40, 500
 

@@ -16,15 +16,16 @@ from cassandra.cluster import NoHostAvailable
 from confluent_kafka import KafkaError
 
 from helenus_agent.positions import State
-from helenus_connector import spark, tables
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.registry import Registry
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.control import tables
+from helenus_connector.query import session as spark
+from helenus_connector.shape.registry import Registry
 from helenus_connector.top import Worker
-from helenus_schemas import cassandra
-from helenus_schemas.config import CassandraSettings
-from helenus_schemas.cql import CqlType
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table
+from helenus_schemas.service import cassandra
+from helenus_schemas.settings.model import CassandraSettings
 from helenus_sinks.kafka import broker_error
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,7 @@ def test_kafka_s_errors_are_about_kafka(code: int, kind: Kind, words: str) -> No
 
 def test_no_error_of_kafka_s_goes_without_advice_of_its_own() -> None:
     """That of the kind is Pulsar's."""
-    paths = ROOT / "sinks/helenus_sinks/kafka.py", ROOT / "connector/helenus_connector/kafka_events.py"
+    paths = ROOT / "sinks/helenus_sinks/kafka.py", ROOT / "connector/helenus_connector/log/_kafka.py"
     calls = [n for path in paths for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and n.args]
     raised = [call for call in calls if ast.unparse(call.args[0]).startswith("Kind.BROKER_")]
     assert len(raised) >= 4

@@ -37,7 +37,7 @@ def loaded_by(module: str) -> set[str]:
     [
         ("helenus_agent.cli", HEAVY),
         ("helenus_sinks.kafka", HEAVY | {"helenus_agent"}),
-        ("helenus_schemas.change", HEAVY | {"helenus_agent", "helenus_sinks", "cassandra", "pydantic"}),
+        ("helenus_schemas.event.change", HEAVY | {"helenus_agent", "helenus_sinks", "cassandra", "pydantic"}),
         ("helenus_connector.worker", {"helenus_agent", "helenus_stack"}),
     ],
 )

@@ -12,8 +12,8 @@ import javaproperties
 import pytest
 
 from helenus_agent.config import AgentSettings
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_schemas.config import Settings
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_schemas.settings.model import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES: dict[str, type[Settings]] = {

@@ -18,24 +18,26 @@ import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_event_set, wait_exponential, wait_random
 from tenacity.nap import sleep_using_event
 
-from helenus_agent import guard, history, metrics
+from helenus_agent import metrics
+from helenus_agent.commitlog.decoder import Batch, Unknown, decode
+from helenus_agent.commitlog.segment import Corrupt, Segment, parse_name
 from helenus_agent.config import CDC_OFF, AgentSettings, commit_log_directory
-from helenus_agent.decoder import Batch, Unknown, decode
-from helenus_agent.discovery import Cassandra, Node
-from helenus_agent.drops import Drops
-from helenus_agent.follow import Follow
-from helenus_agent.guard import Headroom
-from helenus_agent.offline import Saved
-from helenus_agent.outbox import Outbox
+from helenus_agent.delivery.outbox import Outbox
+from helenus_agent.delivery.refused import Refused
+from helenus_agent.node import history
+from helenus_agent.node.discovery import Cassandra, Node
+from helenus_agent.node.drops import Drops
+from helenus_agent.node.offline import Saved
+from helenus_agent.node.tables import Report, Tables
+from helenus_agent.node.truncations import Place, Truncations
 from helenus_agent.positions import Mark, Positions, State, quarantine
-from helenus_agent.refused import Refused
-from helenus_agent.segment import Corrupt, Segment, parse_name
-from helenus_agent.tables import Report, Tables
-from helenus_agent.transfer import Transfer, move
-from helenus_agent.truncations import Place, Truncations
+from helenus_agent.segments import guard
+from helenus_agent.segments.follow import Follow
+from helenus_agent.segments.guard import Headroom
+from helenus_agent.segments.transfer import Transfer, move
+from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_schemas.failpoints import reach
-from helenus_schemas.table import Table
+from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log, TopicError
 
 _PIECE = 1 << 20  # bytes of log that are decoded at once

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from helenus_schemas.config import Alias
+from helenus_schemas.settings.model import Alias
 
 Convert = Callable[[str], "str | None"]
 

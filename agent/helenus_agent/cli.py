@@ -20,22 +20,25 @@ from prometheus_client import REGISTRY
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed
 from tenacity.nap import sleep_using_event
 
-from helenus_agent import decoder, local, metrics, status
+from helenus_agent import metrics, status
 from helenus_agent.agent import Agent, may_pass
+from helenus_agent.commitlog import decoder
 from helenus_agent.config import AgentSettings, check, raw_directory
-from helenus_agent.discovery import Cassandra
 from helenus_agent.monitor import Monitor
-from helenus_agent.offline import Saved
+from helenus_agent.node import local
+from helenus_agent.node.discovery import Cassandra
+from helenus_agent.node.offline import Saved
 from helenus_agent.positions import State, note_cdc_off, owned
-from helenus_agent.reprocess import reprocess
-from helenus_agent.transfer import transfer_of
-from helenus_schemas import __version__, logs
-from helenus_schemas.config import NO_PULSAR, check_properties, together
+from helenus_agent.segments.reprocess import reprocess
+from helenus_agent.segments.transfer import transfer_of
+from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import logs
+from helenus_schemas.settings.model import NO_PULSAR, check_properties, together
 from helenus_sinks.kafka import KafkaLog
 
 if TYPE_CHECKING:
-    from helenus_sinks.pulsar import PulsarLog
+    from helenus_sinks.pulsar.log import PulsarLog
 
 _GRACE = 10.0
 _PATIENCE = 5.0  # s for the broker, of those
@@ -230,7 +233,7 @@ def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
         log.replication_factor = settings.topic_creation_default_replication_factor
         return log
     try:
-        from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+        from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
     except ImportError as error:
         raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
     return PulsarLog(PulsarConfig.of(settings))

@@ -15,9 +15,19 @@ from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
 from helenus_agent.aliases import ALIASES, ENVIRONMENT, topic_advice
-from helenus_agent.segment import ReadMode
-from helenus_schemas import masking
-from helenus_schemas.config import (
+from helenus_agent.commitlog.segment import ReadMode
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings import masking
+from helenus_schemas.settings.fields import (
+    Brokers,
+    CommaList,
+    Hosts,
+    Milliseconds,
+    PassThrough,
+    ReplicationFactor,
+    topic,
+)
+from helenus_schemas.settings.model import (
     About,
     Alias,
     CassandraSettings,
@@ -26,8 +36,6 @@ from helenus_schemas.config import (
     Problem,
     PulsarSettings,
 )
-from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.fields import Brokers, CommaList, Hosts, Milliseconds, PassThrough, ReplicationFactor, topic
 from helenus_sinks.kafka import objections
 
 

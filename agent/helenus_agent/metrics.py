@@ -16,7 +16,7 @@ from pathlib import Path
 from prometheus_client import Counter, Gauge, Histogram, Info, Metric
 from prometheus_client.registry import Collector
 
-from helenus_agent.segment import parse_name
+from helenus_agent.commitlog.segment import parse_name
 from helenus_schemas.errors import Kind
 
 EVENTS = Counter("helenus_agent_events", "Events acknowledged by the broker.", ["table"])

@@ -8,9 +8,9 @@ from http.server import ThreadingHTTPServer
 
 import structlog
 
-from helenus_schemas import monitoring
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.monitoring import Ready
+from helenus_schemas.service import monitoring
+from helenus_schemas.service.monitoring import Ready
 
 _AGAIN = 1.0  # s between two tries to listen
 _BUSY = {errno.EADDRINUSE, errno.EADDRNOTAVAIL}

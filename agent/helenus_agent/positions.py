@@ -20,8 +20,8 @@ from typing import Any
 
 import structlog
 
-from helenus_schemas import durable
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
 
 _log = structlog.get_logger(__name__)
 _FILE = "positions.json"

@@ -14,10 +14,10 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from helenus_agent import positions
+from helenus_agent.commitlog.segment import parse_name, read_index
 from helenus_agent.config import AgentSettings, raw_directory, read_yaml
-from helenus_agent.discovery import Node
-from helenus_agent.reprocess import quarantined
-from helenus_agent.segment import parse_name, read_index
+from helenus_agent.node.discovery import Node
+from helenus_agent.segments.reprocess import quarantined
 from helenus_schemas.errors import HelenusError
 
 _TIMEOUT = 2.0

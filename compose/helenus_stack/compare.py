@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from helenus_schemas.avro import value_columns
-from helenus_schemas.cql import CqlType, quote
+from helenus_schemas.avro.schema import value_columns
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, quote
 from helenus_schemas.names import avro_name
-from helenus_schemas.table import Column, Table
 from helenus_stack.records import Record
 from helenus_stack.values import as_clustering, from_avro, from_driver, from_json
 

@@ -12,7 +12,7 @@ from typing import Any
 from cassandra.query import tuple_factory
 from rich.console import Console
 
-from helenus_schemas.table import read_tables
+from helenus_schemas.cql.table import read_tables
 from helenus_stack import programs, watchdog
 from helenus_stack.compare import differences
 from helenus_stack.cql import session

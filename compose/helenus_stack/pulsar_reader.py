@@ -12,12 +12,12 @@ from typing import Any
 
 import pulsar
 
-from helenus_connector.pulsar_events import offset
-from helenus_schemas.change import Change, decode
-from helenus_schemas.datastax import unsorted_value
+from helenus_connector.log.pulsar_reader import offset
 from helenus_schemas.errors import HelenusError
-from helenus_sinks.pulsar import PulsarConfig
-from helenus_sinks.pulsar_admin import Admin, Refused
+from helenus_schemas.event.change import Change, decode
+from helenus_schemas.event.datastax import unsorted_value
+from helenus_sinks.pulsar.admin import Admin, Refused
+from helenus_sinks.pulsar.log import PulsarConfig
 from helenus_stack.errors import StackError
 from helenus_stack.records import GONE, PATIENCE_S, Avro, Record, from_json
 from helenus_stack.status import Status

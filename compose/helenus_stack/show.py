@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from helenus_schemas.change import Scope
+from helenus_schemas.event.change import Scope
 from helenus_stack.compare import Difference
 from helenus_stack.programs import addresses
 from helenus_stack.records import Record

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from helenus_connector.events import Message
-from helenus_schemas.change import Change
+from helenus_connector.log.events import Message
+from helenus_schemas.event.change import Change
 from helenus_stack.readers import Reader
 from helenus_stack.records import Record
 

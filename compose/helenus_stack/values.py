@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from helenus_schemas.cql import CqlType
+from helenus_schemas.cql.types import CqlType
 from helenus_schemas.names import avro_name
 
 _EPOCH = datetime.datetime(1970, 1, 1)

@@ -9,9 +9,9 @@ from contextlib import closing
 
 import fastavro
 
-from helenus_connector.events import Message
-from helenus_schemas.avro import key_schema
-from helenus_schemas.table import read_tables
+from helenus_connector.log.events import Message
+from helenus_schemas.avro.schema import key_schema
+from helenus_schemas.cql.table import read_tables
 from helenus_stack.cql import session
 from helenus_stack.errors import StackError
 from helenus_stack.readers import Reader, reader

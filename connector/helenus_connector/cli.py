@@ -13,10 +13,12 @@ from typing import Any
 import click
 import structlog
 
-from helenus_connector import config
-from helenus_schemas import __version__, logs, masking
-from helenus_schemas.config import read_properties
+from helenus_connector.config import connector as config
+from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import logs
+from helenus_schemas.settings import masking
+from helenus_schemas.settings.model import read_properties
 
 
 class _Commands(click.Group):
@@ -75,7 +77,7 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
     It reaches no server, and looks for no directory and no certificate, which may be another machine's: a worker does
     that at its start, before anything else.
     """
-    from helenus_connector.connectors import beside
+    from helenus_connector.control.connectors import beside
 
     with _told():
         _, connectors = config.load(worker_properties, connector_properties)
@@ -117,7 +119,7 @@ def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) ->
     them there before the connector starts, those of events before the agent does, and again after a table was altered.
     The subject ending in -truncation is of the keys of markers that a TRUNCATE leaves.
     """
-    from helenus_connector.subjects import subjects
+    from helenus_connector.schemas_command import subjects
 
     with _told():
         worker, connectors = config.load(worker_properties, connector_properties)
@@ -198,7 +200,7 @@ def _make_checkpoint(directory: Path) -> None:
 
 
 def _run_worker(worker: config.WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
-    from helenus_connector.topics import reach
+    from helenus_connector.control.topics import reach
     from helenus_connector.worker import Worker
 
     _make_checkpoint(worker.checkpoint_dir.absolute())

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import structlog
 
-from helenus_connector.brokers import data_log, events_log, unread
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.events import Message
-from helenus_schemas import datastax
-from helenus_schemas.cassandra import connect
-from helenus_schemas.change import decode, encode, unframed
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.log.choice import data_log, events_log, unread
+from helenus_connector.log.events import Message
+from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Table, read_tables
+from helenus_schemas.event import datastax
+from helenus_schemas.event.change import decode, encode, unframed
+from helenus_schemas.service.cassandra import connect
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log, Schemas
 

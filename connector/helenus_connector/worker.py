@@ -14,19 +14,18 @@ from typing import Any, TypeVar
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector.cache import prune
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.connectors import Connectors
-from helenus_connector.directory import make, remove
-from helenus_connector.events import Range
-from helenus_connector.fences import fence_all, owned
-from helenus_connector.positions import Offsets
-from helenus_connector.queries import Query
-from helenus_connector.registry import registered
-from helenus_connector.rest import serve
-from helenus_connector.states import Connector
-from helenus_connector.tables import Tables
-from helenus_connector.topics import Topics
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.run_directory import make, remove
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.fences import fence_all, owned
+from helenus_connector.control.status import Connector
+from helenus_connector.control.tables import Tables
+from helenus_connector.control.topics import Topics
+from helenus_connector.gate.cache import prune
+from helenus_connector.log.events import Offsets, Range
+from helenus_connector.query.query import Query
+from helenus_connector.rest.server import serve
+from helenus_connector.shape.registry import registered
 from helenus_schemas.errors import Action, HelenusError, Kind
 
 T = TypeVar("T")
@@ -132,14 +131,14 @@ class Worker:
             remove(directory)
 
     def _session(self, directory: Path) -> Any:
-        from helenus_connector.spark import session
+        from helenus_connector.query.session import session
 
         fence_all(self.worker.checkpoint_dir.absolute(), self._stopping.is_set)
         return session(self.worker, directory)
 
     @staticmethod
     def _prepared(spark: Any) -> Any:
-        from helenus_connector.source import EventsSource
+        from helenus_connector.query.source import EventsSource
 
         spark.dataSource.register(EventsSource)
         return spark

@@ -13,8 +13,8 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from helenus_schemas import masking
 from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_schemas.settings import masking
 from helenus_sinks.log import Headers, Schemas, TopicError
 
 _log = structlog.get_logger(__name__)

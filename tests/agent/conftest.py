@@ -22,7 +22,7 @@ LOGS: dict[str, Any] = {
     },
 }
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "agent" / "helenus_agent"
+PACKAGE = ROOT / "agent" / "helenus_agent" / "commitlog"
 
 
 def load(name: str, path: Path) -> ModuleType:

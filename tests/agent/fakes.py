@@ -10,13 +10,13 @@ from agent.writer import Cell, Row, Update, entry, file_name, header, mutation, 
 
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings
-from helenus_agent.discovery import Node, Schema
+from helenus_agent.node.discovery import Node, Schema
+from helenus_agent.node.tables import Stamp
+from helenus_agent.node.truncations import Truncation
 from helenus_agent.positions import State
-from helenus_agent.tables import Stamp
-from helenus_agent.transfer import delete
-from helenus_agent.truncations import Truncation
+from helenus_agent.segments.transfer import delete
+from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Table
 from helenus_sinks.log import Headers, Schemas, TopicError
 
 HOST = "ad310466-96a7-4cb2-acf4-59535a960812"

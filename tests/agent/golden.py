@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helenus_agent.follow import Follow
 from helenus_agent.positions import Positions
-from helenus_schemas.change import Bound
-from helenus_schemas.cql import CqlType
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_agent.segments.follow import Follow
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.event.change import Bound
 
 DIRECTORY = Path(__file__).with_name("golden")
 PIECE = 1 << 16
@@ -375,7 +375,7 @@ def record(name: str, directory: Path) -> None:
     from cassandra.cluster import Cluster
     from cassandra.query import SimpleStatement
 
-    from helenus_schemas.table import read_tables
+    from helenus_schemas.cql.table import read_tables
     from helenus_stack.stack import Stack
 
     options = {
@@ -426,7 +426,7 @@ def record_events() -> None:
     """Keep the events as they are now: the test that compares them wants no change without a reason."""
     import tempfile
 
-    from helenus_agent import decoder
+    from helenus_agent.commitlog import decoder
 
     recording = load()
     with tempfile.TemporaryDirectory() as directory:

@@ -15,8 +15,8 @@ from agent.fakes import FakeCassandra, FakeLog, Record
 from agent.writer import table_of
 
 from helenus_agent import cli
+from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import KeyCodec
 
 TABLE = table_of("t", "pk int pk, v int")
 LATE = int(os.environ.get("HELENUS_TEST_LATE", 0))

@@ -8,8 +8,8 @@ import uuid
 from agent.writer import LIVE, Cell, Complex, Marker, Row, Update, fixed_width
 from hypothesis import strategies as st
 
-from helenus_schemas.cql import CqlType, parse
-from helenus_schemas.table import Column, Table
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
 
 KEY_WIDTHS = {
     "text": None,

@@ -19,9 +19,10 @@ from prometheus_client import REGISTRY
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.positions import State
-from helenus_schemas import change, names
-from helenus_schemas.change import Scope, decode
+from helenus_schemas import names
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event import change
+from helenus_schemas.event.change import Scope, decode
 
 TABLE = table_of("t", "pk int pk, v int")
 
@@ -91,7 +92,7 @@ class Bench:
 
     @staticmethod
     def number(key: bytes | None) -> bytes:
-        from helenus_schemas.key import KeyCodec
+        from helenus_schemas.codec.key import KeyCodec
 
         assert key is not None
         return KeyCodec(TABLE).decode(key)[0] or b""

@@ -11,11 +11,11 @@ import pytest
 from agent.expected import Event, events
 from agent.writer import LIVE, Cell, Complex, Marker, Row, Update, entry, mutation, table_of, vbytes, vint
 
-from helenus_schemas import change
-from helenus_schemas.change import Bound, Scope
-from helenus_schemas.cql import CqlType
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.event import change
+from helenus_schemas.event.change import Bound, Scope
 
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
 SEGMENT = 1795262845123

@@ -12,11 +12,11 @@ from agent.writer import table_of
 from cassandra import InvalidRequest, OperationTimedOut, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
-from helenus_agent import discovery
-from helenus_agent.discovery import Cassandra
-from helenus_agent.tables import Stamp
+from helenus_agent.node import discovery
+from helenus_agent.node.discovery import Cassandra
+from helenus_agent.node.tables import Stamp
+from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Table
 
 TABLE = table_of("t", "pk int pk, v int")
 WIDER = table_of("t", "pk int pk, v int, w int")

@@ -15,7 +15,7 @@ from agent.test_notices import told
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings, raw_directory
-from helenus_agent.offline import Saved
+from helenus_agent.node.offline import Saved
 from helenus_agent.positions import State, read
 from helenus_schemas.errors import HelenusError
 

@@ -14,11 +14,11 @@ from agent.test_notices import notices, told
 from agent.writer import table_of
 
 from helenus_agent import agent as module
+from helenus_agent.node.tables import Stamp
 from helenus_agent.positions import Positions
-from helenus_agent.tables import Stamp
-from helenus_schemas.change import Scope
+from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.table import Table
+from helenus_schemas.event.change import Scope
 
 SCHEMA = table_of("tables", "pk int pk, v int", cdc=False, keyspace="system_schema")
 OTHER = table_of("other", "pk int pk, v int", keyspace="else")
@@ -245,8 +245,8 @@ def test_when_a_table_was_made_whose_id_does_not_tell(bench: Bench) -> None:
 
 def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
     """Rows have lost their values of it, and no write tells that."""
-    from helenus_schemas.cql import parse
-    from helenus_schemas.table import Column
+    from helenus_schemas.cql.table import Column
+    from helenus_schemas.cql.types import parse
 
     dropped = {"v": Column("v", parse("int"))}
     bench.start(topic_partitions="1")
@@ -265,8 +265,8 @@ def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
 
 
 def test_a_column_that_is_dropped_and_added_again_while_no_agent_ran(bench: Bench) -> None:
-    from helenus_schemas.cql import parse
-    from helenus_schemas.table import Column
+    from helenus_schemas.cql.table import Column
+    from helenus_schemas.cql.types import parse
 
     bench.start(topic_partitions="1")
     bench.work()

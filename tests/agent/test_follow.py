@@ -10,11 +10,11 @@ from agent.writer import file_name, header, table_of
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from helenus_agent import follow as follow_module
-from helenus_agent import segment as segment_module
-from helenus_agent.follow import Follow
+from helenus_agent.commitlog import segment as segment_module
+from helenus_agent.commitlog.segment import ReadMode, Segment, read_index
 from helenus_agent.positions import Mark, Positions
-from helenus_agent.segment import ReadMode, Segment, read_index
+from helenus_agent.segments import follow as follow_module
+from helenus_agent.segments.follow import Follow
 from helenus_schemas.errors import HelenusError, Kind
 
 TABLE = table_of("t", "pk int pk, v int")

@@ -35,11 +35,11 @@ from agent.writer import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helenus_agent import segment as module
-from helenus_agent.follow import Follow
+from helenus_agent.commitlog import segment as module
+from helenus_agent.commitlog.segment import Corrupt, ReadMode
 from helenus_agent.positions import Mark, Positions
-from helenus_agent.segment import Corrupt, ReadMode
-from helenus_schemas import change
+from helenus_agent.segments.follow import Follow
+from helenus_schemas.event import change
 
 ID = 1795262845123
 COMPRESSORS = ["", *COMPRESS]

@@ -13,10 +13,10 @@ import pytest
 from agent import golden
 from agent.golden import NODE, PLAIN, RECORDINGS, STATEMENTS, Expected, Recording, read
 
-from helenus_agent.follow import Follow
+from helenus_agent.commitlog.segment import ReadMode, Segment, parse_name
 from helenus_agent.positions import Mark, Positions
-from helenus_agent.segment import ReadMode, Segment, parse_name
-from helenus_schemas import change
+from helenus_agent.segments.follow import Follow
+from helenus_schemas.event import change
 
 
 def follow_of(recording: Recording, directory: Path, mode: ReadMode = "marker", positions: Any = None) -> Follow:

@@ -12,9 +12,9 @@ from agent.writer import Cell, Row, Update, mutation, table_of
 from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
-from helenus_schemas.change import Scope, decode
+from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import Kind
-from helenus_schemas.key import KeyCodec
+from helenus_schemas.event.change import Scope, decode
 from helenus_sinks.log import Headers, TopicError
 
 WIDE = table_of("wide", "pk int pk, ck text ck, v int")

@@ -18,9 +18,9 @@ from cassandra.cluster import Cluster
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from patience import eventually
 
-from helenus_schemas import change
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import read_tables
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.event import change
 
 pytestmark = [
     pytest.mark.integration,

@@ -14,9 +14,10 @@ from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench
 from structlog.testing import capture_logs
 
-from helenus_agent import cli, local
+from helenus_agent import cli
 from helenus_agent.config import AgentSettings, raw_directory
-from helenus_agent.discovery import Node
+from helenus_agent.node import local
+from helenus_agent.node.discovery import Node
 from helenus_agent.positions import read
 from helenus_schemas.errors import HelenusError, Kind
 

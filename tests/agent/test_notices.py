@@ -15,13 +15,13 @@ from agent.writer import Cell, Row, Update, mutation, table_of
 from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
-from helenus_agent import guard
-from helenus_agent.guard import Headroom
+from helenus_agent.node.tables import Stamp
+from helenus_agent.node.truncations import Truncation, read_truncations
 from helenus_agent.positions import Gap, Positions
-from helenus_agent.tables import Stamp
-from helenus_agent.truncations import Truncation, read_truncations
-from helenus_schemas.change import Change, Scope, decode
+from helenus_agent.segments import guard
+from helenus_agent.segments.guard import Headroom
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Scope, decode
 
 OTHER = table_of("other", "pk int pk, v int")
 LOCAL = table_of("local", "pk int pk, v int", cdc=False, keyspace="system")
@@ -120,8 +120,8 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
     assert agent is not None
     path = next(p for p in bench.raw.path.glob(f"*-{segment}.log"))
     data = path.read_bytes()
-    from helenus_agent.decoder import decode as decode_log
-    from helenus_agent.segment import read_header
+    from helenus_agent.commitlog.decoder import decode as decode_log
+    from helenus_agent.commitlog.segment import read_header
 
     header = read_header(data, 7, segment)
     assert header is not None
@@ -512,9 +512,9 @@ def test_a_damaged_history_is_refused(bench: Bench) -> None:
 
 
 def test_a_table_as_it_is_kept(tmp_path: Path) -> None:
-    from helenus_agent import history
-    from helenus_schemas.cql import CqlType, parse
-    from helenus_schemas.table import Column
+    from helenus_agent.node import history
+    from helenus_schemas.cql.table import Column
+    from helenus_schemas.cql.types import CqlType, parse
 
     udt = CqlType("udt", (CqlType("int"), parse("list<text>")), label="U", fields=("a", "b"))
     table = table_of("t", "pk int pk, c text ck desc, s int static, v vector<float, 3>, m map<text, frozen<list<int>>>")

@@ -28,11 +28,11 @@ from patience import eventually
 
 from helenus_agent import agent as module
 from helenus_agent import cli
-from helenus_agent.discovery import Schema
+from helenus_agent.node.discovery import Schema
 from helenus_agent.positions import Mark, Positions, State, read
-from helenus_agent.reprocess import reprocess
+from helenus_agent.segments.reprocess import reprocess
+from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Table
 
 TESTS = Path(__file__).resolve().parents[1]
 GARBAGE = b"\0\0\0\x20garbage that is no entry at all, and long"

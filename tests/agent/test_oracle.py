@@ -9,7 +9,7 @@ import pytest
 from agent.oracle.reader import decoded
 from agent.oracle.recording import Recording
 
-from helenus_schemas.change import Scope
+from helenus_schemas.event.change import Scope
 
 pytestmark = [
     pytest.mark.integration,

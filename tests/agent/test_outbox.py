@@ -13,15 +13,15 @@ from agent.test_agent import TABLE, Bench
 from agent.writer import table_of
 
 from helenus_agent import agent as module
+from helenus_agent.commitlog.decoder import Batch
 from helenus_agent.config import AgentSettings
-from helenus_agent.decoder import Batch
-from helenus_agent.notices import Notice
-from helenus_agent.outbox import Outbox
-from helenus_schemas import change, datastax
-from helenus_schemas.change import Change, Scope
-from helenus_schemas.cql import CqlType, parse
+from helenus_agent.delivery.notices import Notice
+from helenus_agent.delivery.outbox import Outbox
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table
+from helenus_schemas.event import change, datastax
+from helenus_schemas.event.change import Change, Scope
 from helenus_sinks.log import Schemas, TopicError
 
 OTHER = table_of("other", "pk int pk, v int")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helenus_agent import history
+from helenus_agent.node import history
 from helenus_agent.positions import Mark, Positions, State
 from helenus_schemas.errors import HelenusError, Kind
 

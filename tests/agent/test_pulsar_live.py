@@ -17,11 +17,11 @@ from agent.test_live import (
     test_stopped_while_the_broker_is_away,
 )
 
-from helenus_schemas import change, datastax
+from helenus_schemas.event import change, datastax
 from helenus_schemas.names import partition
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
-from helenus_sinks.pulsar_admin import Admin
+from helenus_sinks.pulsar.admin import Admin
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
 
 __all__ = [
     "test_broker_away",

@@ -9,8 +9,8 @@ from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench, bench
 from agent.writer import COMPRESS, Cell, Row, Update, entry, file_name, header, mutation, segment_bytes
 
+from helenus_agent.commitlog.segment import ReadMode
 from helenus_agent.positions import Mark
-from helenus_agent.segment import ReadMode
 
 __all__ = ["bench"]
 MODES = get_args(ReadMode)

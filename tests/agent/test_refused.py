@@ -13,10 +13,10 @@ from agent.test_agent import TABLE, Bench, metric
 from agent.writer import table_of
 
 from helenus_agent import agent as module
-from helenus_agent import refused
-from helenus_agent.truncations import Truncation
-from helenus_schemas.change import Scope, decode
+from helenus_agent.delivery import refused
+from helenus_agent.node.truncations import Truncation
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope, decode
 
 ODD = table_of("odd", "pk int pk, v int")
 LAST = table_of("last", "pk int pk, v int")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from agent.writer import COMPRESS, entry, file_name, header, options, segment_bytes, sync_marker
 
-from helenus_agent import compression
-from helenus_agent import segment as module
-from helenus_agent.segment import Corrupt, ReadMode, Segment, parse_name, read_header, read_index, read_marker
+from helenus_agent.commitlog import _compression as compression
+from helenus_agent.commitlog import segment as module
+from helenus_agent.commitlog.segment import Corrupt, ReadMode, Segment, parse_name, read_header, read_index, read_marker
 
 ID = 1795262845123
 HEAD = len(header(ID))

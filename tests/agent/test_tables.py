@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from agent.writer import table_of
 
-from helenus_agent.decoder import Unknown
-from helenus_agent.tables import Tables
-from helenus_schemas.table import Table
+from helenus_agent.commitlog.decoder import Unknown
+from helenus_agent.node.tables import Tables
+from helenus_schemas.cql.table import Table
 
 
 def updated(tables: Tables, *known: Table, newest: int = 10) -> tuple[list[str], list[str], list[str]]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_agent.transfer import delete, move, transfer_of
+from helenus_agent.segments.transfer import delete, move, transfer_of
 from helenus_schemas.errors import HelenusError, Kind
 
 

@@ -17,10 +17,10 @@ from agent.golden import T, i, row
 from confluent_kafka.admin import AdminClient
 from patience import eventually
 
-from helenus_schemas import change
-from helenus_schemas.cassandra import connect
-from helenus_schemas.config import CassandraSettings
-from helenus_schemas.table import read_tables
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.event import change
+from helenus_schemas.service.cassandra import connect
+from helenus_schemas.settings.model import CassandraSettings
 from helenus_stack.records import messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import cramjam
 
-from helenus_schemas.table import Table
+from helenus_schemas.cql.table import Table
 
 FIXED = {"boolean": 1, "int": 4, "float": 4, "bigint": 8, "timestamp": 8, "double": 8, "uuid": 16, "timeuuid": 16}
 LIVE = (-(1 << 63), 0x7FFFFFFF)
@@ -293,8 +293,8 @@ def file_name(segment: int, version: int = 7) -> str:
 
 def table_of(name: str, columns: str, cdc: bool = True, keyspace: str = "ks", id: int | None = None) -> Table:
     """A table from a short text: `pk int pk, ck text ck desc, s int static, v list<int>`."""
-    from helenus_schemas.cql import parse
-    from helenus_schemas.table import Column
+    from helenus_schemas.cql.table import Column
+    from helenus_schemas.cql.types import parse
 
     kinds = {"pk": "partition_key", "ck": "clustering"}
     found: list[Column] = []

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from helenus_agent.config import AgentSettings
-from helenus_connector.config import ConnectorSettings, WorkerSettings, load
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings, load
 from helenus_stack import pulsar
 from helenus_stack.settings import Settings
 

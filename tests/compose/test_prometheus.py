@@ -19,7 +19,7 @@ from patience import eventually
 
 from helenus_agent import metrics as agent
 from helenus_connector import metrics as connector
-from helenus_schemas import monitoring
+from helenus_schemas.service import monitoring
 
 pytestmark = [
     pytest.mark.integration,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_schemas.config import ConfigError
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_schemas.settings.model import ConfigError
 
 WORKER = {
     "log": "pulsar",

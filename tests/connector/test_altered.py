@@ -13,16 +13,16 @@ import pytest
 from connector.test_untold import ALL, DATA, EVENTS, LETTERS, NODE, Staged, int32
 from connector.test_untold import Reader as Untold
 
-from helenus_connector import version
-from helenus_connector.gate import Event
-from helenus_connector.proof import Awaited, packed
-from helenus_connector.reread import Image, KeyRefused, SchemaChanged
-from helenus_connector.settle import Pending
-from helenus_schemas.change import Change, Scope, encode
-from helenus_schemas.cql import CqlType, parse
+from helenus_connector.gate.gate import Event
+from helenus_connector.pipeline import table_version as version
+from helenus_connector.reread.pending import Pending
+from helenus_connector.reread.proof import Awaited, packed
+from helenus_connector.reread.reader import Image, KeyRefused, SchemaChanged
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_schemas.key import Key, KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_schemas.event.change import Change, Scope, encode
 
 LATER, BEFORE = uuid.uuid1(), uuid.UUID(int=1)
 NOW = time.time() + 1

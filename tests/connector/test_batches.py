@@ -16,17 +16,18 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from helenus_connector import batches, metrics
-from helenus_connector.batches import Batches
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.gate import Gap
-from helenus_connector.pending_files import begins
-from helenus_connector.plan import Plan
-from helenus_connector.positions import Held
-from helenus_connector.settle import AWAY, Pending, PendingKeys
-from helenus_connector.stage import Outcome
-from helenus_connector.states import Connector, Task
-from helenus_connector.tasks import Done
+from helenus_connector import metrics
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.control.plan import Plan
+from helenus_connector.control.positions import Held
+from helenus_connector.control.status import Connector, Task
+from helenus_connector.gate.gate import Gap
+from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.query import batches
+from helenus_connector.query.batches import Batches
+from helenus_connector.query.task import Done
+from helenus_connector.reread.pending import AWAY, Pending, PendingKeys
+from helenus_connector.reread.pending_files import begins
 from helenus_schemas.errors import HelenusError, Kind
 
 A, B = "events-ks.a", "events-ks.b"

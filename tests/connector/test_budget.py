@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helenus_connector.budget import Budget
+from helenus_connector.reread.budget import Budget
 
 
 class Clock:
@@ -140,7 +140,7 @@ def test_a_file_of_before_the_machine_started(tmp_path: Path, clock: Clock) -> N
 TAKE = """
 import sys
 from pathlib import Path
-from helenus_connector.budget import Budget
+from helenus_connector.reread.budget import Budget
 
 one = Budget(Path(sys.argv[1]), 10**9, clock=lambda: 1.0)
 for _ in range(2_000):

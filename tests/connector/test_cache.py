@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector import cache as cache_module
-from helenus_connector import directory
-from helenus_connector.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id, prune
-from helenus_connector.proof import Deletion
-from helenus_schemas.change import Change, encode, matched
+from helenus_connector.config import run_directory as directory
+from helenus_connector.gate import cache as cache_module
+from helenus_connector.gate.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id, prune
+from helenus_connector.reread.proof import Deletion
+from helenus_schemas.event.change import Change, encode, matched
 
 NODES = [str(uuid.UUID(int=i)).encode() for i in range(1, 80)]
 DIGEST = b"0123456789abcdef0123456789abcdef"
@@ -53,7 +53,7 @@ def test_nothing_is_known_of_an_unreported_change(cache: ChangeCache) -> None:
 
 def test_it_forgets_with_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000_000.0
-    monkeypatch.setattr("helenus_connector.cache.time.time", lambda: now)
+    monkeypatch.setattr("helenus_connector.gate.cache.time.time", lambda: now)
     cache = ChangeCache(tmp_path / "c", 1024, 60)
     change = change_id(b"k", b"\0", DIGEST)
     cache.report(change, cache.look(change), NODES[0])
@@ -103,7 +103,7 @@ def test_a_place_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCache) 
 
 def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000_000.0
-    monkeypatch.setattr("helenus_connector.cache.time.time", lambda: now)
+    monkeypatch.setattr("helenus_connector.gate.cache.time.time", lambda: now)
     cache = ChangeCache(tmp_path / "c", 1024, 60)
     assert not cache.has_deletions
     cache.delete(0, b"k", Deletion(-5, 32))

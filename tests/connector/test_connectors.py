@@ -16,14 +16,14 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from helenus_connector.config import WorkerSettings
-from helenus_connector.connectors import Connectors, NotStopped, Unknown
-from helenus_connector.pending_files import begins
-from helenus_connector.positions import Held, committed
-from helenus_connector.settle import Pending
-from helenus_connector.states import Task
-from helenus_schemas.config import ConfigError
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
+from helenus_connector.control.positions import Held, committed
+from helenus_connector.control.status import Task
+from helenus_connector.reread.pending import Pending
+from helenus_connector.reread.pending_files import begins
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings.model import ConfigError
 
 CONFIG = {"keyspace": "ks", "table": "t", "output.format": "json"}
 TOPIC = "events-ks.t"
@@ -318,7 +318,7 @@ def test_a_look_between_drop_and_create_fails_no_table_at_once(
 ) -> None:
     """A connector with patterns looks at all of its tables again and again."""
     clock = SimpleNamespace(seconds=1000.0, time=lambda: clock.seconds)
-    monkeypatch.setattr("helenus_connector.connectors.time", clock)
+    monkeypatch.setattr("helenus_connector.control.connectors.time", clock)
     all_of = connectors(tmp_path)
     all_of.put("a", {**CONFIG, "table": "t, log_.*"})
     settings = all_of.all()["a"].settings
@@ -418,10 +418,10 @@ def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkey
     all_of.put("a", CONFIG)
     all_of.writes("default", ["data-ks.t"])
     all_of.want("a", "STOPPED")
-    monkeypatch.setattr("helenus_connector.connectors._LAST_BATCH_S", 0.1)
+    monkeypatch.setattr("helenus_connector.control.connectors._LAST_BATCH_S", 0.1)
     with pytest.raises(ConfigError, match="its last batch has not ended"):
         all_of.put("a", {**CONFIG, "query.group": "slow"})
-    monkeypatch.setattr("helenus_connector.connectors._LAST_BATCH_S", 60.0)
+    monkeypatch.setattr("helenus_connector.control.connectors._LAST_BATCH_S", 60.0)
     all_of.ending = True
     with pytest.raises(ConfigError, match="its last batch has not ended"):
         all_of.put("a", {**CONFIG, "query.group": "slow"})

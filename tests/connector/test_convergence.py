@@ -22,19 +22,21 @@ from typing import Any
 import pytest
 from cassandra.metadata import SimpleStrategy
 
-from helenus_connector import gate, stage, version
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Event
-from helenus_connector.pending_files import begins
-from helenus_connector.proof import Timed, block_for, unpacked
-from helenus_connector.reread import Image, SchemaChanged, Unread
-from helenus_connector.settle import PendingKeys
-from helenus_connector.stage import Outcome, Stage
-from helenus_schemas.change import Change, Effect, column_bit, encode
-from helenus_schemas.cql import parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate import gate
+from helenus_connector.gate.gate import Event
+from helenus_connector.pipeline import stage
+from helenus_connector.pipeline import table_version as version
+from helenus_connector.pipeline.stage import Outcome, Stage
+from helenus_connector.reread.pending import PendingKeys
+from helenus_connector.reread.pending_files import begins
+from helenus_connector.reread.proof import Timed, block_for, unpacked
+from helenus_connector.reread.reader import Image, SchemaChanged, Unread
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import Key, KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_schemas.event.change import Change, Effect, column_bit, encode
 
 TABLE = Table(
     "ks",

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from cassandra import OperationTimedOut
 
-from helenus_connector import definition
-from helenus_connector.config import ConnectorSettings
-from helenus_schemas.cql import parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread import definition
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table
 
 SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
 

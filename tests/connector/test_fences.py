@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector import fences
-from helenus_connector.fences import enter, fence, fence_all, owned
+from helenus_connector.control import fences
+from helenus_connector.control.fences import enter, fence, fence_all, owned
 from helenus_schemas.errors import HelenusError, Kind
 
 HOLD = """
 import sys
 from pathlib import Path
-from helenus_connector.fences import enter, owned
+from helenus_connector.control.fences import enter, owned
 with {what}:
     print("in", flush=True)
     sys.stdin.read()

@@ -12,15 +12,15 @@ from typing import Any
 import fastavro
 import pytest
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Event, Gap, Gate, Work
-from helenus_connector.proof import Timed, packed
-from helenus_connector.reread import Image
-from helenus_connector.settle import Pending
-from helenus_schemas.change import Bound, Change, Effect, Scope, column_bit, encode
-from helenus_schemas.cql import CqlType, parse
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.gate import Event, Gap, Gate, Work
+from helenus_connector.reread.pending import Pending
+from helenus_connector.reread.proof import Timed, packed
+from helenus_connector.reread.reader import Image
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
+from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit, encode
 
 SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
 

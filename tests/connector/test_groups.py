@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.groups import Grouping, Span
-from helenus_schemas.key import Key
+from helenus_connector.reread._groups import Grouping, Span
+from helenus_schemas.codec.key import Key
 
 
 def made(keys: list[Key], partition: int, columns: int, size: int = 4) -> list[tuple[Span, list[Key]]]:

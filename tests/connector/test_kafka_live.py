@@ -14,11 +14,11 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.events import Range
-from helenus_connector.kafka_events import Planner
-from helenus_connector.plan import Plan
-from helenus_connector.source import EventsReader
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.control.plan import Plan
+from helenus_connector.log._kafka import Planner
+from helenus_connector.log.events import Range
+from helenus_connector.query.source import EventsReader
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.stack import Stack
 

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from helenus_connector import kafka_events
-from helenus_connector.events import Range
-from helenus_connector.kafka_events import Planner
+from helenus_connector.log import _kafka as kafka_events
+from helenus_connector.log._kafka import Planner
+from helenus_connector.log.events import Range
 from helenus_schemas.errors import HelenusError, Kind
 
 

@@ -12,29 +12,29 @@ import pytest
 DRIVER = """
 import sys
 from pyspark import cloudpickle
-from helenus_connector.config import WorkerSettings
-from helenus_connector.plan import Plan
-from helenus_connector.source import EventsReader
-from helenus_connector.tasks import task
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.control.plan import Plan
+from helenus_connector.query.source import EventsReader
+from helenus_connector.query.task import task
 from helenus_schemas import logs
 
 directory = sys.argv[1]
 worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": directory}, "worker")
 logs.configure("warning", "json")
-logs.change("helenus_connector.stage", "DEBUG")
+logs.change("helenus_connector.pipeline.stage", "DEBUG")
 plan = Plan(worker, {}, directory)
 plan.save()
 with open(f"{directory}/read", "wb") as out:
     cloudpickle.dump(EventsReader(str(plan.file)).read, out)
 with open(f"{directory}/task", "wb") as out:
     cloudpickle.dump(task(plan, {}), out)
-logs.change("helenus_connector.stage", "ERROR")
+logs.change("helenus_connector.pipeline.stage", "ERROR")
 logs.change("library", "DEBUG")
 Plan(worker, {}, directory).save()
 """
 START = {
-    "planner": "from helenus_connector.source import EventsReader; EventsReader(f'{sys.argv[1]}/default.plan')",
-    "reading": "from helenus_connector.source import Parts; list(load('read')(Parts([], 1)))",
+    "planner": "from helenus_connector.query.source import EventsReader; EventsReader(f'{sys.argv[1]}/default.plan')",
+    "reading": "from helenus_connector.query.source import Parts; list(load('read')(Parts([], 1)))",
     "task": "list(load('task')(iter([])))",
 }
 PROCESS = """
@@ -42,10 +42,10 @@ import logging, pickle, sys, structlog
 def load(name):
     return pickle.load(open(f"{{sys.argv[1]}}/{{name}}", "rb"))
 {start}
-log = structlog.get_logger("helenus_connector.stage")
+log = structlog.get_logger("helenus_connector.pipeline.stage")
 log.debug("stage.debug")
 log.error("stage.error")
-structlog.get_logger("helenus_connector.gate").info("gate.info")
+structlog.get_logger("helenus_connector.gate.gate").info("gate.info")
 logging.getLogger("library").debug("a library")
 """
 

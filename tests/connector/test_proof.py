@@ -7,7 +7,7 @@ from cassandra import ConsistencyLevel as CL  # noqa: N817
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.proof import (
+from helenus_connector.reread.proof import (
     ALL_COLUMNS,
     Awaited,
     Deletion,
@@ -23,10 +23,10 @@ from helenus_connector.proof import (
     unpacked,
     witness,
 )
-from helenus_connector.reread import Image
-from helenus_schemas.change import Effect, column_bit
-from helenus_schemas.cql import parse
-from helenus_schemas.table import Column
+from helenus_connector.reread.reader import Image
+from helenus_schemas.cql.table import Column
+from helenus_schemas.cql.types import parse
+from helenus_schemas.event.change import Effect, column_bit
 
 V, W = column_bit("v"), column_bit("w")
 COLUMNS = [Column("v", parse("int")), Column("w", parse("int"))]

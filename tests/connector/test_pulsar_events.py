@@ -11,14 +11,14 @@ import pulsar
 import pytest
 from patience import eventually
 
-from helenus_connector import pulsar_events
-from helenus_connector.kafka_events import Range
-from helenus_connector.pulsar_events import Message, offset, parts, read
-from helenus_connector.pulsar_planner import Planner
-from helenus_connector.pulsar_unread import unread
+from helenus_connector.log import pulsar_reader as pulsar_events
+from helenus_connector.log._kafka import Range
+from helenus_connector.log._pulsar_planner import Planner
+from helenus_connector.log._pulsar_unread import unread
+from helenus_connector.log.pulsar_reader import Message, offset, parts, read
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
-from helenus_sinks.pulsar_admin import Admin, Refused
+from helenus_sinks.pulsar.admin import Admin, Refused
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration

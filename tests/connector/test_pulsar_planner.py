@@ -10,12 +10,12 @@ from patience import eventually
 from sinks.test_pulsar_client import Broker, brokers  # noqa: F401
 from structlog.testing import capture_logs
 
-from helenus_connector import pulsar_planner
-from helenus_connector.pulsar_events import offset
-from helenus_connector.pulsar_planner import Planner
+from helenus_connector.log import _pulsar_planner as pulsar_planner
+from helenus_connector.log._pulsar_planner import Planner
+from helenus_connector.log.pulsar_reader import offset
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar import PulsarConfig
-from helenus_sinks.pulsar_wire import command
+from helenus_sinks.pulsar.log import PulsarConfig
+from helenus_sinks.pulsar.wire import command
 
 METADATA, NOT_ALLOWED, NOT_FOUND = 1, 4, 11
 LAST = offset(7, 9, 0) + 1

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from helenus_connector import pulsar_events
-from helenus_sinks.pulsar import PulsarConfig
-from helenus_sinks.pulsar_client import Access
+from helenus_connector.log import pulsar_reader as pulsar_events
+from helenus_sinks.pulsar.log import PulsarConfig
+from helenus_sinks.pulsar.session import Access
 
 
 def trusted(config: PulsarConfig, monkeypatch: pytest.MonkeyPatch) -> str | None:

@@ -10,12 +10,12 @@ import pulsar
 import pytest
 from sinks.test_pulsar_client import Broker, brokers  # noqa: F401
 
-from helenus_connector import pulsar_unread
-from helenus_connector.pulsar_events import offset, parts
-from helenus_connector.pulsar_unread import unread
+from helenus_connector.log import _pulsar_unread as pulsar_unread
+from helenus_connector.log._pulsar_unread import unread
+from helenus_connector.log.pulsar_reader import offset, parts
 from helenus_schemas.errors import HelenusError
-from helenus_sinks.pulsar import PulsarConfig
-from helenus_sinks.pulsar_wire import command
+from helenus_sinks.pulsar.log import PulsarConfig
+from helenus_sinks.pulsar.wire import command
 
 NONE = 2**64 - 1
 TOPIC, GROUP = "dlq-ks.t", "helenus-replay-n"

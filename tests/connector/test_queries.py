@@ -12,10 +12,10 @@ from unittest.mock import MagicMock
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector.config import WorkerSettings
-from helenus_connector.connectors import Connectors
-from helenus_connector.fences import enter
-from helenus_connector.queries import Query, _cause
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.fences import enter
+from helenus_connector.query.query import Query, _cause
 from helenus_schemas.errors import HelenusError, Kind
 
 

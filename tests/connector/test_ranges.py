@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector.ranges import Bounds, Slice, slices
-from helenus_schemas.change import Bound
+from helenus_connector.reread.ranges import Bounds, Slice, slices
+from helenus_schemas.event.change import Bound
 
 VALUES = [bytes((n,)) for n in range(3)]
 ROWS = [(a, b, c) for a in VALUES for b in VALUES for c in VALUES]

@@ -14,13 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.registry import Registry
-from helenus_connector.tables import Tables
-from helenus_schemas import avro
-from helenus_schemas.cql import parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.control.tables import Tables
+from helenus_connector.shape.registry import Registry
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table
 
 URL = "value.converter.schema.registry.url"
 USER_INFO = "value.converter.schema.registry.basic.auth.user.info"
@@ -179,9 +179,9 @@ def test_which_tables_a_registry_that_is_away_keeps_from_running(
 ) -> None:
     settings = settings_of(f"http://127.0.0.1:{server}", **{"output.format": format})
     row = SimpleNamespace(one=lambda: SimpleNamespace(schema_version="v"))
-    monkeypatch.setattr("helenus_connector.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
+    monkeypatch.setattr("helenus_connector.control.tables.connect", lambda _: SimpleNamespace(execute=lambda _: row))
     table = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0),), cdc=True)
-    monkeypatch.setattr("helenus_connector.tables.read_tables", lambda *_: {table.full_name: table})
+    monkeypatch.setattr("helenus_connector.control.tables.read_tables", lambda *_: {table.full_name: table})
     Answer.away = True
     if format == "key-value-json":
         assert Tables(tmp_path / "kept").look(settings, tmp_path) == {"t": None}

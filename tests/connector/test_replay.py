@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from helenus_connector import replay
 from helenus_connector.cli import main
-from helenus_schemas import logs
-from helenus_schemas.cql import parse
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table
+from helenus_schemas.service import logs
 from helenus_sinks import dead_letters
 
 

@@ -18,18 +18,18 @@ from cassandra.policies import HostDistance, SimpleConvictionPolicy
 from cassandra.pool import Host
 from connector.test_untold import NODE, Staged
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Event, Gate
-from helenus_connector.proof import Awaited, packed
-from helenus_connector.replicas import Replicas
-from helenus_connector.reread import Image
-from helenus_connector.settle import Pending
-from helenus_schemas import cassandra
-from helenus_schemas.change import Change, encode
-from helenus_schemas.cql import parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.gate import Event, Gate
+from helenus_connector.reread.pending import Pending
+from helenus_connector.reread.proof import Awaited, packed
+from helenus_connector.reread.reader import Image
+from helenus_connector.reread.replicas import Replicas
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_schemas.event.change import Change, encode
+from helenus_schemas.service import cassandra
 
 PAIR = Table(
     "ks", "t", uuid.uuid1(), tuple(Column(name, parse("int"), "partition_key", i) for i, name in enumerate("kl"))

@@ -16,13 +16,13 @@ from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut, ReadT
 from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import OverloadedErrorMessage
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.reread import Image, KeyRefused, Reader, SchemaChanged, Unread
-from helenus_connector.rows import Page
-from helenus_schemas.cql import parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread.reader import Image, KeyRefused, Reader, SchemaChanged, Unread
+from helenus_connector.reread.rows import Page
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import Key
-from helenus_schemas.table import Column, Table
 
 TABLE = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0), Column("v", parse("int"))))
 SETTINGS = ConnectorSettings.of(

@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from helenus_connector import rest
-from helenus_connector.config import SERVERS, ConnectorSettings, WorkerSettings
-from helenus_connector.connectors import Connectors
-from helenus_connector.positions import Offsets
-from helenus_schemas import logs
-from helenus_schemas.config import About
+from helenus_connector.config.connector import SERVERS, ConnectorSettings, WorkerSettings
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.log.events import Offsets
+from helenus_connector.rest import server as rest
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import logs
+from helenus_schemas.settings.model import About
 
 PLUGIN = "helenus.CassandraSource"
 SECRET = "hunter2"
@@ -541,7 +541,10 @@ def logging_to(capsys: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFix
 
 
 def test_levels_change_while_it_runs(api: Api, logging_to: pytest.CaptureFixture[str]) -> None:
-    stage, follow = structlog.get_logger("helenus_connector.stage"), structlog.get_logger("helenus_agent.follow")
+    stage, follow = (
+        structlog.get_logger("helenus_connector.pipeline.stage"),
+        structlog.get_logger("helenus_agent.segments.follow"),
+    )
 
     def heard() -> list[str]:
         logging_to.readouterr()
@@ -555,12 +558,12 @@ def test_levels_change_while_it_runs(api: Api, logging_to: pytest.CaptureFixture
     assert heard() == [*infos, "follow.info", "follow.warning"]
     status, changed = api.told("PUT", "/admin/loggers/helenus_connector", {"level": "DEBUG"})
     assert status == 200
-    assert {"helenus_connector", "helenus_connector.rest"} <= set(changed)
+    assert {"helenus_connector", "helenus_connector.rest.server"} <= set(changed)
     assert heard() == ["stage.debug", *infos, "follow.info", "follow.warning"]
-    told = api.told("GET", "/admin/loggers/helenus_connector.rest")[1]
+    told = api.told("GET", "/admin/loggers/helenus_connector.rest.server")[1]
     assert told["level"] == "DEBUG"
     assert told["last_modified"] > 1_600_000_000_000
-    assert api.told("PUT", "/admin/loggers/helenus_connector.stage", {"level": "error"})[0] == 200
+    assert api.told("PUT", "/admin/loggers/helenus_connector.pipeline.stage", {"level": "error"})[0] == 200
     assert heard() == ["follow.info", "follow.warning"]
     # One above it takes all below it along.
     assert api.told("PUT", "/admin/loggers/root?scope=cluster", {"level": "WARN"}) == (204, None)
@@ -569,7 +572,7 @@ def test_levels_change_while_it_runs(api: Api, logging_to: pytest.CaptureFixture
     assert api.told("GET", "/admin/loggers/root")[1]["level"] == "WARN"
     assert api.told("PUT", "/admin/loggers/root", {"level": "LOUD"}) == error(404, "invalid log level 'LOUD'.")
     assert api.told("PUT", "/admin/loggers/root", {})[0] == 400
-    assert set(api.told("GET", "/admin/loggers")[1]) >= {"root", "helenus_connector.rest"}
+    assert set(api.told("GET", "/admin/loggers")[1]) >= {"root", "helenus_connector.rest.server"}
 
 
 def test_a_password(tmp_path: Path) -> None:

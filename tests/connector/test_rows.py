@@ -10,9 +10,9 @@ from cassandra.protocol import ResultMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_connector import rows
-from helenus_connector.reread import _newest
-from helenus_connector.rows import Page, RawRow, parse, row_factory
+from helenus_connector.reread import rows
+from helenus_connector.reread.reader import _newest
+from helenus_connector.reread.rows import Page, RawRow, parse, row_factory
 
 values = st.none() | st.binary(max_size=6)
 results = st.integers(1, 5).flatmap(

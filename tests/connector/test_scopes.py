@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from cassandra import ConsistencyLevel, InvalidRequest, ReadTimeout
 
-from helenus_connector import asking, reread
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.reread import KeyRefused, Reader, Unread
-from helenus_connector.rows import Page
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread import _asking as asking
+from helenus_connector.reread import reader as reread
+from helenus_connector.reread.reader import KeyRefused, Reader, Unread
+from helenus_connector.reread.rows import Page
 from helenus_schemas import names
-from helenus_schemas.change import Bound, Scope
-from helenus_schemas.cql import parse
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.key import Key
-from helenus_schemas.table import Column, Table
+from helenus_schemas.event.change import Bound, Scope
 
 ONE = ConsistencyLevel.LOCAL_ONE
 SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector.pending_files import begins
-from helenus_connector.positions import Held
-from helenus_connector.proof import Awaited, packed, unpacked
-from helenus_connector.settle import Pending, PendingKeys, Told
-from helenus_schemas import durable
-from helenus_schemas.change import Bound, Scope
+from helenus_connector.control.positions import Held
+from helenus_connector.reread.pending import Pending, PendingKeys, Told
+from helenus_connector.reread.pending_files import begins
+from helenus_connector.reread.proof import Awaited, packed, unpacked
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.event.change import Bound, Scope
+from helenus_schemas.service import durable
 
 
 def pending(

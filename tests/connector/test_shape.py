@@ -14,15 +14,15 @@ from typing import Any
 import fastavro
 import pytest
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.registry import Registry
-from helenus_connector.reread import Image
-from helenus_connector.shape import Record, RowShape, schemas, shown
-from helenus_schemas import change
-from helenus_schemas.cql import CqlType, parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread.reader import Image
+from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import Record, RowShape, schemas, shown
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_schemas.event import change
 
 
 class Subjects(Registry):

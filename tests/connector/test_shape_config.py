@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helenus_connector.config import ConnectorSettings
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_schemas.errors import HelenusError
 
 AVRO = "io.confluent.connect.avro.AvroConverter"

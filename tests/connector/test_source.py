@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
-from helenus_connector import source, tasks
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.connectors import Connectors
-from helenus_connector.events import Range
-from helenus_connector.plan import Plan
-from helenus_connector.positions import Held
-from helenus_connector.queries import Query
-from helenus_connector.shares import Part, Parts, limited, shared_out
-from helenus_connector.source import EventsReader, other_partitions, packed, unpacked
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.plan import Plan
+from helenus_connector.control.positions import Held
+from helenus_connector.log.events import Range
+from helenus_connector.query import source
+from helenus_connector.query import task as tasks
+from helenus_connector.query._limits import Part, Parts, limited, shared_out
+from helenus_connector.query.query import Query
+from helenus_connector.query.source import EventsReader, other_partitions, packed, unpacked
 from helenus_schemas.errors import HelenusError, Kind
 
 TOPIC = "events-ks.t"
@@ -399,7 +400,7 @@ def test_a_planner_that_gets_no_answer_says_so_to_the_driver(tmp_path: Path, mon
     query._batches = SimpleNamespace(done=1)  # type: ignore[assignment]
     planned.broker.ends = {TOPIC: {"0": 5}}
     away = HelenusError(Kind.BROKER_UNREACHABLE, "no answer")
-    monkeypatch.setattr("helenus_connector.queries._AWAY_S", -1.0)
+    monkeypatch.setattr("helenus_connector.query.query._AWAY_S", -1.0)
     monkeypatch.setattr(planned.reader, "stop", lambda: None)
     monkeypatch.setattr(source.time, "sleep", lambda _: None)
     for refused, why in (({}, ""), ({TOPIC: away}, "no answer"), ({TOPIC: away}, "no answer"), ({}, "")):

@@ -10,8 +10,8 @@ from pathlib import Path
 import processes
 import pytest
 
-from helenus_connector.config import WorkerSettings
-from helenus_connector.spark import _settings
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.query.session import _settings
 
 SECRET = "hunter2 \\ \"and\" 'more'"
 LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
@@ -34,8 +34,8 @@ def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, s
 SCRIPT = """
 import sys
 from pathlib import Path
-from helenus_connector.config import WorkerSettings
-from helenus_connector.spark import session
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.query.session import session
 
 worker = WorkerSettings.load(sys.argv[1])
 spark = session(worker, Path(sys.argv[2]))
@@ -51,8 +51,8 @@ spark.stop()
 STARTS = """
 import sys
 from pathlib import Path
-from helenus_connector.config import WorkerSettings
-from helenus_connector.spark import session
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.query.session import session
 from helenus_schemas import logs
 from helenus_schemas.errors import HelenusError
 

@@ -14,13 +14,13 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryError
 from structlog.testing import capture_logs
 
-from helenus_connector import registry
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.shape import schemas
-from helenus_connector.stage import Stage
-from helenus_schemas.cql import parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.pipeline.stage import Stage
+from helenus_connector.shape import registry
+from helenus_connector.shape.row import schemas
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Schemas
 
 COLUMNS = (Column("k", parse("int"), "partition_key", 0), Column("v", parse("bigint")))

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryError
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.registry import Registry
-from helenus_connector.shape import RowShape, schemas
-from helenus_schemas.cql import CqlType, parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import RowShape, schemas
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
-from helenus_sinks.pulsar_client import AUTHORIZATION, TOPIC_NOT_FOUND, broker_error
-from helenus_sinks.pulsar_wire import schema_of
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.session import AUTHORIZATION, TOPIC_NOT_FOUND, broker_error
+from helenus_sinks.pulsar.wire import schema_of
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
 SETTINGS = ConnectorSettings.of(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from helenus_connector import topics as topics_module
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.positions import Offsets
-from helenus_connector.states import Task
-from helenus_connector.topics import Topics
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.control import topics as topics_module
+from helenus_connector.control.status import Task
+from helenus_connector.control.topics import Topics
+from helenus_connector.log.events import Offsets
 from helenus_schemas.errors import HelenusError, Kind
 
 GONE = HelenusError(Kind.TOPIC_MISSING, "Unknown topic or partition", "h:1, topic data-ks.t")

@@ -15,15 +15,15 @@ from cassandra import ReadFailure, ReadTimeout, Unavailable
 from connector.test_untold import CLUSTERED, DATA, EVENTS, LETTERS, NODE, Reader, Staged, int32, rows, table
 from structlog.testing import capture_logs
 
-from helenus_connector import stage
-from helenus_connector.gate import Event
-from helenus_connector.reread import Image, Unread, stripe_of
-from helenus_connector.settle import PendingKeys
-from helenus_connector.stage import Outcome
-from helenus_connector.unread import MOST_READS, key_text
-from helenus_schemas.change import Change, Scope, encode
+from helenus_connector.gate.gate import Event
+from helenus_connector.pipeline import stage
+from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.reread.pending import PendingKeys
+from helenus_connector.reread.reader import Image, Unread, stripe_of
+from helenus_connector.reread.unread import MOST_READS, key_text
+from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import Key
+from helenus_schemas.event.change import Change, Scope, encode
 
 AWAY = Unavailable("not enough replicas", consistency=6, required_replicas=2, alive_replicas=1)
 TOMBSTONES = ReadFailure("too many tombstones", consistency=6, required_responses=2, received_responses=0, failures=2)

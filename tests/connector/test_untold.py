@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from cassandra.metadata import SimpleStrategy
 
-from helenus_connector import version
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Event
-from helenus_connector.reread import Image, KeyRefused
-from helenus_connector.settle import Pending
-from helenus_connector.stage import Outcome, Stage
-from helenus_schemas.change import Bound, Change, Scope, decode, encode
-from helenus_schemas.cql import parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.gate import Event
+from helenus_connector.pipeline import table_version as version
+from helenus_connector.pipeline.stage import Outcome, Stage
+from helenus_connector.reread.pending import Pending
+from helenus_connector.reread.reader import Image, KeyRefused
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.key import Key, KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_schemas.event.change import Bound, Change, Scope, decode, encode
 
 NODE = str(uuid.UUID(int=1))
 EVENTS, DATA, LETTERS = "events-ks.t", "data-ks.t", "dlq-ks.t"

@@ -15,11 +15,10 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_connector import metrics
-from helenus_connector.config import ConnectorSettings, WorkerSettings
-from helenus_connector.events import Range
-from helenus_connector.fences import owned
-from helenus_connector.positions import Offsets
-from helenus_connector.states import Task
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.control.fences import owned
+from helenus_connector.control.status import Task
+from helenus_connector.log.events import Offsets, Range
 from helenus_connector.worker import Worker
 from helenus_schemas.errors import HelenusError, Kind
 

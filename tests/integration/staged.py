@@ -10,15 +10,15 @@ from typing import Any
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.gate import Event
-from helenus_connector.rows import RawProtocolHandler, row_factory
-from helenus_connector.settle import Pending
-from helenus_connector.stage import Outcome, Stage
-from helenus_schemas.cassandra import connect
-from helenus_schemas.change import Change, Scope, encode
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import read_tables
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.gate import Event
+from helenus_connector.pipeline.stage import Outcome, Stage
+from helenus_connector.reread.pending import Pending
+from helenus_connector.reread.rows import RawProtocolHandler, row_factory
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.event.change import Change, Scope, encode
+from helenus_schemas.service.cassandra import connect
 from helenus_sinks.kafka import KafkaLog
 from helenus_stack.records import messages
 from helenus_stack.status import Status

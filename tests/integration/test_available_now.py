@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from integration.pipeline import write_properties
 
-from helenus_connector.brokers import events_log
-from helenus_connector.config import WorkerSettings
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.log.choice import events_log
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 from helenus_stack.settings import LogName
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.integration
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from helenus_connector.config import WorkerSettings
-from helenus_connector.plan import Plan
-from helenus_connector.source import EventsSource, unpacked
-from helenus_connector.spark import session
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.control.plan import Plan
+from helenus_connector.query.source import EventsSource, unpacked
+from helenus_connector.query.session import session
 
 worker, directory, topic = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 given = {"name": "now", "keyspace": "now", "table": "t", "output.format": "json", "max.batch.size": "40"}

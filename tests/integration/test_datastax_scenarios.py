@@ -61,9 +61,10 @@ from confluent_kafka import Message, Producer
 from integration.pipeline import Pipeline, write_properties
 from patience import eventually
 
-from helenus_schemas import avro, names
-from helenus_schemas.change import decode
-from helenus_schemas.table import read_tables
+from helenus_schemas import names
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.event.change import decode
 from helenus_sinks.kafka import KafkaLog
 from helenus_stack.records import Record, bare, messages, read
 from helenus_stack.stack import Stack

@@ -21,12 +21,12 @@ from integration.staged import Staged
 from integration.workload import Workload, create
 from patience import eventually
 
-from helenus_connector import gate
-from helenus_connector.gate import Event, Gate, Work
-from helenus_connector.proof import Awaited, Witness
-from helenus_connector.settle import PendingKeys
-from helenus_connector.stage import Outcome
-from helenus_schemas.table import read_tables
+from helenus_connector.gate import gate
+from helenus_connector.gate.gate import Event, Gate, Work
+from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.reread.pending import PendingKeys
+from helenus_connector.reread.proof import Awaited, Witness
+from helenus_schemas.cql.table import read_tables
 from helenus_stack.compare import differences
 from helenus_stack.readers import reader
 from helenus_stack.records import messages

@@ -20,17 +20,17 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from integration.pipeline import Pipeline
 from patience import eventually
 
-from helenus_connector import definition
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.registry import Registry
-from helenus_connector.reread import KeyRefused, Reader, SchemaChanged
-from helenus_connector.rows import RawProtocolHandler, row_factory
-from helenus_connector.shape import RowShape
-from helenus_schemas.cassandra import connect
-from helenus_schemas.change import Scope, decode
-from helenus_schemas.cql import parse
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread import definition
+from helenus_connector.reread.reader import KeyRefused, Reader, SchemaChanged
+from helenus_connector.reread.rows import RawProtocolHandler, row_factory
+from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import RowShape
+from helenus_schemas.cql.table import Column, Table, read_tables
+from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.table import Column, Table, read_tables
+from helenus_schemas.event.change import Scope, decode
+from helenus_schemas.service.cassandra import connect
 from helenus_stack.records import messages
 from helenus_stack.status import Status
 

@@ -22,11 +22,11 @@ from integration.pipeline import Pipeline
 from patience import eventually
 from psycopg.rows import dict_row
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.registry import Registry
-from helenus_connector.shape import schemas
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import schemas
+from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.table import read_tables
 from helenus_stack import connect
 from helenus_stack.settings import Settings
 from helenus_stack.stack import Stack

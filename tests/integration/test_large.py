@@ -20,10 +20,10 @@ from integration.staged import Staged, headers, keys
 from patience import eventually
 from structlog.testing import capture_logs
 
-from helenus_connector.gate import Event
-from helenus_connector.unread import MOST_READS
-from helenus_schemas.change import Scope, decode
+from helenus_connector.gate.gate import Event
+from helenus_connector.reread.unread import MOST_READS
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope, decode
 from helenus_stack.records import Decoder, messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status

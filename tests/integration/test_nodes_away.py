@@ -23,11 +23,11 @@ from cassandra.query import BoundStatement, SimpleStatement
 from integration.staged import Staged
 from patience import eventually
 
-from helenus_connector.gate import Event
-from helenus_connector.settle import Pending
-from helenus_connector.stage import Outcome
-from helenus_schemas.change import Change, Scope, encode
+from helenus_connector.gate.gate import Event
+from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.reread.pending import Pending
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Scope, encode
 from helenus_stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -15,7 +15,7 @@ from integration.pipeline import Pipeline
 from integration.staged import Staged, keys
 from patience import eventually
 
-from helenus_connector.kafka_events import Range, read
+from helenus_connector.log._kafka import Range, read
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka import KafkaLog
 from helenus_stack.records import messages

@@ -19,13 +19,13 @@ from integration.test_many_connectors import Rest
 from patience import eventually
 from sinks.java_reader import JavaReader
 
-from helenus_schemas import datastax
-from helenus_schemas.change import Change, encode
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Table, read_tables
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table, read_tables
+from helenus_schemas.event import datastax
+from helenus_schemas.event.change import Change, encode
 from helenus_sinks.kafka import KafkaLog
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
-from helenus_sinks.pulsar_admin import Admin
+from helenus_sinks.pulsar.admin import Admin
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
 from helenus_stack.records import Record
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack

@@ -19,11 +19,11 @@ from integration.pipeline import Pipeline, script, write_properties
 from patience import eventually
 from schemas.java import Reader, plain
 
-from helenus_connector.config import ConnectorSettings
-from helenus_connector.registry import Registry
-from helenus_connector.shape import RowShape
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import RowShape
+from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.table import read_tables
 from helenus_stack.records import Record, bare, messages, read
 from helenus_stack.status import Status
 

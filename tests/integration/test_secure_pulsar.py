@@ -16,9 +16,9 @@ from integration.pipeline import free_port, script, write_properties
 from integration.test_secure_connector import environment
 from patience import eventually
 
-from helenus_schemas.cassandra import connect
-from helenus_schemas.config import CassandraSettings
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_schemas.service.cassandra import connect
+from helenus_schemas.settings.model import CassandraSettings
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
 from helenus_stack.pulsar_reader import PulsarReader
 from helenus_stack.secure import AGENT, CONNECTOR, PULSAR_ADMIN, STRANGER
 from helenus_stack.stack import Stack

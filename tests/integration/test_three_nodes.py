@@ -29,8 +29,8 @@ from integration.random_tables import RandomTable
 from integration.workload import Workload, create
 from patience import eventually
 
-from helenus_schemas.change import decode
-from helenus_schemas.table import read_tables
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.event.change import decode
 from helenus_stack.compare import differences
 from helenus_stack.records import messages
 from helenus_stack.stack import Stack

@@ -14,9 +14,9 @@ from typing import Any
 from cassandra import cqltypes, util
 from hypothesis import strategies as st
 
-from helenus_schemas.cql import CqlType
+from helenus_schemas.cql.text import as_text, float_text
+from helenus_schemas.cql.types import CqlType
 from helenus_schemas.names import avro_name
-from helenus_schemas.text import as_text, float_text
 
 DRIVER = {
     "ascii": cqltypes.AsciiType,

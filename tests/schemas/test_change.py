@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helenus_schemas.change import SCHEMA, Bound, Change, Scope, decode, encode, gist, matched, unframed
-from helenus_schemas.cqlvalue import Malformed
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.event.change import SCHEMA, Bound, Change, Scope, decode, encode, gist, matched, unframed
 
 DIGEST = "0123456789abcdef0123456789abcdef"
 NODE = "11111111-2222-3333-4444-555555555555"

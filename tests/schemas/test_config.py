@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from helenus_schemas.config import Alias, CassandraSettings, ConfigError, Settings, together
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.fields import CommaList, PassThrough
+from helenus_schemas.settings.fields import CommaList, PassThrough
+from helenus_schemas.settings.model import Alias, CassandraSettings, ConfigError, Settings, together
 
 
 class Example(CassandraSettings):

@@ -8,8 +8,8 @@ import json
 import fastavro
 from agent.writer import table_of
 
-from helenus_schemas import change, datastax
-from helenus_schemas.change import Bound, Change, Scope
+from helenus_schemas.event import change, datastax
+from helenus_schemas.event.change import Bound, Change, Scope
 
 DIGEST, NODE = "0123456789abcdef" * 2, "5a1c395e-b41f-11e5-9f22-ba0be0483c18"
 

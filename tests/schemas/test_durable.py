@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from helenus_schemas import durable
-from helenus_schemas.durable import Damaged
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
+from helenus_schemas.service.durable import Damaged
 
 CONTENT = {"a topic": {"0": 5, "1": 1 << 100}, "ü": [1.5, None, "k"]}
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_schemas.cassandra import connect
-from helenus_schemas.config import CassandraSettings, ConfigError, Problem, PulsarSettings, Settings
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.fields import Brokers, Login, RegistryUrls, hosts_and_ports, is_host, local_topic, topic
+from helenus_schemas.service.cassandra import connect
+from helenus_schemas.settings.fields import Brokers, Login, RegistryUrls, hosts_and_ports, is_host, local_topic, topic
+from helenus_schemas.settings.model import CassandraSettings, ConfigError, Problem, PulsarSettings, Settings
 
 
 class Example(CassandraSettings, PulsarSettings):

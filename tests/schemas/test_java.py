@@ -14,11 +14,11 @@ from schemas.java import Reader, plain
 from schemas.test_names import NASTY
 from schemas.test_roundtrip import read, table
 
-from helenus_schemas import avro
-from helenus_schemas.cql import parse
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Table
-from helenus_schemas.transcode import optionals
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.codec.to_avro import optionals
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.types import parse
 
 pytestmark = pytest.mark.integration
 

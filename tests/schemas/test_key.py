@@ -8,11 +8,11 @@ import uuid
 
 import pytest
 
-from helenus_schemas import key as keys
-from helenus_schemas.cql import CqlType, parse
-from helenus_schemas.cqlvalue import Malformed
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
+from helenus_schemas.codec import key as keys
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
+from helenus_schemas.cql.values import Malformed
 
 ONE = b"\0\0\0\1"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from helenus_schemas.masking import STARS, shown
+from helenus_schemas.settings.masking import STARS, shown
 
 MARK = "Hunter2"
 AROUND = st.text(":/@,?#%&.[]{}()=+-_ab1é", max_size=6)

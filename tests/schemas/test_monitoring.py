@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from helenus_schemas import monitoring
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.service import monitoring
 
 TROUBLE: list[str] = []
 

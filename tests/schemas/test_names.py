@@ -10,9 +10,10 @@ from typing import Any
 import fastavro
 import pytest
 
-from helenus_schemas import avro, names
-from helenus_schemas.cql import CqlType, parse
-from helenus_schemas.table import Column, Table
+from helenus_schemas import names
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
 
 
 def udt(label: str, **fields: str) -> CqlType:

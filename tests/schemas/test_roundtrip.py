@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemas.cqldata import SCALARS, cql_bytes, in_json, same, shown, types, values
 
-from helenus_schemas import avro, jsonform
-from helenus_schemas.cql import CqlType
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
-from helenus_schemas.transcode import optionals
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.codec import to_json as jsonform
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.codec.to_avro import optionals
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
 
 slow = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from helenus_schemas import names
-from helenus_schemas.cql import parse, quote
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.cql.types import parse, quote
 from helenus_schemas.errors import POLICIES, HelenusError, Kind, told_in
-from helenus_schemas.table import read_tables
 
 ID = uuid.UUID(int=7)
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from helenus_schemas import from_avro, jsonform, transcode
-from helenus_schemas.cql import CqlType
-from helenus_schemas.text import _AT_ONCE, _whole, as_double, as_text
+from helenus_schemas.codec import _from_avro as from_avro
+from helenus_schemas.codec import to_avro as transcode
+from helenus_schemas.codec import to_json as jsonform
+from helenus_schemas.cql.text import _AT_ONCE, _whole, as_double, as_text
+from helenus_schemas.cql.types import CqlType
 
 EPOCH = datetime.datetime(1970, 1, 1)
 

@@ -18,12 +18,14 @@ from cassandra.util import Date, Duration, Time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_schemas import avro, jsonform
-from helenus_schemas.cql import CqlType, parse
-from helenus_schemas.cqlvalue import Malformed, has_untold
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Column, Table
-from helenus_schemas.transcode import _without_zeros, encoder, long_bytes, optionals, plain, read_long
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.codec import to_json as jsonform
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.codec.to_avro import _without_zeros, encoder, long_bytes, optionals, plain, read_long
+from helenus_schemas.codec.unpublishable import is_unpublishable
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType, parse
+from helenus_schemas.cql.values import Malformed
 
 ADDRESS = CqlType("udt", (CqlType("text"), CqlType("int")), frozen=True, label="address", fields=("street", "no"))
 EPOCH = datetime.datetime(1970, 1, 1)
@@ -263,7 +265,7 @@ def test_keys_of_a_map_that_are_one_as_text_are_refused(t: str, keys: tuple[byte
     elif kind.startswith("map<frozen<map"):
         raws = [b"\0\0\0\1" + sized(raw) + number for raw in raws]
     single, both = raws
-    assert [has_untold(of, raw) for raw in raws] == [False, True]
+    assert [is_unpublishable(of, raw) for raw in raws] == [False, True]
     for encode in (plain, jsonform.encoder):
         assert encode(of)(single)
         with pytest.raises(Malformed, match="one as text"):

@@ -17,11 +17,11 @@ import trustme
 from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks import pulsar as log_module
-from helenus_sinks import pulsar_client
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
-from helenus_sinks.pulsar_admin import Admin
+from helenus_sinks.pulsar import log as log_module
+from helenus_sinks.pulsar import session as pulsar_client
+from helenus_sinks.pulsar.admin import Admin
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
 from helenus_stack.secure import AGENT, STRANGER
 from helenus_stack.stack import Stack
 

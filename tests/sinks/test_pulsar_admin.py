@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar_admin import Admin
-from helenus_sinks.pulsar_client import Access
+from helenus_sinks.pulsar.admin import Admin
+from helenus_sinks.pulsar.session import Access
 
 
 @pytest.fixture

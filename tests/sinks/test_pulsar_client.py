@@ -17,10 +17,10 @@ import pytest
 from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks import pulsar as pulsar_module
-from helenus_sinks import pulsar_client
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
-from helenus_sinks.pulsar_wire import command, commands
+from helenus_sinks.pulsar import log as pulsar_module
+from helenus_sinks.pulsar import session as pulsar_client
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.wire import command, commands
 
 REDIRECT, CONNECT = 0, 1
 

@@ -13,11 +13,11 @@ import pytest
 from agent.writer import table_of
 from sinks.java_reader import JavaReader
 
-from helenus_schemas import change, datastax
-from helenus_schemas.change import Change, Scope
-from helenus_schemas.key import KeyCodec
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.event import change, datastax
+from helenus_schemas.event.change import Change, Scope
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration

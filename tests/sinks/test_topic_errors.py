@@ -8,10 +8,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks import kafka, pulsar
+from helenus_sinks import kafka
 from helenus_sinks.log import TopicError
-from helenus_sinks.pulsar_admin import Refused
-from helenus_sinks.pulsar_client import AUTHENTICATION, AUTHORIZATION, INCOMPATIBLE_SCHEMA, broker_error
+from helenus_sinks.pulsar import log as pulsar
+from helenus_sinks.pulsar.admin import Refused
+from helenus_sinks.pulsar.session import AUTHENTICATION, AUTHORIZATION, INCOMPATIBLE_SCHEMA, broker_error
 
 
 @pytest.mark.parametrize(

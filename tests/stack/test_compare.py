@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemas.cqldata import cql_bytes, types, values
 
-from helenus_schemas import jsonform
-from helenus_schemas.cql import CqlType
-from helenus_schemas.table import Column, Table
+from helenus_schemas.codec import to_json as jsonform
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
 from helenus_stack.compare import last_records, order
 from helenus_stack.records import Record
 from helenus_stack.values import as_clustering, from_json

@@ -20,9 +20,9 @@ import pytest
 from rich.console import Console
 
 from helenus_agent.config import AgentSettings
-from helenus_connector.config import WorkerSettings
-from helenus_schemas.change import Change, encode
-from helenus_schemas.config import read_properties
+from helenus_connector.config.connector import WorkerSettings
+from helenus_schemas.event.change import Change, encode
+from helenus_schemas.settings.model import read_properties
 from helenus_stack import programs
 from helenus_stack.compare import Difference
 from helenus_stack.demo import run

@@ -11,10 +11,10 @@ from typing import Any
 import fastavro
 import pytest
 
-from helenus_schemas.change import Change, encode
-from helenus_schemas.datastax import sorted_value
+from helenus_schemas.event.change import Change, encode
+from helenus_schemas.event.datastax import sorted_value
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
 from helenus_stack.errors import StackError
 from helenus_stack.readers import Reader, reader
 from helenus_stack.stack import Stack

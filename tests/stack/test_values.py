@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from schemas.cqldata import cql_bytes, driver_type, types, values
 from schemas.test_roundtrip import read, table
 
-from helenus_schemas import avro, jsonform
-from helenus_schemas.cql import CqlType
-from helenus_schemas.transcode import optionals
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.codec import to_json as jsonform
+from helenus_schemas.codec.to_avro import optionals
+from helenus_schemas.cql.types import CqlType
 from helenus_stack.values import as_clustering, from_avro, from_driver, from_json
 
 # The driver has other numbers for floats, no texts for dates, one of equal decimals in a set, and loses the entries of

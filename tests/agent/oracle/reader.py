@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from helenus_agent.segment import Segment
-from helenus_schemas import change
-from helenus_schemas.change import Bound, Scope
-from helenus_schemas.key import KeyCodec
-from helenus_schemas.table import Table
+from helenus_agent.commitlog.segment import Segment
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.event import change
+from helenus_schemas.event.change import Bound, Scope
 from helenus_stack.cassandra import MODULES
 from helenus_stack.jars import fetch, read_lock
 from helenus_stack.java import java_home

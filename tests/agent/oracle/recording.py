@@ -13,7 +13,7 @@ from agent.oracle.reader import Oracle, Record, followed, schema_of
 from agent.oracle.workload import ALTERATIONS, KEYSPACE, SETUP, Done, Runner, Workload
 from cassandra.cluster import Cluster
 
-from helenus_schemas.table import Table, read_tables
+from helenus_schemas.cql.table import Table, read_tables
 from helenus_stack.settings import Override
 from helenus_stack.stack import Stack
 

@@ -6,7 +6,7 @@ import struct
 from random import Random
 from typing import Any
 
-from helenus_schemas.cql import CqlType
+from helenus_schemas.cql.types import CqlType
 
 _MAY_BE_EMPTY = frozenset("int bigint float double boolean uuid timestamp varint decimal inet text ascii blob".split())
 _INTEGERS = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "timestamp": 8}

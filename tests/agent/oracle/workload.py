@@ -13,12 +13,12 @@ from typing import Any
 from agent.oracle.values import scalar, sort_key, value
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement
 
-from helenus_connector.rows import RawProtocolHandler
-from helenus_schemas.change import Bound, Scope
-from helenus_schemas.cql import quote
-from helenus_schemas.from_avro import decoder
-from helenus_schemas.table import Column, Table, read_tables
-from helenus_schemas.transcode import encoder
+from helenus_connector.reread.rows import RawProtocolHandler
+from helenus_schemas.codec._from_avro import decoder
+from helenus_schemas.codec.to_avro import encoder
+from helenus_schemas.cql.table import Column, Table, read_tables
+from helenus_schemas.cql.types import quote
+from helenus_schemas.event.change import Bound, Scope
 
 KEYSPACE = "o"
 _SCALARS = (

@@ -1,0 +1,449 @@
+"""A commit-log segment as a file: its name, header, index and sections. Versions 6 to 8, Cassandra 3.11 - 5.0.
+
+    name    = CommitLog-<version>-<id>.log; very old ones leave the version out. Ids rise with time.
+    header  = int version, long id, ushort length, `length` bytes of JSON, int crc over version, the id's low and high
+              int, the length as int, the JSON (CommitLogDescriptor). The JSON says how it is compressed or encrypted.
+    then sections, each a marker of int end, int crc over the id's low and high int and the marker's own offset, and
+              its content up to `end`, where the next marker is (CommitLogSegment.writeSyncMarker). Nothing more: less
+              than 8 bytes, or zeros. The content is entries; compressed: int length, one block that comes to so many
+              bytes of entries (CompressedSegment.write). No entry spans sections.
+    index   = beside it `<name>_cdc.idx`: a decimal position; a second line COMPLETED once nothing more will be written.
+              It is there only if the segment holds changes of tables with CDC. Version 6 has none: its segments come
+              to cdc_raw when they are complete, if they hold such changes.
+
+All numbers big-endian. A position, here and in Cassandra, is the offset in the file as it would be uncompressed.
+A plain segment has its full size from the start, zeros where nothing is written yet; Cassandra writes through a memory
+map, so what a marker says is there at once, and a marker's two ints one after the other. A compressed one grows by a
+section.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import time
+from collections import deque
+from pathlib import Path
+from typing import Literal, NamedTuple
+from zlib import crc32
+
+from helenus_agent.commitlog._compression import Decompress, decompress
+from helenus_schemas.errors import HelenusError, Kind
+
+ReadMode = Literal["marker", "idx", "eager"]
+"""What vouches for the bytes that are read: a sync marker; a marker and the index, so they are on the node's disk; a
+marker, or behind the last one an entry's own CRCs. See `helenus_agent.segments.follow`."""
+
+_NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
+_VERSIONS = (6, 7, 8)
+_INDEXED = 7  # the first version with an index
+_MARKER = 8
+_NOTHING = bytes(_MARKER)
+_ENTRY = 12  # what an entry adds to its mutation
+_LARGEST = (1 << 31) - 1  # positions are ints
+# A read may meet a half-written int, but not for long.
+_PATIENCE = 1.0
+_SECTIONS = 1000  # at which a look ends; some 200 bytes of memory each
+_TAIL = 1 << 16  # bytes behind the last marker that are read at once
+
+
+class Corrupt(Exception):
+    """Bytes that are not in the format, or in a form of it that is not read."""
+
+
+def parse_name(name: str) -> tuple[int, int] | None:
+    """The version (0: its header tells) and id of a segment's file name, None if it is no segment."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1] or 0), int(match[2])) if match else None
+
+
+def has_index(path: Path) -> bool:
+    """True if such a segment gets an index, and is linked into cdc_raw when it is made."""
+    return (parse_name(path.name) or (0, 0))[0] >= _INDEXED
+
+
+def index_path(path: Path) -> Path:
+    """Where a segment's index is, if it has one."""
+    return path.with_name(f"{path.stem}_cdc.idx")
+
+
+def read_index(path: Path) -> tuple[int, bool] | None:
+    """A segment's index: up to which position it is on disk, and whether it is complete.
+
+    None if there is none, or half of one: Cassandra rewrites it in place. After a crash it names the file's size
+    instead, however far its sections go.
+    """
+    try:
+        lines = index_path(path).read_text("ascii").split("\n")
+        return int(lines[0]), "COMPLETED" in lines[1:]
+    except (OSError, ValueError):
+        return None
+
+
+class Header(NamedTuple):
+    """A segment's header: its size, and how to read the blocks behind it, None if they are plain."""
+
+    size: int
+    decompress: Decompress | None
+
+
+def read_header(data: bytes, version: int, id: int) -> Header | None:
+    """The header at the start of `data`, None if it isn't (wholly) written. `version` 0: any. Raises Corrupt."""
+    if len(data) < 18:
+        return None
+    found, header_id, size = struct.unpack_from(">iqH", data)
+    if found == 0 or len(data) < 18 + size:
+        return None
+    options = data[14 : 14 + size]
+    crc = crc32(options, crc32(struct.pack(">iIII", found, header_id & 0xFFFFFFFF, header_id >> 32 & 0xFFFFFFFF, size)))
+    if crc != struct.unpack_from(">I", data, 14 + size)[0]:
+        return None
+    if (found, header_id) != (version or found, id):
+        raise Corrupt(f"the header of segment {header_id} of version {found}")
+    if found not in _VERSIONS:
+        raise Corrupt(f"a segment of version {found}: only {', '.join(map(str, _VERSIONS))} are read")
+    return Header(18 + size, _reader(options))
+
+
+def _reader(options: bytes) -> Decompress | None:
+    try:
+        told = json.loads(options or b"{}")
+        compressor = told.get("compressionClass")
+        encrypted = "encCipher" in told or "encKeyAlias" in told
+    except (ValueError, AttributeError):
+        raise Corrupt(f"a header that says {options!r}") from None
+    if encrypted:
+        raise Corrupt(
+            "it is encrypted, and encrypted segments are not supported: set transparent_data_encryption_options: "
+            "enabled: false in cassandra.yaml and restart the node; take what this segment holds from the tables"
+        )
+    try:
+        return decompress(str(compressor)) if compressor else None
+    except ValueError as error:
+        raise Corrupt(str(error)) from None
+
+
+def read_marker(data: bytes, id: int, at: int) -> int | None:
+    """The end of the section whose marker `data` is at the offset `at`; None if it is half written. Raises Corrupt."""
+    end, crc = struct.unpack(">iI", data)
+    if end and not crc:
+        return None
+    if crc != crc32(struct.pack(">III", id & 0xFFFFFFFF, id >> 32 & 0xFFFFFFFF, at)) or end < at + _MARKER:
+        raise Corrupt(f"a sync marker that is none: end {end}, crc {crc:08x}")
+    return int(end)
+
+
+class Section(NamedTuple):
+    """A part of a segment that is there to be read, from `start` to `end`, and where its bytes are.
+
+    All of its content begins at `base`, and is the file's `size` bytes from the offset `at`, or what they decompress
+    to. A `live` one is what lies behind the last marker: it goes at least to `end`, and no marker vouches for it.
+    """
+
+    start: int
+    end: int
+    base: int
+    at: int
+    size: int
+    live: bool = False
+
+
+class Segment:
+    """One segment, followed from a position: `look` for what is written, then `read` and `advance` through it.
+
+    `unread`: the sections, or what is left of them, that are there to be read. `complete`: set by who has seen its
+    index say so. `indexed`: it holds changes of tables with CDC. `bad`: something in it could not be read. `since`: s
+    since the epoch, since when the oldest of `unread` is known to wait. `looked`: the last look came to the end of what
+    is written, and did not stop at as many sections as are held. `unlinked`: its file is the node's own, cdc_raw has
+    none any more; nothing may be done to it but read it.
+    """
+
+    def __init__(self, path: Path, position: int = 0, bad: bool = False, mode: ReadMode = "marker") -> None:
+        self._version, self.id = parse_name(path.name) or (0, 0)
+        self.path = path
+        self.bad = bad
+        self.complete = self.indexed = self._version < _INDEXED
+        self.looked = False
+        self.unlinked = False
+        self.since = 0.0
+        self.unread: deque[Section] = deque()
+        self._mode = mode
+        self._position = position
+        self._header: Header | None = None
+        self._marker = 0  # where the next marker is in the file
+        self._end = 0  # the same as a position
+        self._size = 0
+        self._synced = 0
+        self._broken = False
+        self._doubt: tuple[bytes, float] | None = None
+        self._written = False
+        self._content: tuple[int, memoryview] | None = None
+        self._fd = -1
+
+    @property
+    def position(self) -> int:
+        """The position up to which all is read."""
+        return self.unread[0].start if self.unread else max(self._position, self._end)
+
+    @property
+    def live(self) -> bool:
+        """True if no marker vouches for what `read` gives next."""
+        return bool(self.unread) and self.unread[0].live
+
+    @property
+    def padded(self) -> bool:
+        """True if what `read` gives next may end in zeros: Cassandra fills up a segment, not the sections before."""
+        compressed = self._header is not None and self._header.decompress is not None
+        return compressed or (bool(self.unread) and self.unread[0].end >= self._size)
+
+    @property
+    def left(self) -> int:
+        """How many bytes there are behind the last section that was found, at most."""
+        index = read_index(self.path)
+        return index[0] - self._end if index and index[0] > self._end else max(0, self._size - self._marker)
+
+    @property
+    def is_open(self) -> bool:
+        """True while the file is held: then it can be read to its end even if someone deletes it."""
+        return self._fd >= 0
+
+    @property
+    def started(self) -> bool:
+        """True if it has a section."""
+        return self._header is not None and self._header.size < self._marker
+
+    @property
+    def settled(self) -> bool:
+        """False while a marker looks wrong that may be half written."""
+        return self._broken or self._doubt is None
+
+    def is_blank(self) -> bool:
+        """True if nothing is in it but a header, and the markers of sections without a byte. Raises OSError, but
+        not for a file that is gone.
+
+        A node that is stopped leaves the segment so that it had made ready. If it has no other name for it any more,
+        nothing will be written there.
+        """
+        if self._written:
+            return False
+        try:
+            with open(self.path, "rb") as file:
+                start = file.read(_TAIL)
+                if read_header(start, self._version, self.id) is None:
+                    return False
+                at = 18 + int.from_bytes(start[12:14], "big")
+                while (marker := start[at : at + _MARKER]) != _NOTHING and len(marker) == _MARKER:
+                    if read_marker(marker, self.id, at) != at + _MARKER:
+                        break
+                    at += _MARKER
+                self._written = any(start[at:]) or any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+        except (FileNotFoundError, Corrupt):
+            return False
+        return not self._written
+
+    def holds_bytes(self) -> bool:
+        """True unless it is blank, or nothing but zeros. Raises HelenusError(CDC_DIRECTORY)."""
+        try:
+            if self.is_blank():
+                return False
+            with open(self.path, "rb") as file:
+                return any(any(piece) for piece in iter(lambda: file.read(_TAIL), b""))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(self.path)) from None
+
+    def look(self) -> bool:
+        """Find what is written and may be read; True if there is something to read.
+
+        Raises Corrupt, once, where the chain breaks: nothing behind that can be found. Raises OSError.
+        """
+        if self._broken:
+            return bool(self.unread)
+        if self._fd < 0:
+            if self.looked and not self._may_read(self._end + 1):
+                return bool(self.unread)  # not worth opening it again
+            self._open()
+        if self.unread and self.unread[0].live:
+            self.unread.clear()  # a marker may be there by now
+        try:
+            if self._header is None and not self._read_header():
+                return False
+            while len(self.unread) < _SECTIONS and (section := self._next_section()):
+                self._marker = section.at + section.size
+                self._end = section.end
+                if section.start < section.end:
+                    self._add(section)
+            if self._mode == "eager" and not self.unread and (tail := self._tail()):
+                self._add(tail)
+        except Corrupt:
+            self._broken = self.bad = True
+            raise
+        finally:
+            self.looked = len(self.unread) < _SECTIONS
+        return bool(self.unread)
+
+    def read(self, most: int) -> tuple[bytes, int, bool]:
+        """At most so many bytes of the first section of `unread`, their position, and whether they reach its end.
+
+        Raises OSError, and Corrupt if the section can't be read.
+        """
+        self._open()
+        section = self.unread[0]
+        start = section.start
+        if section.live:
+            return os.pread(self._fd, max(_TAIL, section.end - start), start), start, False
+        if self._header is not None and self._header.decompress is not None:
+            offset = start - section.base
+            data = bytes(self._decompressed(section, self._header.decompress)[offset : offset + most])
+        else:
+            data = os.pread(self._fd, min(most, section.end - start), section.at + start - section.base)
+        if not data:
+            raise Corrupt(f"the file ends at {start}, within a section that ends at {section.end}")
+        return data, start, start + len(data) == section.end
+
+    def advance(self, position: int) -> None:
+        """All before `position`, in the first section of `unread`, is read."""
+        section = self.unread.popleft()
+        if section.live:
+            self._position = position
+        elif position < section.end:
+            self.unread.appendleft(section._replace(start=position))
+        else:
+            self._content = None
+
+    def skip(self) -> None:
+        """Leave the first section of `unread`."""
+        self.unread.popleft()
+        self._content = None
+
+    def rewind(self, position: int) -> None:
+        """Go back: `look` finds again all behind `position`."""
+        self.unread.clear()
+        self._position = position
+        self._broken = False  # what is before the break is read again, and then the break is found again
+        self._doubt = None
+        self._marker = self._end = self._header.size if self._header else 0
+        self._content = None
+        self.looked = False
+
+    def close(self) -> None:
+        """Let go of the file; `look` opens it again."""
+        self._content = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _add(self, section: Section) -> None:
+        if not self.unread:
+            self.since = time.time() if self.looked else min(time.time(), os.fstat(self._fd).st_mtime)
+        self.unread.append(section)
+
+    def _read_header(self) -> bool:
+        self._size = os.fstat(self._fd).st_size
+        self._header = read_header(os.pread(self._fd, 65536 + 18, 0), self._version, self.id)
+        if self._header is None:
+            if self.complete:
+                raise Corrupt("no header")
+            return False
+        self._marker = self._end = self._header.size
+        return True
+
+    def _next_section(self) -> Section | None:
+        """The section behind the last one that was found, None if it isn't there or may not be read yet."""
+        data = os.pread(self._fd, _MARKER + 4, self._marker)
+        try:
+            if data[:_MARKER] == _NOTHING or len(data) < _MARKER:
+                section = None
+                if self.complete:
+                    self._check_end()
+            else:
+                section = self._parse_section(data)
+        except Corrupt:
+            # One that this very read has torn looks different the next time.
+            if self._doubt is None or self._doubt[0] != data:
+                self._doubt = (data, time.monotonic())
+            elif time.monotonic() - self._doubt[1] > _PATIENCE:
+                raise
+            return None
+        self._doubt = None
+        return section if section and self._may_read(section.end) else None
+
+    def _parse_section(self, data: bytes) -> Section | None:
+        end = read_marker(data[:_MARKER], self.id, self._marker)
+        if end is None:
+            if self.complete:
+                raise Corrupt("a sync marker without crc")
+            return None
+        assert self._header is not None
+        compressed = self._header.decompress
+        if end > self._size:
+            self._size = os.fstat(self._fd).st_size
+        if end > self._size:
+            if compressed and not self.complete:
+                return None  # it is being written
+            raise Corrupt(f"a section that ends at {end} in a file of {self._size} bytes")
+        at = self._marker + _MARKER
+        base = self._end + _MARKER
+        if not compressed:
+            return Section(min(max(base, self._position), end), end, base, at, end - at)
+        length = int.from_bytes(data[_MARKER:], "big", signed=True)
+        if end < at + 4 or not 0 <= length <= _LARGEST - base:
+            raise Corrupt(f"a section of {end - at} bytes that come to {length}")
+        last = base + length
+        section = Section(min(max(base, self._position), last), last, base, at, end - at)
+        if not length:
+            self._decompressed(section, compressed)
+        return section
+
+    def _may_read(self, end: int) -> bool:
+        if self._mode != "idx" or self.complete or self.unlinked or end <= self._synced:
+            return True
+        index = read_index(self.path)
+        if index is not None:
+            self._synced = _LARGEST if index[1] else index[0]
+        return end <= self._synced
+
+    def _tail(self) -> Section | None:
+        """What is behind the last marker, if its first entry is there as a whole.
+
+        Only a segment that has a section: what its elders hold is marked by then, and read before.
+        """
+        if self.complete or not self.started or not self.settled:
+            return None
+        assert self._header is not None
+        if self._header.decompress is not None:
+            return None
+        start = max(self._end + _MARKER, self._position)
+        head = os.pread(self._fd, 8, start)
+        size, crc = struct.unpack(">iI", head) if len(head) == 8 else (0, 0)
+        if size <= 0 or crc != crc32(head[:4]):
+            return None
+        body = os.pread(self._fd, size + 4, start + 8)
+        if len(body) < size + 4 or crc32(body[:size], crc) != int.from_bytes(body[size:], "big"):
+            return None
+        return Section(start, start + size + _ENTRY, start, start, size + _ENTRY, live=True)
+
+    def _check_end(self) -> None:
+        """A complete segment's sections go as far as its index says, unless a restarted node wrote that."""
+        index = read_index(self.path)
+        if index is None or index[0] <= self._end:
+            return
+        self._size = os.fstat(self._fd).st_size
+        if index[0] != self._size:
+            raise Corrupt(f"the sync markers end at {self._end}, but the index says {index[0]}")
+
+    def _decompressed(self, section: Section, decompress: Decompress) -> memoryview:
+        if self._content is None or self._content[0] != section.at:
+            block = os.pread(self._fd, section.size, section.at)
+            try:
+                self._content = (section.at, decompress(block[4:], section.end - section.base))
+            except ValueError as error:
+                raise Corrupt(f"{error}; {section.end - section.start} bytes are not read") from None
+        return self._content[1]

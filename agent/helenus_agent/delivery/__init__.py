@@ -1,0 +1,1 @@
+"""What is sent to the broker, and what the broker refuses."""

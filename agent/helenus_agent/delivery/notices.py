@@ -1,0 +1,36 @@
+"""Changes that concern a whole table: a TRUNCATE, and a gap in what the log told.
+
+One goes into every partition of the table's events topic, so that it stands in order with the rows in each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+
+from helenus_schemas.event.change import Change, Scope, encode
+
+
+@dataclass(frozen=True)
+class Notice:
+    """`scope` is TABLE or GAP, `time` µs since the epoch. It stands at a position in a segment of the node's log.
+
+    `stamp` and the table's id tell it from all others: they make its digest.
+    """
+
+    scope: Scope
+    table: uuid.UUID
+    time: int
+    stamp: int
+    segment: int
+    position: int
+
+    def values(self, node: str, partitions: int) -> list[bytes]:
+        """The event's value for each partition of the topic; its key is none."""
+        name = self.table.bytes + self.stamp.to_bytes(8, "big")
+        digest = hashlib.md5(name, usedforsecurity=False).hexdigest()
+        return [
+            encode(Change(digest, node, self.scope, part, partitions, self.segment, self.position, self.time))
+            for part in range(partitions)
+        ]

@@ -1,0 +1,1 @@
+"""What the node says: its tables, truncations and drops."""

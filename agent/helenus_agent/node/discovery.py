@@ -1,0 +1,239 @@
+"""What Cassandra says about the node and its tables."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from cassandra import DriverException, Unauthorized
+from cassandra.cluster import NoHostAvailable
+from cassandra.policies import WhiteListRoundRobinPolicy
+
+from helenus_agent.node.tables import Stamp
+from helenus_agent.node.truncations import Truncation, read_truncations
+from helenus_schemas.cql.table import Table, read_tables
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.cassandra import connect
+from helenus_schemas.settings.model import CassandraSettings
+
+_log = structlog.get_logger(__name__)
+_POLL = 1.0
+_TRIES = 5
+_NODE = (
+    "SELECT host_id, release_version, data_center, listen_address, broadcast_address, rpc_address "
+    "FROM system.local WHERE key = 'local'"
+)
+_ADDRESSES = ("listen_address", "broadcast_address", "rpc_address")
+_GIVEN_UP = 15.0  # s without any node that is up in the driver's eyes, after which it is made anew
+# The generation is another one with every start of the node.
+_VERSION = "SELECT schema_version, truncated_at, gossip_generation FROM system.local WHERE key = 'local'"
+_SETTINGS = ("cdc", "commitlog_directory")
+_ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
+
+
+@dataclass(frozen=True)
+class Node:
+    """The node beside us. `settings` are those of its cassandra.yaml that concern CDC, as it runs with them.
+
+    `addresses`: its listen_address, broadcast_address and rpc_address, as far as it says.
+    """
+
+    host_id: uuid.UUID
+    release: str
+    settings: Mapping[str, str]
+    data_center: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_cdc(self) -> bool | None:
+        """Whether it links its log into cdc_raw, None if it does not say."""
+        said = self.settings.get("cdc_enabled")
+        return None if said is None else said == "true"
+
+    @property
+    def blocks_writes(self) -> bool:
+        """True if it refuses writes when cdc_raw is full, and deletes nothing that is not read."""
+        return self.settings.get("cdc_block_writes", "true") == "true"
+
+    @property
+    def raw_limit(self) -> int | None:
+        """Bytes that cdc_raw may take, None if the node does not say."""
+        old = self.settings.get("cdc_total_space_in_mb")
+        text = f"{old}MiB" if old else self.settings.get("cdc_total_space", "")
+        digits = text.rstrip("BGKMi")
+        unit = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "B": 1}.get(text[len(digits) :])
+        return int(digits) * unit if unit and digits.isdigit() else None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All tables by id, the ids of materialised views, keyspaces whose writes are not logged, for each table that was
+    truncated its last TRUNCATE, and when each table was last altered."""
+
+    tables: Mapping[uuid.UUID, Table]
+    views: tuple[uuid.UUID, ...]
+    not_durable: tuple[str, ...]
+    truncations: Mapping[uuid.UUID, Truncation]
+    stamps: Mapping[uuid.UUID, Stamp]
+
+
+class Cassandra:
+    """The node whose cdc_raw is read; it alone is asked. Raises HelenusError."""
+
+    def __init__(self, settings: CassandraSettings) -> None:
+        self._settings = settings
+        self._where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}"
+        self._session = self._connect()
+        self._down: float | None = None
+        self._is_refused = False
+        self._version: Any = None
+        self._asked: Any = None
+        self._next = 0.0
+
+    def node(self) -> Node:
+        """Who it is, and its CDC settings: none if it has no such table, as before 4.0, or refuses to be asked."""
+        local = self._rows(_NODE)[0]
+        try:
+            found = self._rows("SELECT name, value FROM system_views.settings")
+            settings = {r.name: r.value for r in found if r.name.startswith(_SETTINGS) and r.value is not None}
+        except HelenusError as error:
+            is_refused = error.kind is Kind.CASSANDRA_AUTH
+            if not is_refused and _has_virtual_tables(local.release_version):
+                raise  # nobody is to take silence for the defaults
+            settings = {}
+            if is_refused and not self._is_refused:
+                self._is_refused = True
+                _log.warning("node.settings_refused", advice="GRANT SELECT ON system_views.settings TO its role")
+        addresses = {name: str(value) for name in _ADDRESSES if (value := getattr(local, name))}
+        return Node(local.host_id, local.release_version, settings, local.data_center, addresses)
+
+    def schema(self) -> Schema:
+        """The schema as it is now."""
+        self._asked = None
+        torn: ValueError | None = None
+        for _ in range(_TRIES):
+            self._version = self._rows(_VERSION)[0]
+            altered = self._rows(_ALTERED)
+            try:
+                tables, torn = self._tables(), None
+            except ValueError as error:
+                torn = error  # a type may have been made, and a table of it, while we asked
+                continue
+            views = self._rows("SELECT id FROM system_schema.views")
+            options = [self._rows(f"SELECT * FROM system_schema.{name}") for name in ("tables", "indexes", "triggers")]
+            keyspaces = self._rows("SELECT keyspace_name, durable_writes FROM system_schema.keyspaces")
+            # It takes several queries: a change between them is seen by these two.
+            if self._rows(_VERSION)[0] == self._version and self._rows(_ALTERED) == altered:
+                break
+        if torn is not None:
+            raise HelenusError(Kind.TABLE_UNSUPPORTED, f"the schema is not understood: {torn}", self._where)
+        return Schema(
+            tables,
+            tuple(r.id for r in views),
+            tuple(r.keyspace_name for r in keyspaces if not r.durable_writes),
+            read_truncations(self._version.truncated_at),
+            _stamps(altered, options),
+        )
+
+    def changed(self) -> bool:
+        """True if something is not as it was at the last `schema()`. Asks once a second, and never waits."""
+        now = time.monotonic()
+        if self._asked is not None and self._asked.is_done:
+            answer = self._asked.answer
+            self._asked = None
+            return answer is not None and answer != self._version
+        if self._asked is None and now >= self._next:
+            self._next = now + _POLL
+            self._asked = _Question(self._session)
+        return False
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._session.cluster.shutdown()
+
+    def _connect(self) -> Any:
+        try:
+            # Which asks for their addresses.
+            policy = WhiteListRoundRobinPolicy(list(self._settings.cassandra_contact_points))
+        except (OSError, UnicodeError) as error:
+            what = f"no contact point has an address: {error}"
+            raise HelenusError(Kind.CASSANDRA_UNREACHABLE, what, self._where) from None
+        return connect(self._settings, policy)
+
+    def _tables(self) -> Mapping[uuid.UUID, Table]:
+        try:
+            found = read_tables(self._session)
+        except (DriverException, NoHostAvailable) as error:
+            raise self._unreachable(error) from None
+        # One that was made while we asked may be here without its columns: better not to know it at all.
+        return {table.id: table for table in found.values() if table.partition_key}
+
+    def _rows(self, query: str) -> list[Any]:
+        try:
+            rows = list(self._session.execute(query))
+            self._down = None
+            return rows
+        except (DriverException, NoHostAvailable) as error:
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> HelenusError:
+        if isinstance(error, Unauthorized):
+            advice = "grant the role of cassandra.username what docs/security.md lists"
+            return HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refuses: {error}", self._where, advice)
+        if isinstance(error, NoHostAvailable) and not error.errors:
+            self._connect_again()
+        return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)
+
+    def _connect_again(self) -> None:
+        """Of a node that goes down and comes up again the driver may miss the latter, and ask it no more."""
+        now = time.monotonic()
+        if self._down is None or now - self._down < _GIVEN_UP:
+            self._down = self._down or now
+            return
+        self._down = now
+        with contextlib.suppress(HelenusError):
+            session = self._connect()
+            self._session.cluster.shutdown()
+            self._session, self._asked = session, None
+
+
+def _has_virtual_tables(release: str) -> bool:
+    major, _, _ = release.partition(".")
+    return major.isdigit() and int(major) >= 4
+
+
+def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Stamp]:
+    """`options` are rows of all kinds that an ALTER TABLE or CREATE INDEX changes; those of tables come first."""
+    digests: dict[tuple[str, str], Any] = {}
+    for row in (row for rows in options for row in rows):
+        digest = digests.setdefault((row.keyspace_name, row.table_name), hashlib.md5(usedforsecurity=False))
+        digest.update(repr(row).encode())
+    names = {row.id: (row.keyspace_name, row.table_name) for row in options[0]}
+    return {
+        row.id: Stamp(row.time, digests[names[row.id]].hexdigest())
+        for row in altered
+        if row.time is not None and row.id in names
+    }
+
+
+class _Question:
+    """Whether something changed, asked in the background."""
+
+    def __init__(self, session: Any) -> None:
+        self.answer: Any = None
+        self.is_done = False
+        future = session.execute_async(_VERSION)
+        future.add_callbacks(self._answered, self._failed)
+
+    def _answered(self, rows: Any) -> None:
+        self.answer = rows[0]
+        self.is_done = True
+
+    def _failed(self, _: Exception) -> None:
+        self.is_done = True

@@ -1,0 +1,96 @@
+"""The tables of the keyspaces that are followed, as last known: one that is dropped while no agent runs may be named in
+the log, and Cassandra can't tell any more what it looks like.
+
+`state.dir/tables.json` holds them, replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from helenus_agent.node.tables import Stamp
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
+
+_FILE = "tables.json"
+_FORMAT = 1
+_DAMAGED = (
+    "restore it, or delete it: then what is in the log of tables that were dropped while no agent ran can't be decoded "
+    "and is skipped, and that CDC was off for a while in that time is not noticed"
+)
+
+
+def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
+    """What was saved, if anything: the tables, and when they were last altered. Raises HelenusError(STATE)."""
+    path = directory / _FILE
+    try:
+        saved = json.loads(path.read_text("utf-8"))
+        if saved["format"] != _FORMAT:
+            raise ValueError(f"format {saved['format']}, this agent knows {_FORMAT}")
+        stamps = {
+            uuid.UUID(table): Stamp(int(time), str(options)) for table, (time, options) in saved["stamps"].items()
+        }
+        return [_table(table) for table in saved["tables"]], stamps
+    except FileNotFoundError:
+        return [], {}
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot read the tables: {error.strerror}", str(path)) from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        told = f"the tables are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, told, str(path), _DAMAGED) from None
+
+
+def load_others(directory: Path) -> tuple[uuid.UUID, ...]:
+    """The ids of all other tables and views that there were. Raises HelenusError(STATE)."""
+    path = directory / _FILE
+    try:
+        return tuple(uuid.UUID(table) for table in json.loads(path.read_text("utf-8")).get("others", ()))
+    except (OSError, ValueError, AttributeError) as error:
+        raise HelenusError(Kind.STATE, f"cannot read the tables: {error}", str(path)) from None
+
+
+def save(
+    directory: Path,
+    tables: Sequence[Table],
+    stamps: Mapping[uuid.UUID, Stamp],
+    others: Sequence[uuid.UUID] = (),
+) -> None:
+    """Write them down: after this returns, no crash brings the old ones back. Raises HelenusError(STATE).
+
+    `others` are the ids of tables and views whose definitions nobody needs: what the log has of them is passed over.
+    """
+    content = {
+        "format": _FORMAT,
+        "others": [str(table) for table in others],
+        "tables": [asdict(table) for table in tables],
+        "stamps": {str(table): stamp for table, stamp in stamps.items()},
+    }
+    durable.replace(directory / _FILE, content, "the tables", "history.after-write")
+
+
+def _table(saved: Any) -> Table:
+    return Table(
+        saved["keyspace"],
+        saved["name"],
+        uuid.UUID(saved["id"]),
+        tuple(_column(column) for column in saved["columns"]),
+        saved["cdc"],
+        {name: _column(column) for name, column in saved["dropped"].items()},
+        bool(saved.get("hides_columns", False)),
+    )
+
+
+def _column(saved: Any) -> Column:
+    return Column(saved["name"], _type(saved["type"]), saved["kind"], saved["position"], saved["reversed"])
+
+
+def _type(saved: Any) -> CqlType:
+    args = tuple(_type(arg) for arg in saved["args"])
+    return CqlType(saved["name"], args, saved["frozen"], saved["label"], tuple(saved["fields"]), saved["dimension"])

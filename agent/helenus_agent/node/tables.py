@@ -1,0 +1,310 @@
+"""Which tables there are, which of them are followed, and the decoder's plan for each."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from helenus_agent.commitlog.decoder import Plan, Unknown, plan_of
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+
+_REFUSED = "refused_topic"
+
+
+class Stamp(NamedTuple):
+    """When a table was last altered, µs since the epoch, and a digest of its options, `cdc` among them."""
+
+    time: int
+    options: str
+
+
+@dataclass
+class Report:
+    """What an update of the schema brought: tables that are followed now, that can't be, that lost CDC, that have it
+    again, that were dropped, and that have a column again that had been dropped, with its name."""
+
+    added: list[Table] = field(default_factory=list)
+    refused: list[tuple[Table, str]] = field(default_factory=list)
+    retired: list[Table] = field(default_factory=list)
+    resumed: list[Table] = field(default_factory=list)
+    dropped: list[Table] = field(default_factory=list)
+    added_again: list[tuple[Table, str]] = field(default_factory=list)
+
+
+class Tables:
+    """Every table ever seen, by id: one that is dropped or loses CDC may still have changes in the log.
+
+    Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`.
+    An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC; `history` is
+    what it remembered, with their `stamps`. `refused` are those that have been left out since the broker refused their
+    topics, `to_be_told` dropped ones whose drop is not told yet. `plans` is what the decoder takes, `followed` the
+    tables that the decoder names by index.
+    """
+
+    def __init__(
+        self,
+        include: Collection[str] = (),
+        exclude: Collection[str] = (),
+        before: Iterable[uuid.UUID] = (),
+        paused: Iterable[uuid.UUID] = (),
+        history: Iterable[Table] = (),
+        stamps: Mapping[uuid.UUID, Stamp] | None = None,
+        refused: Iterable[uuid.UUID] = (),
+    ) -> None:
+        self.plans: dict[bytes, Plan] = {}
+        self.followed: list[Table] = []
+        self.paused = set(paused)
+        self.refused = set(refused)
+        self.to_be_told: Collection[uuid.UUID] = ()
+        self._include = [re.compile(pattern) for pattern in include]
+        self._exclude = [re.compile(pattern) for pattern in exclude]
+        self._before = set(before)
+        self._history = {table.id: table for table in history}
+        self._stamps = dict(stamps or {})
+        self._known: dict[uuid.UUID, Table] = {}
+        self._indexes: dict[uuid.UUID, int] = {}
+        self._dropped: set[uuid.UUID] = set()
+        self._retiring: dict[uuid.UUID, int] = {}
+        self._retired: dict[uuid.UUID, tuple[int, Plan, Plan]] = {}
+
+    @property
+    def followed_now(self) -> list[Table]:
+        """The tables whose changes are told."""
+        return [table for table in self.followed if self.plans[table.id.bytes].index >= 0]
+
+    @property
+    def followed_ids(self) -> list[uuid.UUID]:
+        """The ids of the tables whose changes are told."""
+        return [table.id for table in self.followed_now]
+
+    @property
+    def refused_now(self) -> list[Table]:
+        """The tables that would be followed if the broker did not refuse their topics."""
+        known = [table for table in self._known.values() if table.id in self.refused and table.id not in self._dropped]
+        return [table for table in known if table.cdc and self.plans[table.id.bytes].reason == _REFUSED]
+
+    @property
+    def remembered(self) -> list[Table]:
+        """The tables that the log may name: those of the followed ones' keyspaces, which share mutations with them."""
+        keyspaces = {table.keyspace for table in self.followed_now}
+        return [
+            table
+            for table in self._known.values()
+            if (table.keyspace in keyspaces and (table.id not in self._dropped or table.id in self._retiring))
+            or table.id in self.to_be_told
+        ]
+
+    @property
+    def stamps(self) -> dict[uuid.UUID, Stamp]:
+        """When the remembered tables were last altered."""
+        return {table.id: self._stamps[table.id] for table in self.remembered if table.id in self._stamps}
+
+    @property
+    def others(self) -> tuple[uuid.UUID, ...]:
+        """The ids of all other tables and views there are."""
+        remembered = {table.id.bytes for table in self.remembered}
+        return tuple(uuid.UUID(bytes=table) for table in sorted(self.plans.keys() - remembered))
+
+    def index(self, table: uuid.UUID) -> int:
+        """The place of a table in `followed`; one that was followed by an earlier run alone is given one."""
+        if table not in self._indexes:
+            self._indexes[table] = len(self.followed)
+            self.followed.append(self._known[table])
+        return self._indexes[table]
+
+    def update(
+        self,
+        known: Mapping[uuid.UUID, Table],
+        views: Iterable[uuid.UUID],
+        newest: int,
+        stamps: Mapping[uuid.UUID, Stamp] | None = None,
+    ) -> Report:
+        """Take over the schema as it is now; `views` are ids of materialised views, which have no changes of their own.
+
+        A table that lost CDC or was dropped is followed up to the `newest` segment there is: what it logged before
+        still gets out. But if its name was given to a table with another key, nothing more does: their events share a
+        topic, and one with the old key would be none there.
+
+        A table that was altered, by its stamp, and yet is what it was, had another option for a while: so it may have
+        been without CDC, as one that was seen so.
+        """
+        report = Report()
+        flipped = [table for table, stamp in (stamps or {}).items() if self._flipped(known.get(table), stamp)]
+        for view in views:
+            self.plans[view.bytes] = Plan(view=True)
+        for table in known.values():
+            old = self._known.get(table.id)
+            report.added_again += _added_again(old or self._history.get(table.id), table)
+            if old != table or table.id in self._dropped:
+                self._known[table.id] = table
+                self._dropped.discard(table.id)  # what read the schema half made took it for dropped
+                self.plans[table.id.bytes] = self._plan(table, old, newest, report)
+        for table in self._history.values():
+            if table.id not in self._known:
+                self._known[table.id] = table
+                self.plans[table.id.bytes] = self._plan(table, None, newest, Report())
+        self._history.clear()
+        self._before.clear()
+        self._drop(known, newest, report)
+        report.resumed += [known[table] for table in flipped if self.plans[table.bytes].index >= 0]
+        report.added_again = [of for of in report.added_again if self.plans[of[0].id.bytes].index >= 0]
+        self._stamps.update(stamps or {})
+        return report
+
+    def knows(self, unknown: Unknown) -> bool:
+        """True if the schema has it now."""
+        plan = self.plans.get(unknown.table)
+        return plan is not None and (unknown.column is None or unknown.column in plan.columns)
+
+    def name(self, unknown: Unknown) -> str | None:
+        """The name of its table, if that is known."""
+        table = self._known.get(uuid.UUID(bytes=unknown.table))
+        return table.full_name if table else None
+
+    def refuse(self, table: uuid.UUID) -> None:
+        """The broker refuses the topic of this followed table: leave it out until it is admitted."""
+        self.refused.add(table)
+        self.plans[table.bytes] = plan_of(self._known[table], reason=_REFUSED)
+
+    def admit(self, table: uuid.UUID) -> None:
+        """The broker takes what is of this table again."""
+        self.refused.discard(table)
+        self.plans[table.bytes] = plan_of(self._known[table], self._indexes[table])
+
+    def give_up(self, unknown: Unknown) -> None:
+        """The schema does not know it either: never ask again."""
+        if unknown.column is None:
+            self.plans[unknown.table] = Plan(known=False)
+        else:
+            self.plans[unknown.table].give_up(unknown.column)
+
+    def without_heirs(self, dropped: Collection[uuid.UUID]) -> list[Table]:
+        """Those of these tables whose names no table that is followed has."""
+        heirs = set(self.heirs(dropped).values())
+        return [self._known[table] for table in dropped if table not in heirs]
+
+    def heirs(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
+        """Of these tables: which one had the name that the table at a place in `followed` has now."""
+        names = {self._known[table].full_name: table for table in dropped}
+        return {
+            self._indexes[table.id]: names[table.full_name]
+            for table in self.followed_now
+            if table.full_name in names and table.id not in self._dropped
+        }
+
+    def retire_before(self, segment: int) -> list[uuid.UUID]:
+        """From this segment on, tables that lost CDC or were dropped before it was there are not followed any more.
+
+        Returns those of which that is true from here on.
+        """
+        retired = []
+        for table, last in list(self._retiring.items()):
+            if segment > last:
+                del self._retiring[table]
+                plan = self.plans[table.bytes]
+                if plan.index >= 0 or plan.reason == _REFUSED:
+                    reason = "dropped_table" if table in self._dropped else ""
+                    self.plans[table.bytes] = plan_of(self._known[table], reason=reason)
+                self._retired[table] = last, plan, self.plans[table.bytes]
+                retired.append(table)
+        return retired
+
+    def acknowledged(self) -> None:
+        """What was read so far is never read again."""
+        self._retired.clear()
+
+    def rewind(self) -> None:
+        """What was read since the last acknowledgement is read again: tables that retired in it are followed there."""
+        for table, (last, plan, retired) in self._retired.items():
+            if self.plans[table.bytes] is retired:  # else the schema has said something newer of it
+                self._retiring[table] = last
+                self.plans[table.bytes] = plan
+        self._retired.clear()
+
+    def _plan(self, table: Table, old: Table | None, newest: int, report: Report) -> Plan:
+        if table.keyspace == "system_schema" or table.full_name == "system.local":
+            # What truncates a table is noted in system.local.
+            return plan_of(table, schema=True)
+        plan = self.plans.get(table.id.bytes)
+        was_followed = table.id in self._before or (plan is not None and plan.index >= 0)
+        if not table.cdc and was_followed:
+            if table.id not in self._retiring:
+                self._retiring[table.id] = newest
+                if self._included(table.full_name):
+                    self.paused.add(table.id)
+                    report.retired.append(table)
+        elif not table.cdc:
+            return plan_of(table)
+        else:
+            self._retiring.pop(table.id, None)
+        if not self._included(table.full_name):
+            return plan_of(table, reason="excluded")
+        if table.unsupported:
+            if old is None or not old.cdc:
+                report.refused.append((table, table.unsupported))
+            return plan_of(table, reason="unsupported_table")
+        try:
+            KeyCodec(table)
+        except ValueError as error:
+            if old is None or not old.cdc:
+                report.refused.append((table, str(error)))
+            return plan_of(table, reason="unsupported_key")
+        if table.id in self._indexes:
+            index = self._indexes[table.id]
+            self.followed[index] = table
+        else:
+            index = self._indexes[table.id] = len(self.followed)
+            self.followed.append(table)
+            if table.id not in self.refused:
+                report.added.append(table)
+        if table.cdc and table.id in self.paused:
+            self.paused.discard(table.id)
+            report.resumed.append(table)
+        return plan_of(table, reason=_REFUSED) if table.id in self.refused else plan_of(table, index)
+
+    def _flipped(self, table: Table | None, stamp: Stamp) -> bool:
+        if table is None or not table.cdc:
+            return False
+        old, last = self._known.get(table.id) or self._history.get(table.id), self._stamps.get(table.id)
+        return old == table and last is not None and stamp.time > last.time and stamp.options == last.options
+
+    def _drop(self, known: Mapping[uuid.UUID, Table], newest: int, report: Report) -> None:
+        """Note which tables are gone, and whether something else has their names."""
+        names = {table.full_name: table for table in known.values()}
+        for table in self._known.values():
+            if table.id in known:
+                continue
+            is_followed = self.plans[table.id.bytes].index >= 0
+            if table.id not in self._dropped:
+                self._dropped.add(table.id)
+                self._retiring.setdefault(table.id, newest)
+                if is_followed or (table.id in self.paused and table.id in self._indexes):
+                    report.dropped.append(table)
+            heir = names.get(table.full_name)
+            if is_followed and heir is not None and _key(heir) != _key(table):
+                self.plans[table.id.bytes] = plan_of(table, reason="dropped_table")
+        self.paused.intersection_update(known)
+        self.refused.intersection_update(known.keys() | self._retiring.keys())
+
+    def _included(self, name: str) -> bool:
+        if any(pattern.fullmatch(name) for pattern in self._exclude):
+            return False
+        return not self._include or any(pattern.fullmatch(name) for pattern in self._include)
+
+
+def _added_again(old: Table | None, table: Table) -> list[tuple[Table, str]]:
+    """The columns of a table that were dropped and added again since it was as the `old` one."""
+    if old is None:
+        return []
+    before = {column.name for column in old.values}
+    again = {column.name for column in table.values} & table.dropped.keys()
+    return [(table, name) for name in sorted(again) if name not in before or name not in old.dropped]
+
+
+def _key(table: Table) -> list[tuple[str, str, str]]:
+    """What the bytes of a table's keys depend on, and what they mean."""
+    return [(column.name, str(column.type), column.kind) for column in table.primary_key]

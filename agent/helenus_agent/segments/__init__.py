@@ -1,0 +1,1 @@
+"""Which segments there are, what is lost of them, and where they go."""

@@ -1,0 +1,312 @@
+"""Which segments there are, and what is to be read next.
+
+Cassandra fills one segment after the other and has the next one ready. Its syncer goes from the oldest to the newest
+and writes a marker into each that has new entries. So who looks from the newest to the oldest, and then reads from the
+oldest to the newest, never reads an entry before one that was written earlier; and a segment in which nothing new is
+found after a newer one had some is closed, or as good as: it is looked at again when its index says COMPLETED.
+
+All of this holds for any number of the oldest segments as for all. So of a backlog only the oldest few are looked at,
+and of each only so much at once; while there is more of one, nothing newer is read.
+
+A segment with changes of CDC tables gets an index with the first flush and stays until it is taken away; the others
+Cassandra deletes itself. Cassandra 3.11 shows a segment only when it is complete, and only one with such changes.
+
+Since 4.0 a segment is a file in the commit log's own directory, linked into cdc_raw when it is made (but while cdc_raw
+is full), and the node deletes its own name for it when it has no use for it any more. So where that directory can be
+read, a segment that is there and not in cdc_raw, though nobody here is done with it, was deleted by somebody else, and
+is read from there. Ids are consecutive while a node runs; one that is in neither directory and never was in a listing
+may have held changes, or not: it is counted as `unseen`.
+
+Three modes say how soon an entry is read; all of them look at the files, and read all of a segment that is complete.
+
+    idx     when the index covers it: it is on the node's disk, and no crash takes it back. Late by up to
+            commitlog_sync_period; with commitlog_sync: batch the client, too, has waited for that.
+    marker  when a sync marker covers it: every 100 ms in a plain segment. A crash of the machine (not of Cassandra) can
+            take back what the disk did not have yet, on this replica: as it can with a write Cassandra acknowledged.
+    eager   as soon as it is whole: an entry behind the last marker counts if its CRCs are right, up to the first that
+            is not. A crash of Cassandra alone can take it back too, since it replays only what a marker covers. A
+            segment's first entries wait for its first marker, which tells that the older segments are all written.
+
+Compressed segments reach the file at each sync, marker and all: there the three are nearly the same, and `eager` is
+`marker`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+
+from helenus_agent import metrics
+from helenus_agent.commitlog.segment import Corrupt, ReadMode, Segment, has_index, parse_name, read_index
+from helenus_agent.positions import Positions
+from helenus_agent.segments import guard
+from helenus_schemas.errors import HelenusError, Kind
+
+_AHEAD = 8  # segments with something to read that are looked at, and so many files are held open
+_LOOK_AGAIN = 10.0  # s after which closed segments are looked at again: with a clock set back, new ids are not higher
+_ONE_RUN = 1000  # ids that differ by less are of one run of the node: another one's begin at the ms of its start
+
+
+class Follow:
+    """The segments of a cdc_raw directory: `refresh` lists them, `next` says where there is something to read.
+
+    `finished` are those that are complete and read to their end: who has their changes acknowledged clears it.
+    `commit_log` is the node's commitlog_directory, None if it is not known. `unseen` counts segments that came and went
+    between two listings.
+    """
+
+    def __init__(self, directory: Path, positions: Positions, mode: ReadMode = "marker") -> None:
+        self.directory = directory
+        self.commit_log: Path | None = None
+        self._mode = mode
+        self.finished: list[Segment] = []
+        self.size = 0
+        self.unseen = 0
+        self._newest_kept = 0
+        self._looked_again = time.monotonic()
+        self._positions = positions
+        self._segments: dict[int, Segment] = {}
+        self._watched: list[Segment] = []
+        self._ready: deque[Segment] = deque()
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All that are not finished, the oldest first."""
+        return list(self._segments.values())
+
+    @property
+    def oldest(self) -> int:
+        """The id of the oldest segment that is not finished, 0 if there is none."""
+        return min(self._segments, default=0)
+
+    @property
+    def newest(self) -> int:
+        """An id that no segment which may hold something by now goes beyond.
+
+        What Cassandra 3.11 writes to is not in cdc_raw. Where its own directory is not known either, that is any
+        segment of this run of the node: their ids begin at the ms of its start.
+        """
+        newest = max(self._segments, default=0)
+        if self._newest_kept:
+            return max(newest, self._newest_kept)
+        if any(not segment.complete for segment in self._segments.values()):
+            return newest
+        return max(newest, time.time_ns() // 1_000_000)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when (s since the epoch) the oldest unread data waits; None if all is read."""
+        return min((s.since for s in list(self._ready) if s.unread), default=None)
+
+    def refresh(self) -> None:
+        """List the directory: new segments, those that are complete now, those that vanished."""
+        kept = self._kept()  # first: what the node has by then is linked by the time of the second listing
+        try:
+            with os.scandir(self.directory) as entries:
+                listed = list(entries)
+            stats = {e.name: e.stat() for e in listed if e.name.endswith(".log")}
+        except FileNotFoundError:
+            if not self.directory.is_dir():
+                raise HelenusError(Kind.CDC_DIRECTORY, "the directory is gone", str(self.directory)) from None
+            return  # a file went between listing and asking for its size: the next time
+        except OSError as error:
+            raise HelenusError(Kind.CDC_DIRECTORY, f"cannot list: {error.strerror}", str(self.directory)) from None
+        names = {parsed[1]: name for name in stats if (parsed := parse_name(name))}
+        linked = {number: self.directory / name for number, name in names.items()}
+        there = linked | self._unlinked(kept, linked)
+        for number in self._segments.keys() - there.keys():
+            self._vanished(self._segments[number])
+        finished = {s.id for s in self.finished}
+        for number in self._positions.segments.keys() - there.keys() - self._segments.keys() - finished:
+            self._went_before(number)
+        for number in sorted(there.keys() - self._segments.keys() - finished):
+            self._appeared(number, there[number])
+        indexes = {e.name for e in listed if e.name.endswith("_cdc.idx")}
+        newest = max([*kept, *linked], default=0)
+        for number, path in there.items():
+            segment = self._segments.get(number)
+            if segment is None:
+                continue
+            segment.path, segment.unlinked = path, number not in linked
+            if segment.complete or segment.unlinked:
+                continue
+            if path.name.replace(".log", "_cdc.idx") in indexes:
+                if index := read_index(path):
+                    segment.indexed = True
+                    segment.complete = index[1]
+            elif stats[path.name].st_nlink == 1 and number < newest and not segment.indexed:
+                segment.complete = segment.is_blank()
+            if segment.complete and segment not in self._watched:
+                self._watched.append(segment)
+        self._watched.sort(key=lambda s: s.id)
+        if time.monotonic() - self._looked_again > _LOOK_AGAIN:
+            self._looked_again = time.monotonic()
+            self._watched = self.segments
+        self._note(kept, linked)
+        self.size = sum(stats[name].st_size for name in names.values())
+        metrics.RAW_BYTES.set(self.size)
+        metrics.PENDING.set(len(self._segments))
+
+    def misses(self, segment: Segment) -> bool:
+        """Whether cdc_raw has no such segment now: it may have been linked since the last listing."""
+        return not (self.directory / segment.path.name).exists()
+
+    def next(self) -> Segment | None:
+        """The segment to read from, None if there is nothing to read at the moment."""
+        while self._ready and not self._ready[0].unread:
+            self._ready.popleft()
+        while not self._ready and self._look():
+            pass
+        return self._ready[0] if self._ready else None
+
+    def rewind(self) -> None:
+        """Go back to what is acknowledged."""
+        done = self._positions.done
+        for segment in self.finished:
+            if segment.id not in done:
+                self._segments[segment.id] = segment
+        self.finished = [segment for segment in self.finished if segment.id in done]
+        self._segments = dict(sorted(self._segments.items()))
+        self._watched = self.segments
+        self._ready.clear()
+        for segment in self._watched:
+            mark = self._positions.segments.get(segment.id)
+            segment.rewind(mark.offset if mark else 0)
+        for segment in self._watched[_AHEAD:]:
+            segment.close()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for segment in self._segments.values():
+            segment.close()
+
+    def _look(self) -> bool:
+        """Find what is to be read next; True if the oldest have nothing, but not all were looked at."""
+        oldest, later = self._split()
+        newer_started = False
+        ready: list[Segment] = []
+        watched: list[Segment] = []
+        for segment in reversed(oldest):
+            found = self._look_at(segment)
+            if found is None:
+                self._vanished(segment)
+            elif not found and segment.complete and segment.settled:
+                self._finish(segment)
+            elif not found and newer_started and segment.settled:
+                segment.close()
+            else:
+                watched.append(segment)
+                if found:
+                    if not segment.looked:
+                        ready.clear()  # what is newer waits for the rest of this one
+                    ready.append(segment)
+                if len(watched) > _AHEAD:
+                    watched[-_AHEAD - 1].close()
+            newer_started = newer_started or segment.started
+        watched.reverse()
+        ready.reverse()
+        self._watched = watched + later
+        self._ready.extend(ready[:_AHEAD])
+        return bool(later) and not ready
+
+    def _split(self) -> tuple[list[Segment], list[Segment]]:
+        """Those to look at, up to so many that have something to read, or may have; and those that are for later."""
+        if len(self._watched) > _AHEAD:
+            unread = 0
+            for count, segment in enumerate(self._watched, 1):
+                unread += bool(segment.unread) or not segment.looked
+                if unread == _AHEAD:
+                    return self._watched[:count], self._watched[count:]
+        return self._watched, []
+
+    def _finish(self, segment: Segment) -> None:
+        """It is held open, as the last few are: deleted before all is acknowledged, it can be read again."""
+        self.finished.append(segment)
+        del self._segments[segment.id]
+        if len(self.finished) > _AHEAD:
+            self.finished[-_AHEAD - 1].close()
+
+    def _look_at(self, segment: Segment) -> bool | None:
+        """Whether there is something to read; None if the file is gone."""
+        try:
+            return segment.look()
+        except Corrupt as error:
+            guard.corrupt(segment, segment.position, str(error), segment.left)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
+        return bool(segment.unread)
+
+    def _kept(self) -> dict[int, Path]:
+        """The segments in the node's own directory, if that can be read."""
+        self._newest_kept = 0
+        if self.commit_log is None:
+            return {}
+        try:
+            with os.scandir(self.commit_log) as entries:
+                names = [entry.name for entry in entries]
+        except OSError:
+            return {}
+        kept = {parsed[1]: self.commit_log / name for name in names if (parsed := parse_name(name))}
+        self._newest_kept = max(kept, default=0)
+        return kept
+
+    def _unlinked(self, kept: Mapping[int, Path], linked: Container[int]) -> dict[int, Path]:
+        """Those that the node has, that are to be read, and that are not in cdc_raw."""
+        if not self._positions.listed:
+            return {}  # this agent's first start: it reads what is in cdc_raw
+        done = {*self._positions.done, *(segment.id for segment in self.finished)}
+        known = self._segments.keys() | self._positions.segments.keys()
+        return {
+            number: path
+            for number, path in kept.items()
+            if number not in linked and number not in done and has_index(path)
+            if number in known or number > self._positions.listed
+        }
+
+    def _note(self, kept: Iterable[int], linked: Iterable[int]) -> None:
+        """Remember how far ids were seen, and count those that were skipped."""
+        last, new = self._positions.listed, sorted({*kept, *linked})
+        for number in new if last else ():
+            if last < number < last + _ONE_RUN:
+                self.unseen += number - last - 1
+            last = max(last, number)
+        self._positions.listed = max([last, *new])
+
+    def _appeared(self, number: int, path: Path) -> None:
+        mark = self._positions.segments.get(number)
+        segment = Segment(path, mark.offset if mark else 0, mark.bad if mark else False, self._mode)
+        if number in self._positions.done:
+            # It was not taken away before, or a restarted node has linked it again and is about to write its index.
+            index = read_index(segment.path)
+            if segment.complete or (index and index[1]):
+                self.finished.append(segment)
+            return
+        self._segments[number] = segment
+        self._watched.append(segment)
+
+    def _went_before(self, number: int) -> None:
+        mark = self._positions.segments.pop(number)
+        if mark.indexed:
+            guard.lost(self._positions, number, mark.offset, str(self.directory))
+
+    def _vanished(self, segment: Segment) -> None:
+        if segment.is_open:
+            # Held open it can be read to its end, and that is where nothing more will come.
+            segment.complete = True
+            return
+        mark = self._positions.segments.get(segment.id)
+        unacknowledged = segment.position > (mark.offset if mark else 0)
+        self._forget(segment)
+        if segment.indexed and (segment.unread or segment.bad or not segment.looked or unacknowledged):
+            guard.lost(self._positions, segment.id, segment.position, str(self.directory))
+
+    def _forget(self, segment: Segment) -> None:
+        del self._segments[segment.id]
+        self._positions.segments.pop(segment.id, None)
+        self._watched = [s for s in self._watched if s is not segment]
+        self._ready = deque(s for s in self._ready if s is not segment)

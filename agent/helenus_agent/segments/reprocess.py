@@ -1,0 +1,56 @@
+"""Quarantined segments put back to be read again: all of each, from its start, once more.
+
+The agent has to be stopped, because the positions are its own. Events of what could be read the first time arrive
+twice, which every reader of the topics takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from helenus_agent.commitlog.segment import parse_name
+from helenus_agent.positions import State, owned, quarantine
+from helenus_agent.segments.transfer import move
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.failpoints import reach
+
+
+def quarantined(state: Path) -> list[Path]:
+    """The segments in quarantine, the oldest first."""
+    found = ((parse_name(path.name), path) for path in quarantine(state).glob("*.log"))
+    return [path for name, path in sorted((name, path) for name, path in found if name)]
+
+
+def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> list[Path]:
+    """Put these segments, or all, back into cdc_raw; returns where they are now.
+
+    `names` are ids or file names. Raises HelenusError: STATE if an agent runs, CONFIG for a name that is not in
+    quarantine (then nothing is moved), TRANSFER_FAILED or CDC_DIRECTORY if one can't be moved. Killed at any point,
+    a segment is in quarantine or to be read again; what was left is done by a second call.
+    """
+    state = State(state_directory)
+    try:
+        with owned(raw):
+            return _reprocess(state, raw, names)
+    finally:
+        state.close()
+
+
+def _reprocess(state: State, raw: Path, names: Collection[str]) -> list[Path]:
+    held = {str((parse_name(path.name) or (0, 0))[1]): path for path in quarantined(state.directory)}
+    wanted = {name: Path(name).name.removesuffix(".log").rpartition("-")[2] for name in names}
+    unknown = [name for name, number in wanted.items() if number not in held]
+    if unknown:
+        where = quarantine(state.directory)
+        told = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(held) or 'none'}"
+        raise HelenusError(Kind.CONFIG, told, str(where), "name segments that are there, or none for all")
+    positions = state.load()
+    chosen = [number for number in held if not wanted or number in wanted.values()]
+    for number in chosen:
+        # Done with and acknowledged up to some offset, says the state: who does not take that back reads nothing.
+        positions.reopen(int(number))
+    if chosen and positions.host_id:
+        state.save(positions)
+    reach("reprocess.after-save")
+    return [move(held[number], raw) for number in chosen]

@@ -1,0 +1,1 @@
+"""What was asked: the settings of a worker and of a connector, from their properties."""

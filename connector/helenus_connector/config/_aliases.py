@@ -1,0 +1,82 @@
+"""Keys of DataStax's source connector, and other spellings of Kafka Connect's, and what becomes of them here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from helenus_schemas.settings.model import Alias
+
+
+def _milliseconds(seconds: str) -> str:
+    return str(int(seconds) * 1000)
+
+
+def _tls(provider: str) -> str:
+    return "false" if provider.lower() == "none" else "true"
+
+
+def _pem(value: str) -> str:
+    if value.lower().endswith((".jks", ".p12", ".pfx")):
+        raise ValueError("a Java trust store is not read: export its certificates as PEM")
+    return value
+
+
+_POSITIONS = "positions are in checkpoint.dir, and every event is read by one connector"
+_PACE = "reads slow down by themselves on timeouts: query.max.rate and errors.retry.delay.max.ms bound them"
+_MEMORY = "every change is remembered until cache.max.capacity or cache.expire.after.ms says otherwise"
+_PROVEN = "copies are told by the replicas that reported, whichever node answers a read"
+_DRIVER = "the driver of Cassandra for Python finds it out"
+_METRICS = "metrics are at /metrics of the worker's listeners"
+_ERRORS = "errors.tolerance and errors.retry.timeout say what becomes of errors"
+
+_DATASTAX: Mapping[str, str | Alias] = {
+    "contactPoints": "cassandra.contact.points",
+    "port": "cassandra.port",
+    "loadBalancing.localDc": "cassandra.local.dc",
+    "auth.provider": Alias(why="a login is by cassandra.username and cassandra.password, if they are set"),
+    "auth.username": "cassandra.username",
+    "auth.password": "cassandra.password",
+    "ssl.provider": Alias("cassandra.ssl.enabled", convert=_tls),
+    "ssl.hostnameValidation": "cassandra.ssl.check.hostname",
+    "ssl.truststore.path": Alias("cassandra.ssl.cafile", convert=_pem),
+    "ssl.truststore.password": Alias(why="a file of certificates needs none"),
+    "ssl.openssl.keyCertChain": "cassandra.ssl.certfile",
+    "ssl.openssl.privateKey": "cassandra.ssl.keyfile",
+    "ssl.cipherSuites": Alias(why="OpenSSL takes the best that both sides know"),
+    "outputFormat": "output.format",
+    "batch.size": "max.batch.size",
+    "events.subscription.name": Alias(why=_POSITIONS),
+    "events.subscription.type": Alias(why=_POSITIONS),
+    "query.executors": "query.concurrency",
+    "query.maxMobileAvgLatency": Alias(why=_PACE),
+    "query.minMobileAvgLatency": Alias(why=_PACE),
+    "query.backoffInMs": Alias(why=_PACE),
+    "query.maxBackoffInSec": Alias(why=_PACE),
+    "queryExecutionTimeout": Alias("cassandra.request.timeout.ms", convert=_milliseconds),
+    "maxConcurrentRequests": Alias(why="query.concurrency says how many statements are under way"),
+    "cache.max.digest": Alias(why=_MEMORY),
+    "cache.only_if_coordinator_match": Alias(why=_PROVEN),
+    "connectionPoolLocalSize": Alias(why=_DRIVER),
+    "compression": Alias(why=_DRIVER),
+    "datastax-java-driver.*": Alias(why="settings of the Java driver"),
+    "ignoreErrors": Alias(why=_ERRORS),
+    "jmx": Alias(why=_METRICS),
+    "jmxConnectorDomain": Alias(why=_METRICS),
+    "metricsHighestLatency": Alias(why=_METRICS),
+}
+_CONVERTERS: Mapping[str, str | Alias] = {
+    **{
+        f"{side}.converter.{key}": f"value.converter.{use}"
+        for side, key, use in (
+            ("value", "basic.auth.user.info", "schema.registry.basic.auth.user.info"),
+            ("key", "basic.auth.user.info", "schema.registry.basic.auth.user.info"),
+            ("key", "schema.registry.basic.auth.user.info", "schema.registry.basic.auth.user.info"),
+            ("key", "auto.register.schemas", "auto.register.schemas"),
+        )
+    },
+    **{
+        f"{side}.converter.basic.auth.credentials.source": Alias(why="credentials are always taken as USER_INFO")
+        for side in ("key", "value")
+    },
+}
+ALIASES: Mapping[str, str | Alias] = {**_DATASTAX, **_CONVERTERS}

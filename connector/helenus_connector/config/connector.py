@@ -1,0 +1,580 @@
+"""The connector's configuration: one worker file, one file per connector, as with connect-standalone."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+from typing_extensions import Self
+
+from helenus_connector.config._aliases import ALIASES
+from helenus_schemas import names
+from helenus_schemas.codec.key import Compat
+from helenus_schemas.settings import fields, masking
+from helenus_schemas.settings.fields import (
+    Brokers,
+    CommaList,
+    Login,
+    Milliseconds,
+    PassThrough,
+    RegistryUrls,
+    ReplicationFactor,
+)
+from helenus_schemas.settings.model import (
+    About,
+    Alias,
+    CassandraSettings,
+    ConfigError,
+    LogSettings,
+    Problem,
+    PulsarSettings,
+    read_properties,
+    together,
+)
+
+Format = Literal["key-value-avro", "key-value-json", "json"]
+Header = Literal["schema_id", "writetime", "expires", "node", "segpos", "digest"]
+Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
+Name = Annotated[str, Field(min_length=1)]
+CLASS = "helenus.CassandraSource"
+_CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
+
+
+def _compiles(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+def is_class(name: str) -> bool:
+    """Whether a `connector.class` is this connector."""
+    return _CLASSES.fullmatch(name) is not None
+
+
+def _address(listener: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of a listener; None if it is none."""
+    try:
+        parts = fields.http_address(listener)
+    except ValueError:
+        return None
+    plain = parts.path in ("", "/") and not (parts.query or parts.fragment)
+    return (parts.scheme, parts.hostname, parts.port) if plain and parts.hostname and parts.port is not None else None
+
+
+def _is_secure(listener: str) -> bool:
+    scheme, _, _ = _address(listener) or ("", "", 0)
+    return scheme == "https"
+
+
+class WorkerSettings(PulsarSettings, LogSettings):
+    """What all connectors of a worker share."""
+
+    _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
+
+    log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
+    """Where events come from, and records go to."""
+    data_log: Annotated[Literal["", "kafka", "pulsar"], About("Worker")] = ""
+    """Where records and dead letters go to instead."""
+    bootstrap_servers: Annotated[Brokers, About("Kafka", "HIGH")] = ""
+    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
+    kafka: Annotated[PassThrough, About("Kafka")] = {}
+    """Settings of librdkafka for every client: `kafka.security.protocol` and its like."""
+    producer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
+    """Settings of librdkafka for producers; they go before `kafka.*`."""
+    consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
+    """Settings of librdkafka for consumers; they go before `kafka.*`."""
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
+    """How many of Kafka's brokers have each topic that the worker makes. -1: as the brokers have it, by
+    `default.replication.factor`, which is 1 unless somebody set it."""
+    listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
+    """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
+    listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None
+    """A PEM file with the certificate of an https listener, and those that lead to its authority."""
+    listeners_https_ssl_keyfile: Annotated[Path | None, About("REST")] = None
+    """A PEM file of that certificate's key."""
+    listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, About("REST", "LOW")] = None
+    """What opens the key, where it is encrypted."""
+    listeners_https_ssl_cafile: Annotated[Path | None, About("REST")] = None
+    """A PEM file of authorities: clients then need a certificate that one of them signed."""
+    rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
+    """`user:password` that every request must give, except for `/health/live`."""
+    rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
+    """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name.
+
+    A listener on loopback answers to this name too.
+    """
+    config_providers_file_param_allowed_paths: Annotated[CommaList, About("REST", "LOW")] = ()
+    """Folders, with commas: below them are files that connectors made over REST may refer to as `${file:PATH:KEY}`.
+
+    By default the folder of the worker's own file. What that file says or refers to itself is always left out.
+    """
+    config_providers_env_param_allowlist_pattern: Annotated[str, About("REST", "LOW")] = ""
+    """A regular expression: connectors made over REST may refer to variables of these names, as `${env:NAME}`.
+
+    By default to none.
+    """
+    checkpoint_dir: Annotated[Path, About("Worker", "HIGH")]
+    """Where it is noted which events are done: on a disk that stays, and that all of Spark's machines share."""
+    batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
+    """The least time between the starts of two batches; 0 starts the next one at once."""
+    startup_timeout_ms: Annotated[Milliseconds, About("Worker")] = 0
+    """How long to wait at the start for servers and tables that are not there yet."""
+    spark: Annotated[PassThrough, About("Worker")] = {}
+    """Settings of Spark: `spark.master` and its like."""
+
+    @field_validator("listeners")
+    @classmethod
+    def _one(cls, value: str) -> str:
+        if _address(value) is None:
+            raise ValueError("give one listener as http://host:port or https://host:port")
+        return value
+
+    @field_validator("config_providers_env_param_allowlist_pattern")
+    @classmethod
+    def _regex(cls, value: str) -> str:
+        return _compiles(value)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """As `Settings.load`; connectors that come over REST may then use files that lie beside this one."""
+        settings = super().load(path)
+        own = Path(os.path.realpath(path))
+        settings._own = frozenset({own, *masking.files(read_properties(path).values())})
+        if "config_providers_file_param_allowed_paths" in settings.model_fields_set:
+            return settings
+        return settings.model_copy(
+            update={"config_providers_file_param_allowed_paths": (str(Path(path).absolute().parent),)}
+        )
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        log = given.get("log", "kafka")
+        for used, needed in (("kafka", "bootstrap.servers"), ("pulsar", "pulsar.service.url")):
+            if used in (log, given.get("data.log")) and needed not in given:
+                other = used == "kafka" and "pulsar.service.url" in given and "log" not in given
+                yield needed, "required property is missing" + (", or log=pulsar" if other else "")
+        if _is_secure(given.get("listeners", "")):
+            for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
+                if key not in given:
+                    yield key, "set it: an https listener has a certificate"
+
+    @property
+    def listener(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        _, host, port = _address(self.listeners) or ("", "", 0)
+        return host, port
+
+    @property
+    def secure(self) -> bool:
+        """Whether the listener speaks TLS."""
+        return _is_secure(self.listeners)
+
+    @property
+    def worker_id(self) -> str:
+        """`host:port` of this worker, as Kafka Connect's status tells it."""
+        host, port = self.listener
+        everywhere = host in ("0.0.0.0", "::")
+        return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"
+
+    @property
+    def log_of_data(self) -> Literal["kafka", "pulsar"]:
+        """Where records go to."""
+        return self.data_log or self.log
+
+    @property
+    def model(self) -> Model:
+        """How its connectors' properties are read."""
+        settings = PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
+        places = {"kafka": "", "pulsar": self.pulsar_place}
+        allowed = masking.Allowed(
+            tuple(map(Path, self.config_providers_file_param_allowed_paths)),
+            self.config_providers_env_param_allowlist_pattern,
+            self._own,
+        )
+        return Model(settings, places[self.log], places[self.log_of_data], allowed)
+
+    @property
+    def producer_config(self) -> dict[str, str]:
+        """librdkafka's settings of every producer. A flush does not wait for `linger.ms`, and ends every batch."""
+        return {"bootstrap.servers": self.bootstrap_servers, "linger.ms": "100", **self.kafka, **self.producer}
+
+    @property
+    def consumer_config(self) -> dict[str, str]:
+        """librdkafka's settings of every consumer."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka, **self.consumer}
+
+
+class ConnectorSettings(CassandraSettings):
+    """One connector: one table's events in, its data topic out."""
+
+    needs_registry: ClassVar[bool] = True
+    """Whether Avro records need a Schema Registry."""
+    aliases: ClassVar[Mapping[str, str | Alias]] = ALIASES
+
+    name: Annotated[Name, About("Common", "HIGH")]
+    """The connector's name: in the REST API, in metrics and in the log."""
+    connector_class: Annotated[str, About("Common", "HIGH")] = CLASS
+    """The class's name, also without `helenus.` and with `Connector` behind it; those of DataStax are taken for it."""
+    tasks_max: Annotated[int, Field(ge=1), About("Common", "HIGH")] = 1
+    """How many partitions of the events topic are worked on at once, each by a Python worker of Spark's."""
+    keyspace: Annotated[Name, About("Table", "HIGH")]
+    """The table's keyspace."""
+    table: Annotated[Name, About("Table", "HIGH")]
+    """The table, which needs `cdc = true`; or several, as names and regular expressions with commas between them."""
+    table_refresh_interval_ms: Annotated[Milliseconds, About("Table", "LOW")] = 10_000
+    """How often to look for new tables that match `table`."""
+    query_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$"), About("Common", "LOW")] = "default"
+    """Connectors of one group share a streaming query of Spark; another group's slow tables hold none of them up."""
+    events_topic: Annotated[str, About("Topics", "HIGH")] = ""
+    """The topic that is read; by default `events-KEYSPACE.TABLE`. Of several tables it has `${table}` in it.
+
+    On Pulsar a full name is taken too, of the worker's tenant and namespace.
+    """
+    data_topic: Annotated[str, About("Topics", "HIGH")] = ""
+    """The topic that is written; by default `data-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
+    query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
+    """The level at which rows are read again. With LOCAL_ONE and more than one replica a later record of a key may show
+    an older row than one before.
+    """
+    query_concurrency: Annotated[int, Field(ge=1, le=1024), About("Reading")] = 32
+    """How many read statements a task has under way at once."""
+    query_group_size: Annotated[int, Field(ge=1, le=100), About("Reading", "LOW")] = 100
+    """How many keys one statement reads at most: of one partition, or alike but for one column of the partition key."""
+    query_max_rate: Annotated[int, Field(ge=0), About("Reading")] = 0
+    """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""
+    settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
+    """When a key whose image is not proven yet is read again."""
+    settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
+    """How long after its last report a change must be read to count as confirmed where the row neither shows it nor
+    explains why not: counters, range deletes, expired rows. Ten times that where the row contradicts it. Keep it far
+    above every write timeout."""
+    settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
+    """How far a start steps back in the events topic, so that nothing unproven is forgotten."""
+    key_converter: Annotated[str, About("Records", "LOW")] = ""
+    """A converter class of Kafka Connect's; says what `output.format` says."""
+    value_converter: Annotated[str, About("Records", "LOW")] = ""
+    """A converter class of Kafka Connect's; says what `output.format` says."""
+    key_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
+    """false with a JSON converter: JSON records carry no schema."""
+    value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
+    """false with a JSON converter: JSON records carry no schema."""
+    output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
+    """The form of key and value."""
+    key_compat: Annotated[Compat, About("Records", "LOW")] = "exact"
+    """`datastax` gives keys in the form of DataStax's connector."""
+    decimal_handling_mode: Annotated[Literal["precise", "string", "double"], About("Records", "LOW")] = "precise"
+    """How records show decimals: exactly, as text, or as the nearest double."""
+    varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
+    """How records show varints: exactly, as text, or as a long where it fits."""
+    time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], About("Records", "LOW")] = "nanoseconds"
+    """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
+    schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
+    """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
+    columns: Annotated[str, About("Table")] = ".*"
+    """A regular expression for the names of the columns to tell; those of the key are always there."""
+    headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires")
+    """Which headers records have: of schema_id, writetime, expires, node, segpos and digest."""
+    key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
+    """As `value.converter.schema.registry.url`; keys and values have one registry."""
+    value_converter_schema_registry_url: Annotated[
+        RegistryUrls, Field(validate_default=True), About("Schema Registry", "HIGH")
+    ] = ""
+    """The registry of the records' schemas; Avro records on Kafka need one."""
+    value_converter_schema_registry_basic_auth_user_info: Annotated[Login, About("Schema Registry")] = None
+    """`user:password` for the registry."""
+    value_converter_schema_registry_ssl_cafile: Annotated[Path | None, About("Schema Registry")] = None
+    """A PEM file of the authorities that signed its certificate; by default the system's count."""
+    value_converter_schema_registry_ssl_certfile: Annotated[Path | None, About("Schema Registry", "LOW")] = None
+    """A PEM file of a certificate to show to it, if it asks for one."""
+    value_converter_schema_registry_ssl_keyfile: Annotated[Path | None, About("Schema Registry", "LOW")] = None
+    """A PEM file of that certificate's key."""
+    value_converter_auto_register_schemas: Annotated[bool, About("Schema Registry")] = True
+    """Whether schemas are registered; false takes those that are there."""
+    max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 50_000
+    """How many events a batch takes at most, of all the tables that share it: the highest number counts."""
+    max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), About("Reading", "LOW")] = 128 << 20
+    """How many bytes of events a batch takes at most, as `max.batch.size`; its tasks share them evenly."""
+    cache_max_capacity: Annotated[int, Field(ge=8), About("Reading", "LOW")] = 131_072
+    """How many changes per partition of the topic are remembered, to tell copies of them."""
+    cache_expire_after_ms: Annotated[Milliseconds, About("Reading", "LOW")] = 600_000
+    """How long a change is remembered."""
+    errors_tolerance: Annotated[Literal["none", "all"], About("Error Handling")] = "none"
+    """`all` puts events that cannot be told into the topic of dead letters; `none` stops."""
+    errors_deadletterqueue_topic_name: Annotated[str, About("Error Handling")] = ""
+    """The topic of dead letters; by default `dlq-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
+    errors_retry_timeout: Annotated[int, Field(ge=-1), About("Error Handling")] = -1
+    """For how long, in ms, a table's work is tried again on errors that may pass; -1 is for ever."""
+    errors_retry_delay_max_ms: Annotated[int, Field(ge=100), About("Error Handling")] = 10_000
+    """The longest pause between two such attempts; the first is half a second."""
+    errors_data_loss: Annotated[Literal["fail", "continue"], About("Error Handling")] = "fail"
+    """What happens when events are gone before they were read: stop, or go on and count them."""
+    errors_large_record: Annotated[Literal["fail", "dead-letter", "reference"], About("Error Handling")] = "fail"
+    """What happens with a record too large for its topic: stop, dead-letter it, or leave out its largest columns."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _format(cls, values: Any) -> Any:
+        """Converters of Kafka Connect say what `output.format` says."""
+        formats = _formats(values.get("key.converter", ""), values.get("value.converter", ""))
+        return {"output.format": formats[0], **values} if formats else values
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts(given)
+        key, value = given.get("key.converter", ""), given.get("value.converter", "")
+        formats = _formats(key, value)
+        told = given.get("output.format")
+        if not formats:
+            known = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
+            beside = f"with key.converter={key}: " if key and value else ""
+            yield "value.converter" if value else "key.converter", f"{beside}known are {known}"
+        elif told in get_args(Format) and told not in formats:
+            yield "output.format", f"key.converter and value.converter say {formats[0]}; leave them out"
+        table = given.get("table", "")
+        several = any(_is_pattern(part) for part in table.split(",")) or "," in table
+        topics: dict[str, str] = {}
+        for key, prefix in _TOPICS.items():
+            if several and given.get(key) and "${table}" not in given[key]:
+                yield key, "with several tables, put ${table} where the table's name is to be"
+            name = _topic(given.get(key, ""), prefix, given.get("keyspace", ""), "any" if several else table)
+            other = topics.setdefault(name.rpartition("/")[2], key)
+            if other != key:
+                yield (key, f"{other} is the same topic") if key in given else (other, f"{key} is that by default")
+        for side in ("key.converter", "value.converter"):
+            enabled = given.get(f"{side}.schemas.enable", "true").lower() != "false"
+            if given.get(side) == _CONNECT_JSON and enabled:
+                yield f"{side}.schemas.enable", "set it to false; JSON records carry no schema"
+
+    @field_validator("name")
+    @classmethod
+    def _printable(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("a name has no control characters")
+        return value
+
+    @field_validator("connector_class")
+    @classmethod
+    def _class(cls, value: str) -> str:
+        if not is_class(value):
+            raise ValueError(f"there is no such class, only {CLASS}")
+        return value
+
+    @field_validator("table")
+    @classmethod
+    def _tables(cls, value: str) -> str:
+        parts = [part.strip() for part in value.split(",")]
+        if not any(parts):
+            raise ValueError("name a table")
+        for part in parts:
+            _compiles(part)
+            # A table's name has no dot in it, so as a pattern it would match none, or another table.
+            if re.match(r"\w+(\\\.|\.\w+$)", part):
+                raise ValueError("name the table alone; the keyspace is `keyspace`")
+        return value
+
+    @field_validator("events_topic", "data_topic", "errors_deadletterqueue_topic_name")
+    @classmethod
+    def _legal(cls, value: str, info: ValidationInfo) -> str:
+        place = (info.context or {}).get("events" if info.field_name == "events_topic" else "data")
+        name = fields.local_topic(value, place)
+        fields.topic(_topic(name, "", "any", "any"))
+        return name
+
+    @field_validator("columns")
+    @classmethod
+    def _regex(cls, value: str) -> str:
+        return _compiles(value)
+
+    @field_validator("headers")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name not in get_args(Header)]:
+            raise ValueError(f"no header {unknown[0]}; there are {', '.join(get_args(Header))}")
+        return value
+
+    @field_validator("value_converter_schema_registry_url")
+    @classmethod
+    def _registry(cls, value: str, info: ValidationInfo) -> str:
+        of_keys = info.data.get("key_converter_schema_registry_url", "")
+        if value and of_keys and value != of_keys:
+            raise ValueError("keys and values have one registry: key.converter.schema.registry.url is another")
+        if cls.needs_registry and not (value or of_keys) and info.data.get("output_format") == "key-value-avro":
+            raise PydanticCustomError("missing", "Avro records need it")
+        return value or of_keys
+
+    @property
+    def forms(self) -> dict[str, str]:
+        """How records show decimals, varints and times, by type name, where that is not their exact form."""
+        modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
+        found = {name: str(mode) for name, mode in modes.items() if mode != "precise"}
+        return found if self.time_precision_mode == "nanoseconds" else {**found, "time": self.time_precision_mode}
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that are named: all of them, unless there are patterns too."""
+        return [part for part in self._table_parts if not _is_pattern(part)]
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether tables may join while the connector runs."""
+        return len(self.tables) < len(self._table_parts)
+
+    def matches(self, table: str) -> bool:
+        """Whether a table's name matches one of the patterns."""
+        return any(_is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
+
+    def of_table(self, table: str) -> ConnectorSettings:
+        """What the connector is for one of its tables: `events`, `data` and `dead_letters` are of one table."""
+        return self.model_copy(update={"table": table})
+
+    @property
+    def _table_parts(self) -> list[str]:
+        return list(dict.fromkeys(part.strip() for part in self.table.split(",") if part.strip()))
+
+    @property
+    def events(self) -> str:
+        """The topic that is read."""
+        return _topic(self.events_topic, "events-", self.keyspace, self.table)
+
+    @property
+    def data(self) -> str:
+        """The topic that is written."""
+        return _topic(self.data_topic, "data-", self.keyspace, self.table)
+
+    @property
+    def dead_letters(self) -> str:
+        """The topic for events that cannot be told."""
+        return _topic(self.errors_deadletterqueue_topic_name, "dlq-", self.keyspace, self.table)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is allowed, and gives up a promise: each with its key, and what to set instead."""
+        if self.query_consistency != "LOCAL_ONE":
+            return []
+        return [
+            "query.consistency=LOCAL_ONE: with a replication factor above 1 a later record of a key may show an older "
+            "row than one before, for some seconds (promise 4 of docs/guarantees.md); LOCAL_QUORUM keeps the order"
+        ]
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether events may go to the topic of dead letters."""
+        return self.errors_tolerance == "all" or self.errors_large_record == "dead-letter"
+
+
+class PulsarConnectorSettings(ConnectorSettings):
+    """A connector whose records go to Pulsar, which keeps their schemas itself."""
+
+    needs_registry = False
+
+
+_REGISTRY = "value.converter.schema.registry."
+SERVERS = frozenset(
+    {f"cassandra.{key}" for key in ("contact.points", "port", "ssl.enabled", "ssl.cafile", "ssl.check.hostname")}
+    | {f"{_REGISTRY}url", f"{_REGISTRY}ssl.cafile", "key.converter.schema.registry.url"}
+)
+"""The keys that say which servers get a connector's secrets, and who is taken for them."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """How connectors' properties are read: as which settings, and in which places on Pulsar their topics are.
+
+    A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
+    `allowed` says which references properties that come over REST may have.
+    """
+
+    settings: type[ConnectorSettings]
+    events: str | None = None
+    data: str | None = None
+    allowed: masking.Allowed = masking.NONE
+
+    def of(
+        self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
+    ) -> ConnectorSettings:
+        """As `Settings.of`. What properties have in common with `file`, the connector's own, may refer to anything, if
+        they name its servers.
+        """
+        context = {"events": self.events, "data": self.data}
+        trusted = file if file and self.names_servers_of(file, properties) else None
+        return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=trusted)
+
+    def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
+        """Whether properties say in the words of the connector's own `file` which servers get its secrets, and who is
+        taken for them.
+        """
+        return self._servers(properties) == self._servers(file)
+
+    def _servers(self, properties: Mapping[str, str]) -> dict[str, str]:
+        return {key: text for key, text in properties.items() if self.settings.key_of(key) in SERVERS}
+
+
+def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
+    """What a worker's file and its connectors' files say. Raises one ConfigError with all that is wrong in any."""
+    model = Model(ConnectorSettings)
+
+    def load_worker() -> WorkerSettings | ConnectorSettings:
+        nonlocal model
+        settings = WorkerSettings.load(worker)
+        model = settings.model
+        return settings
+
+    def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
+        properties = read_properties(path)
+        return model.of(properties, str(path), properties)
+
+    found = together(load_worker, *(partial(load_connector, path) for path in connectors))
+    loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]
+    by_name: dict[str, Path] = {}
+    problems = []
+    for path, settings in zip(connectors, loaded, strict=True):
+        if settings.name in by_name:
+            problems.append(Problem(str(path), "name", settings.name, f"{by_name[settings.name]} has the same"))
+        by_name.setdefault(settings.name, path)
+    if problems:
+        raise ConfigError(problems)
+    assert isinstance(found[0], WorkerSettings)
+    return found[0], loaded
+
+
+def _is_pattern(part: str) -> bool:
+    """Cassandra's tables have names of letters, digits and underscores: all else is a regular expression."""
+    return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None
+
+
+_TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
+
+
+def _topic(told: str, prefix: str, keyspace: str, table: str) -> str:
+    """A topic's name, as it is told or by default."""
+    return told.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)
+
+
+_CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
+_FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
+    ("", ""): get_args(Format),
+    ("Avro", "Avro"): ("key-value-avro",),
+    ("Json", "Json"): ("key-value-json", "json"),
+    ("String", "Json"): ("json", "key-value-json"),
+}
+
+
+def _formats(key: str, value: str) -> tuple[Format, ...]:
+    """The formats that converters of these classes stand for, the likelier first; none if they stand for none."""
+    kinds = [_kind(name) for name in (key, value)]
+    return _FORMATS.get((kinds[0] or kinds[1], kinds[1] or kinds[0]), ())
+
+
+def _kind(converter: str) -> str:
+    """`Avro` of `io.confluent.connect.avro.AvroConverter`; other products' classes end alike."""
+    return next((kind for kind in ("Avro", "Json", "String") if converter.endswith(f"{kind}Converter")), converter)

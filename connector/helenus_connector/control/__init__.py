@@ -1,0 +1,1 @@
+"""Which connectors are wanted, where they stand and how they fare."""

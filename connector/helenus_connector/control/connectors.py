@@ -1,0 +1,489 @@
+"""The connectors of a worker: what they are to do, what became of it, and what an operator may do with them.
+
+A connector is a name, a configuration and a wanted state; it has one task for each of its tables. Nothing here talks to
+Spark: a worker looks at `tasks`, and the batches tell a task how it fares.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from helenus_connector import metrics
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.control.positions import Held
+from helenus_connector.control.status import Connector, Status, Task, Wanted
+from helenus_connector.log.events import Offsets
+from helenus_connector.reread.pending import PendingKeys
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
+from helenus_schemas.settings.model import ConfigError, Problem
+
+_log = structlog.get_logger(__name__)
+_LAST_BATCH_S = 30.0
+_TURN_S = 0.2
+DELETED = "DELETED"
+"""Kept of a connector of a file that was deleted over REST, so that the same file does not bring it back."""
+
+
+class Unknown(Exception):
+    """There is no connector, or no task of one, with this name."""
+
+    def __init__(self, name: str, task: int | None = None) -> None:
+        super().__init__(name if task is None else f"{name}-{task}")
+        self.name = name
+        self.task = task
+
+
+class NotStopped(Exception):
+    """The positions of a connector can be changed only while it is stopped."""
+
+
+class Connectors:
+    """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread, and no call waits
+    once the worker is `ending`.
+
+    `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
+    """
+
+    def __init__(self, worker: WorkerSettings, earliest: Callable[[Sequence[str]], Offsets]) -> None:
+        self._directory = worker.checkpoint_dir.absolute()
+        self._store = self._directory / "connectors.json"
+        self._earliest = earliest
+        self.model = worker.model
+        self._log = worker.log
+        self._connectors: dict[str, Connector] = {}
+        self._aside: dict[str, dict[str, Any]] = {}
+        self._held: dict[str, Held] = {}
+        self._pending: dict[str, PendingKeys] = {}
+        self._written: dict[str, set[str]] = {}
+        self.lock = threading.RLock()
+        self._batch_ended = threading.Condition(self.lock)
+        self.changed = threading.Event()
+        self.ending = False
+
+    def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
+        """Take over what an earlier worker kept, and the properties of files by name.
+
+        A file goes before what was kept, unless it says the same as when its connector was changed over REST.
+        """
+        kept = self._read()
+        self._aside = {name: before for name, before in kept.items() if before["file"] is None or name in files}
+        for name, properties in files.items():
+            before = kept.pop(name, None)
+            group = before["config"].get("query.group", "default") if before is not None else None
+            same = before is not None and before["file"] == properties
+            if before is not None and same and before["state"] == DELETED:
+                advice = "change its file, or make it over REST, to have it again"
+                _log.warning("connector.deleted", connector=name, reason="it was deleted over REST", advice=advice)
+                continue
+            if before is not None and same:
+                try:
+                    self.put(name, before["config"], before["state"], dict(properties))
+                    continue
+                except ConfigError as error:
+                    # What an older version took, or a worker that allowed more: the file counts again.
+                    _log.error("connector.invalid", connector=name, error=str(error))
+            state = before["state"] if before is not None and before["state"] != DELETED else None
+            self.put(name, properties, state, dict(properties), group)
+        for name, before in kept.items():
+            if before["file"] is not None:
+                continue
+            try:
+                self.put(name, before["config"], before["state"])
+            except ConfigError as error:
+                # What an older version took: it is kept, until somebody gives it another configuration.
+                _log.error("connector.invalid", connector=name, error=str(error))
+
+    def names(self) -> list[str]:
+        with self.lock:
+            return sorted(self._connectors)
+
+    def all(self) -> dict[str, Connector]:
+        """The connectors by name: for the worker, which looks at their tables."""
+        with self.lock:
+            return dict(self._connectors)
+
+    def config(self, name: str) -> dict[str, str]:
+        """The configuration as it was given: `${…}` is not resolved."""
+        with self.lock:
+            return dict(self._get(name).config)
+
+    def file(self, name: str) -> dict[str, str]:
+        """The properties of the file that a connector comes from; none if it comes over REST, or there is none."""
+        with self.lock:
+            there = self._connectors.get(name)
+            return dict(there.file or {}) if there else {}
+
+    def put(
+        self,
+        name: str,
+        config: Mapping[str, str],
+        state: Wanted | None = None,
+        file: dict[str, str] | None = None,
+        group: str | None = None,
+    ) -> bool:
+        """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError.
+
+        `group` is its `query.group` until now, if it is not there. One that changes its group goes on there where it
+        stood; it has to be stopped, and its last batch is waited for. Only what is the same in its `file` may refer to
+        secrets that the worker does not allow to all.
+        """
+        settings = self.model.of({**config, "name": name}, name, file or self.file(name))
+        config = {"connector.class": settings.connector_class, **config, "name": name}
+        with self.lock:
+            self._let_end(name, settings)
+            there = self._connectors.get(name)
+            connector = there or Connector({}, settings, file=file or self._aside.get(name, {}).get("file"))
+            tables = dict.fromkeys([*settings.tables, *(t for t in _allowed(connector) if settings.matches(t))])
+            for table in tables:
+                self._refuse_twice(settings.of_table(table))
+            before = there.settings.query_group if there else group or settings.query_group
+            topics: set[str] = set()
+            if before != settings.query_group:
+                topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
+                # Where the tables of a pattern are not known yet, another connector may have some: they stay there too.
+                known = topics | {task.settings.events for c in self._connectors.values() for task in c.tasks.values()}
+                matching = _matching(settings, self.held(before).where()) - known
+                self._take_along(topics | matching, before, settings.query_group)
+            connector.config, connector.settings = config, settings
+            connector.wanted = state or connector.wanted
+            connector.error = connector.trouble = None
+            connector.look_at, connector.looked = 0.0, False
+            of_before, connector.tasks = connector.tasks, {}
+            for table in tables:
+                self._add(connector, table, of_before.get(table))
+            self._connectors[name] = connector
+            self._aside.pop(name, None)
+            self._changed()
+            if topics:
+                self.pending(before).drop(topics, time.time())
+            return there is None
+
+    def _let_end(self, name: str, settings: ConnectorSettings) -> None:
+        """Wait for the last batch of a connector that is to change its group. Raises ConfigError."""
+
+        def moving() -> Connector | None:
+            there = self._connectors.get(name)
+            return there if there is not None and there.settings.query_group != settings.query_group else None
+
+        def has_ended() -> bool:
+            of = moving()
+            data = {task.settings.data for task in of.tasks.values()} if of else set()
+            return of is None or of.wanted != "STOPPED" or not data & self._written.get(of.settings.query_group, set())
+
+        why = None
+        for _ in range(int(_LAST_BATCH_S / _TURN_S)):
+            if has_ended() or self.ending:
+                break
+            self._batch_ended.wait(_TURN_S)
+        if not has_ended():
+            why = "its last batch has not ended yet: try again"
+        elif (there := moving()) and there.wanted != "STOPPED":
+            why = "stop the connector before it changes its group: its last batch is to end first"
+        if why is not None:
+            raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
+
+    def _take_along(self, topics: set[str], before: str, group: str) -> None:
+        """Have another group go on with topics: from where they stand, with the keys that wait, and stepping back from
+        when they were read last. Until what is wanted is kept, the group of before has all of it too.
+        """
+        stood = self.held(before).where()
+        self.pending(group).take(*self.pending(before).give(topics), time.time())
+        for topic in topics:
+            if stood.get(topic):
+                self.held(group).move(topic, stood[topic])
+
+    def delete(self, name: str) -> None:
+        """End a connector. Its positions stay, for one that is made anew with its topics."""
+        with self.lock:
+            connector = self._get(name)
+            del self._connectors[name]
+            if connector.file is not None:
+                self._aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
+            self._changed()
+
+    def want(self, name: str, state: Wanted) -> None:
+        """Pause, stop or resume a connector."""
+        with self.lock:
+            self._get(name).wanted = state
+            self._changed()
+
+    def restart(
+        self, name: str, task: int | None = None, include_tasks: bool = True, only_failed: bool = False
+    ) -> None:
+        """Try again what failed: one task, or the connector and, if wanted, its tasks."""
+        with self.lock:
+            connector = self._get(name)
+            if task is not None:
+                self._restart(self._task(name, task))
+            else:
+                if connector.error is not None or not only_failed:
+                    connector.error = connector.trouble = None
+                    connector.look_at = 0.0
+                for of_table in connector.tasks.values() if include_tasks else ():
+                    if of_table.error is not None or not only_failed:
+                        self._restart(of_table)
+            self._changed()
+
+    def status(self, name: str) -> Status:
+        with self.lock:
+            return self._get(name).status()
+
+    def tasks(self, name: str) -> list[dict[str, str]]:
+        """The configuration of each task: the connector's, with one table. Empty while it is stopped."""
+        with self.lock:
+            connector = self._get(name)
+            tables = [] if connector.wanted == "STOPPED" else list(connector.tasks)
+            return [{**connector.config, "table": table} for table in tables]
+
+    def offsets(self, name: str) -> dict[str, dict[int, int]]:
+        """Where a connector stands: the next offset by events topic and partition, of the topics it has read."""
+        with self.lock:
+            connector = self._get(name)
+            where = self.held(connector.settings.query_group).where()
+            topics = [task.settings.events for task in connector.tasks.values()]
+            return {t: {int(p): o for p, o in sorted(where[t].items())} for t in topics if where.get(t)}
+
+    def alter(self, name: str, offsets: Mapping[str, Mapping[int, int | None]]) -> None:
+        """Let a stopped connector go on from elsewhere; None is the topic's first event.
+
+        Raises NotStopped, HelenusError CONFIG for a topic or partition that is not its own and for an offset that no
+        topic can have, and the broker's errors.
+        """
+        first = self._earliest(self._events_of(name))
+        with self.lock:
+            held = self.held(self._stopped(name).settings.query_group)
+            for topic, wanted in offsets.items():
+                for partition, offset in wanted.items():
+                    if str(partition) not in first.get(topic, {}):
+                        what = f"topic {topic}, partition {partition} is none of its events topics"
+                        raise HelenusError(Kind.CONFIG, what, name)
+                    if offset is not None and not self._is_offset(offset):
+                        raise HelenusError(Kind.CONFIG, f"topic {topic}: no offset {offset}", name)
+            where = held.where()
+            for topic, wanted in offsets.items():
+                # Of all partitions: a batch that is under way has no say in any of them any more.
+                moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
+                stood = {p: at for p, at in where.get(topic, {}).items() if p in first[topic]}
+                self._move(name, topic, {**first[topic], **stood, **moved})
+
+    def reset(self, name: str) -> None:
+        """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
+        first = self._earliest(self._events_of(name))
+        with self.lock:
+            self._stopped(name)
+            for topic, offsets in first.items():
+                self._move(name, topic, offsets)
+
+    def topics(self, name: str) -> list[str]:
+        """The data topics of tables that are being told, since the connector was made or `reset_topics`."""
+        with self.lock:
+            connector = self._get(name)
+            used = [task.settings.data for task in connector.tasks.values() if task.ready]
+            return [topic for topic in used if topic not in connector.forgotten]
+
+    def reset_topics(self, name: str) -> None:
+        with self.lock:
+            connector = self._get(name)
+            connector.forgotten.update(self.topics(name))
+
+    def held(self, group: str) -> Held:
+        """The positions of a query, by its `query.group`. Raises HelenusError(STATE)."""
+        with self.lock:
+            if group not in self._held:
+                self._held[group] = Held(self._directory / group)
+            return self._held[group]
+
+    def pending(self, group: str) -> PendingKeys:
+        """The keys that wait in a query, by its `query.group`. Raises HelenusError(STATE)."""
+        with self.lock:
+            if group not in self._pending:
+                keys = PendingKeys({}, {}, self._directory / group / "pending", time.monotonic)
+                keys.load(time.time())
+                self._pending[group] = keys
+            return self._pending[group]
+
+    def writes(self, group: str, data: Iterable[str]) -> None:
+        """A group's tasks may write these data topics, until it says otherwise."""
+        with self.lock:
+            self._written[group] = set(data)
+            self._batch_ended.notify_all()
+
+    def failed(self, group: str, error: HelenusError) -> None:
+        """The query of a group can't be: its connectors fail, until they are started again."""
+        with self.lock:
+            for name, connector in self._connectors.items():
+                if connector.settings.query_group == group and connector.error is None:
+                    connector.error = error
+                    _log.error("connector.failed", connector=name, error=str(error))
+
+    def looked(self, name: str, settings: ConnectorSettings, found: Mapping[str, HelenusError | None]) -> None:
+        """Take over a look at the tables of a connector: each that it has now, with what speaks against it."""
+        with self.lock:
+            connector = self._connectors.get(name)
+            if connector is None or connector.settings is not settings:
+                return  # it was changed meanwhile
+            connector.trouble = None
+            connector.looked = True
+            for table, error in found.items():
+                if table not in connector.tasks:
+                    self._add(connector, table)
+                    self._restart(connector.tasks[table])
+                connector.tasks[table].looked(error, time.time())
+            self.changed.set()
+
+    def running(self, group: str, now: float) -> dict[str, Task]:
+        """The tasks of a group that take part in its next batch, by events topic: none whose data topic another group
+        may still be writing, and those say so.
+        """
+        with self.lock:
+            others = {topic: other for other, topics in self._written.items() if other != group for topic in topics}
+            tasks = [
+                task
+                for connector in self._connectors.values()
+                if connector.wanted == "RUNNING" and not connector.error and connector.settings.query_group == group
+                for task in connector.tasks.values()
+            ]
+            for task in tasks:
+                task.held_back_by = others.get(task.settings.data)
+            return {
+                task.settings.events: task
+                for task in tasks
+                if task.ready and not task.error and task.retry_at <= now and task.held_back_by is None
+            }
+
+    def trouble(self) -> str | None:
+        """What goes wrong with any connector that is to run, or None."""
+        for name, connector in self.all().items():
+            if connector.wanted == "RUNNING":
+                of_tasks = (t.error or t.trouble for t in list(connector.tasks.values()))
+                told = connector.error or connector.trouble or next(filter(None, of_tasks), None)
+                if told is not None:
+                    return f"{name}: {told}"
+        return None
+
+    def _move(self, name: str, topic: str, offsets: Mapping[str, int]) -> None:
+        """Let a connector go on from here in a topic, which has these partitions and no others."""
+        connector = self._get(name)
+        self.held(connector.settings.query_group).move(topic, offsets)
+        copies = self.pending(connector.settings.query_group).shrink(topic, {*map(int, offsets)})
+        for task in connector.tasks.values():
+            if copies and task.settings.events == topic:
+                metrics.EVENTS.labels(*task.labels, "outdated").inc(copies)
+
+    def _is_offset(self, offset: int) -> bool:
+        """Whether a topic can have it: Kafka's are longs; Pulsar's begin with a long, and end with an int."""
+        if self._log == "kafka":
+            return 0 <= offset < 1 << 63
+        return 0 <= offset < 1 << 127 and offset & 0xFFFFFFFF < 1 << 31
+
+    def _get(self, name: str) -> Connector:
+        if name not in self._connectors:
+            raise Unknown(name)
+        return self._connectors[name]
+
+    def _task(self, name: str, task: int) -> Task:
+        for of_table in self._get(name).tasks.values():
+            if of_table.id == task:
+                return of_table
+        raise Unknown(name, task)
+
+    def _events_of(self, name: str) -> list[str]:
+        with self.lock:
+            return [task.settings.events for task in self._stopped(name).tasks.values()]
+
+    def _stopped(self, name: str) -> Connector:
+        connector = self._get(name)
+        if connector.wanted != "STOPPED":
+            raise NotStopped(name)
+        return connector
+
+    @staticmethod
+    def _add(connector: Connector, table: str, before: Task | None = None) -> None:
+        free = max((t.id for t in connector.tasks.values()), default=-1) + 1
+        settings = connector.settings.of_table(table)
+        connector.tasks[table] = Task(free if before is None else before.id, settings)
+
+    def _restart(self, task: Task) -> None:
+        """Try a task again, if the tables of others let it be one."""
+        try:
+            self._refuse_twice(task.settings)
+            task.restart()
+        except ConfigError as error:
+            task.error, task.refused = error, True
+
+    def _refuse_twice(self, settings: ConnectorSettings) -> None:
+        """Raise ConfigError if a table of another connector leaves no room for this one."""
+        others = [c for name, c in self._connectors.items() if name != settings.name]
+        for task in (other.tasks[table] for other in others for table in _allowed(other)):
+            if problem := twice(settings, task.settings):
+                raise ConfigError([problem])
+
+    def _changed(self) -> None:
+        kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
+        kept = {**self._aside, **kept}
+        durable.make(self._directory)
+        # A configuration may hold passwords.
+        text = json.dumps(kept, indent=1)
+        durable.write(self._store, text, "the connectors", "connectors.after-write", 0o600)
+        self.changed.set()
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            return dict(json.loads(self._store.read_text()))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            what = f"cannot read the connectors: {error}. Restore the file; or delete it, and make them over REST again"
+            raise HelenusError(Kind.STATE, what, str(self._store)) from None
+
+
+def _matching(settings: ConnectorSettings, topics: Iterable[str]) -> set[str]:
+    """The events topics that are of tables which match a connector's patterns: those tables may not be known yet."""
+    mark = "table"
+    before, found, after = settings.of_table(mark).events.rpartition(mark)
+    if not found or settings.of_table(mark * 2).events != before + mark * 2 + after:
+        return set()
+    ours = [topic for topic in topics if topic.startswith(before) and topic.endswith(after)]
+    return {topic for topic in ours if settings.matches(topic[len(before) : len(topic) - len(after)])}
+
+
+def _allowed(connector: Connector) -> list[str]:
+    """The tables of a connector that no other one keeps it from."""
+    return [table for table, task in connector.tasks.items() if not task.refused]
+
+
+def twice(settings: ConnectorSettings, other: ConnectorSettings, source: str = "") -> Problem | None:
+    """Why one table can't be told as `settings` say beside another, which another connector has; None if it can.
+
+    Two that read a topic in one query would get a part of it each; where two write a topic, order per key is lost.
+    """
+    source = source or settings.name
+    same_data = settings.data == other.data
+    if settings.query_group == other.query_group and settings.events == other.events:
+        advice = f"give one of them another query.group{' and another data.topic' if same_data else ''}"
+        why = f"connector {other.name} reads {settings.events} already; {advice}"
+        return Problem(source, "table", settings.table, why)
+    if same_data:
+        why = f"connector {other.name} writes {settings.data} already; give one of them another data.topic"
+        return Problem(source, "data.topic", settings.data_topic or None, why)
+    return None
+
+
+def beside(connectors: Iterable[tuple[str, ConnectorSettings]]) -> None:
+    """Raise ConfigError if connectors, each of a source, can't run beside each other, as far as they name tables."""
+    problems: list[Problem] = []
+    seen: list[ConnectorSettings] = []
+    for source, settings in connectors:
+        tables = [settings.of_table(table) for table in settings.tables]
+        found = (twice(table, other, source) for table in tables for other in seen)
+        problems += [problem for problem in found if problem]
+        seen += tables
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,92 @@
+"""What the driver tells its planner and workers: which topics belong to which connector, and where shared files lie."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.log.events import Offsets
+from helenus_schemas.service.logs import Setup, follow, setup
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One streaming query as it is now: the tables it reads, each as settings of its own, by events topic.
+
+    `held` is where to read on in these topics where that is not what the checkpoint says, `epochs` counts how often an
+    operator moved them. `slots` is how many tasks Spark runs at once, `start` the number of the start that its fence
+    knows. `tables` has the epochs of all tables of the group, also of those that don't run now. `directory` is the
+    run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too.
+    """
+
+    worker: WorkerSettings
+    connectors: dict[str, ConnectorSettings]
+    directory: str
+    group: str = "default"
+    held: Offsets = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    slots: int = 1
+    start: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
+    logging: Setup = field(default_factory=setup)
+
+    @property
+    def max_batch_size(self) -> int:
+        """Events in a batch, of all tables together."""
+        return max((c.max_batch_size for c in self.connectors.values()), default=1)
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Bytes of events in a batch, of all tables together."""
+        return max((c.max_batch_size_in_bytes for c in self.connectors.values()), default=1)
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The topics of every consumer group, or subscription on Pulsar: each connector has one."""
+        groups: dict[str, list[str]] = {}
+        for topic, connector in self.connectors.items():
+            groups.setdefault(f"helenus-{connector.name}", []).append(topic)
+        return groups
+
+    @property
+    def due_file(self) -> Path:
+        """Holds when the next key is to be read again, s since the epoch: from the driver, for the planner."""
+        return Path(self.directory) / f"{self.group}.due"
+
+    @property
+    def away_file(self) -> Path:
+        """Holds why no batch can be planned, since it was written: from the planner, for the driver."""
+        return Path(self.directory) / f"{self.group}.away"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps the query's offsets, and we what belongs to them."""
+        return self.worker.checkpoint_dir.absolute() / self.group
+
+    @property
+    def pending_file(self) -> Path:
+        """Holds the keys that wait for long, and when the last batch ended."""
+        return self.checkpoint / "pending"
+
+    @property
+    def file(self) -> Path:
+        """Where the driver leaves the plan for its planner: the source's options are no place for secrets."""
+        return Path(self.directory) / f"{self.group}.plan"
+
+    def save(self) -> None:
+        """Write the plan to `file`, for this user alone."""
+        new = self.file.with_suffix(".new")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            pickle.dump(self, out)
+        new.replace(self.file)
+
+    @staticmethod
+    def load(path: str) -> Plan:
+        """The plan in a file that this process's own driver wrote, as which the process reports from now on."""
+        plan = pickle.loads(Path(path).read_bytes())
+        assert isinstance(plan, Plan)
+        follow(plan.logging)
+        return plan

@@ -1,0 +1,179 @@
+"""Where connectors stand in their events topics.
+
+Spark's checkpoint holds one position of all topics of a query, and moves it with every batch. A topic whose part of a
+batch was not done, because its connector failed, paused or is to go back, is *held*: it goes on from there instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from helenus_connector.log.events import Offsets
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
+
+_VERSION = 1
+GONE = -2
+"""Held for a partition that a topic has no more."""
+
+
+def overlaid(offsets: Mapping[str, Mapping[str, int]], held: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """`offsets`, but where something is held that."""
+    both = {topic: {**offsets.get(topic, {}), **held.get(topic, {})} for topic in [*offsets, *held]}
+    return {topic: {p: at for p, at in found.items() if at != GONE} for topic, found in both.items()}
+
+
+def committed(checkpoint: Path) -> Offsets:
+    """Where the last batch that Spark has as done ended: nothing if there was none.
+
+    The format is Spark's: `commits/N` says that batch N is done, `offsets/N` ends with a line for each source.
+    """
+    done = sorted((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), reverse=True)
+    for batch in done:
+        with contextlib.suppress(FileNotFoundError):  # it was cleaned up meanwhile
+            return planned(checkpoint, batch)
+    return {}
+
+
+def latest(checkpoint: Path) -> int:
+    """The number of the last batch that was planned, done or not; -1 if there was none."""
+    return max((int(f.name) for f in checkpoint.glob("offsets/*") if f.name.isdigit()), default=-1)
+
+
+def planned(checkpoint: Path, batch: int) -> Offsets:
+    """Where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch, and HelenusError(STATE)."""
+    file = checkpoint / "offsets" / str(batch)
+    try:
+        topics: Offsets = json.loads(file.read_text().splitlines()[-1])["topics"]
+    except (ValueError, IndexError, KeyError):
+        what = (
+            "Spark's checkpoint is damaged: this file does not say where a batch ends. Delete it, and the file of this "
+            "name in commits, to go on from the batch before"
+        )
+        raise HelenusError(Kind.STATE, what, str(file)) from None
+    return topics
+
+
+class Held:
+    """The held positions of one query, kept beside its checkpoint. Its methods may be called from any thread.
+
+    What an operator sets by `move` is not for a batch that was planned before: `epoch` tells them apart. Raises
+    HelenusError(STATE) if the file is damaged, or can't be read or written.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+        self._file = file = checkpoint / "held"
+        self._lock = threading.Lock()
+        self._epochs: dict[str, int] = {}
+        self._released: Offsets = {}
+        try:
+            self._offsets: Offsets = durable.load(file, _VERSION)
+        except FileNotFoundError:
+            self._offsets = {}
+        except durable.Damaged as error:
+            if (older := _older(file)) is None:
+                what = (
+                    f"the held positions are damaged: {error}. They say where connectors of query.group "
+                    f"{checkpoint.name} go on that failed, were paused or moved. Restore the file; or delete it, stop "
+                    "these connectors, set their offsets over REST and resume them: events before those offsets are "
+                    "not read"
+                )
+                raise HelenusError(Kind.STATE, what, str(file)) from None
+            self._offsets = older
+        self._epochs_file = checkpoint / "epochs"
+        with contextlib.suppress(FileNotFoundError, durable.Damaged):
+            self._epochs = durable.load(self._epochs_file, _VERSION)
+
+    def offsets(self) -> Offsets:
+        """A copy of what is held."""
+        with self._lock:
+            return {topic: dict(offsets) for topic, offsets in self._offsets.items()}
+
+    def where(self) -> Offsets:
+        """Where every topic of the query stands that was ever read."""
+        with self._lock:
+            return overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets)
+
+    def begin(self) -> None:
+        """A batch begins, and so Spark has committed the one before."""
+        with self._lock:
+            self._released = {}
+
+    def epoch(self, topic: str) -> int:
+        """How often `move` was called for a topic."""
+        with self._lock:
+            return self._epochs.get(topic, 0)
+
+    def hold(self, topic: str, starts: Mapping[str, int], epoch: int = 0) -> bool:
+        """These partitions were to be read from here, and were not done. False, and nothing is held, if the topic was
+        moved since that was planned, in its `epoch`.
+        """
+        with self._lock:
+            if epoch != self._epochs.get(topic, 0):
+                return False
+            self._save({**self._offsets, topic: {**self._offsets.get(topic, {}), **starts}})
+            return True
+
+    def keep(self, topic: str, starts: Mapping[str, int]) -> None:
+        """These partitions were in a batch that is done again without them: as `hold`, but what is held stays."""
+        with self._lock:
+            self._save({**self._offsets, topic: {**starts, **self._offsets.get(topic, {})}})
+
+    def release(
+        self, topic: str, partitions: Iterable[str], epoch: int = 0, ends: Mapping[str, int] | None = None
+    ) -> bool:
+        """These partitions are done, as far as their batch went; those in `ends` up to there, before its end. False if
+        the topic was moved since, as in `hold`.
+        """
+        with self._lock:
+            if epoch != self._epochs.get(topic, 0):
+                return False
+            held = self._offsets.get(topic, {})
+            done = {p for p, at in held.items() if at == GONE} | {*partitions} & held.keys()
+            if done or ends:
+                self._sync_plan()
+                # In one step: between two, nothing would say that the rest is to be read.
+                left = {**{p: at for p, at in held.items() if p not in done}, **(ends or {})}
+                # Until Spark commits the batch, this is what is known for sure.
+                self._released.setdefault(topic, {}).update({p: held[p] for p in done})
+                self._save(
+                    {**{t: o for t, o in self._offsets.items() if t != topic}, **({topic: left} if left else {})}
+                )
+            return True
+
+    def move(self, topic: str, offsets: Mapping[str, int]) -> None:
+        """Go on from here, whatever a batch that is under way makes of it. These are all partitions of the topic."""
+        with self._lock:
+            before = overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets).get(topic, {})
+            self._save({**self._offsets, topic: {**dict.fromkeys(before, GONE), **offsets}})
+            self._epochs[topic] = self._epochs.get(topic, 0) + 1
+            durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
+
+    def _sync_plan(self) -> None:
+        """Have the disk know where Spark's batch ends, before what says that it has not been done is gone from it."""
+        planned = self._checkpoint / "offsets" / str(latest(self._checkpoint))
+        with contextlib.suppress(FileNotFoundError):
+            durable.sync(planned)
+            durable.sync(planned.parent)
+
+    def _save(self, offsets: Offsets) -> None:
+        """Take this over, on the disk first: what Spark commits next may rest on it."""
+        if offsets == self._offsets:
+            return
+        durable.make(self._file.parent)
+        durable.save(self._file, offsets, _VERSION, "the held positions", "held.after-write")
+        self._offsets = offsets
+
+
+def _older(file: Path) -> Offsets | None:
+    """What a version from before there were checksums held, if that is what the file has."""
+    with contextlib.suppress(ValueError):
+        offsets = json.loads(file.read_text())
+        if isinstance(offsets, dict) and all(isinstance(of_topic, dict) for of_topic in offsets.values()):
+            return offsets
+    return None

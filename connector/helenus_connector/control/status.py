@@ -1,0 +1,173 @@
+"""How a connector and its tasks fare."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Literal
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_schemas.errors import Action, HelenusError, Kind
+
+Wanted = Literal["RUNNING", "PAUSED", "STOPPED"]
+_MISSING_S = 30.0
+_RECREATED = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
+"""What a table says for a while that is dropped and recreated."""
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """A task as Kafka Connect's status shows it; `trace` says why it failed, what it waits for, or why keys wait."""
+
+    id: int
+    state: str
+    trace: str | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """A connector as Kafka Connect's status shows it; `trace` says why it failed, or what it waits for."""
+
+    state: str
+    trace: str | None
+    tasks: list[TaskStatus]
+
+
+@dataclass(eq=False)
+class Task:
+    """One table of a connector, and how it fares. `settings` are of this table alone.
+
+    It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
+    connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
+    keys can't be read, while it runs. `waiting` is what it waits for without having tried: its events topic, or brokers
+    that are away. `held_back_by` is the group whose last batch may still write its data topic.
+    """
+
+    id: int
+    settings: ConnectorSettings
+    ready: bool = False
+    refused: bool = False
+    error: HelenusError | None = None
+    trouble: HelenusError | None = None
+    unread: HelenusError | None = None
+    waiting: str | None = None
+    held_back_by: str | None = None
+    retry_at: float = 0.0
+    _failures: int = 0
+    _failing_since: float = 0.0
+    _missing_since: float | None = None
+    _wrong_since: float | None = None
+
+    @property
+    def connector(self) -> str:
+        return self.settings.name
+
+    @property
+    def table(self) -> str:
+        return f"{self.settings.keyspace}.{self.settings.table}"
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Connector, keyspace and table, as metrics have them."""
+        return self.settings.name, self.settings.keyspace, self.settings.table
+
+    @property
+    def misses_table(self) -> bool:
+        """Whether it failed because its table was not there, or without `cdc`."""
+        return self.error is not None and self.error.kind in _RECREATED
+
+    def failed(self, error: HelenusError, now: float) -> None:
+        """An attempt at its work failed. What may pass is tried again, after a pause that grows."""
+        # A topic that is gone is made again before.
+        self.ready = self.ready and error.kind is not Kind.TOPIC_MISSING
+        self._failing_since = self._failing_since if self._failures else now
+        self._failures += 1
+        for_s = now - self._failing_since
+        timeout_ms = self.settings.errors_retry_timeout
+        may_pass = error.action is Action.RETRY and not 0 <= timeout_ms <= for_s * 1000
+        # A table that was there may be dropped to be recreated, and has time for it: whatever failed before.
+        if error.kind is not Kind.TABLE_MISSING:
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since = now
+        if may_pass or (self._missing_since is not None and now - self._missing_since < _MISSING_S):
+            longest = min(0.5 * 2 ** min(self._failures - 1, 16), self.settings.errors_retry_delay_max_ms / 1000)
+            self.trouble, self.retry_at = error, now + random.uniform(longest / 2, longest)
+        else:
+            self.error = error
+
+    def looked(self, error: HelenusError | None, now: float) -> None:
+        """What a look at its table said. One that runs may be missing, or without `cdc`, while it is recreated; a task
+        that failed for that goes on when it is there again.
+        """
+        if error is None:
+            self._wrong_since = None
+            if self.misses_table:
+                self.restart()
+            return
+        self._wrong_since = self._wrong_since or now
+        in_time = now - self._wrong_since < _MISSING_S
+        if not (self.ready and in_time and error.kind in _RECREATED):
+            self.error = error
+
+    def succeeded(self) -> None:
+        """Its part of a batch was done."""
+        self.trouble, self.retry_at, self._failures, self._missing_since = None, 0.0, 0, None
+
+    def restart(self) -> None:
+        """Forget what failed, and try again: from the topics on."""
+        self.error, self.waiting, self.ready, self.refused, self._wrong_since = None, None, False, False, None
+        self.succeeded()
+
+
+@dataclass(eq=False)
+class Connector:
+    """What is wanted of a connector, and its tasks by table. `file` is what its properties file said, if it has one.
+
+    `error` speaks against all of it; `trouble` may pass. Its tables were looked at last at `looked_at`, s since the
+    epoch, and are again at `look_at`; `looked` says that this went well once.
+    """
+
+    config: dict[str, str]
+    settings: ConnectorSettings
+    wanted: Wanted = "RUNNING"
+    file: dict[str, str] | None = None
+    tasks: dict[str, Task] = field(default_factory=dict)
+    error: HelenusError | None = None
+    trouble: HelenusError | None = None
+    look_at: float = 0.0
+    looked_at: float = 0.0
+    looked: bool = False
+    forgotten: set[str] = field(default_factory=set)
+
+    def failure(self) -> HelenusError | None:
+        """Why nothing of it works, if nothing does."""
+        errors = [task.error for task in self.tasks.values()]
+        return self.error or (errors[0] if errors and all(errors) else None)
+
+    def status(self) -> Status:
+        stopped = self.wanted == "STOPPED"
+        state = "FAILED" if self.error and not stopped else self.wanted
+        tasks = [] if stopped else [self._status(task) for task in self.tasks.values()]
+        reason = self.error if state == "FAILED" else self.trouble if state == "RUNNING" else None
+        return Status(state, _trace(reason), tasks)
+
+    def _status(self, task: Task) -> TaskStatus:
+        if task.error is not None:
+            return TaskStatus(task.id, "FAILED", str(task.error))
+        if self.wanted == "PAUSED":
+            return TaskStatus(task.id, "PAUSED")
+        state = "RUNNING" if task.ready and not self.error else "UNASSIGNED"
+        reason = task.trouble or task.unread
+        if state == "UNASSIGNED":
+            reason = self.error or self.trouble or task.trouble
+        held_back = None
+        if task.held_back_by is not None:
+            held_back = (
+                f"waits for the last batch of query.group {task.held_back_by}: it may write {task.settings.data}"
+            )
+        return TaskStatus(task.id, state, _trace(reason) or task.waiting or held_back)
+
+
+def _trace(reason: HelenusError | None) -> str | None:
+    return None if reason is None else str(reason)

@@ -1,0 +1,136 @@
+"""The topics of connectors, as the driver sees them: made as soon as they can be, and how far each is behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.control.status import Task
+from helenus_connector.log.choice import data_log, events_log, planner
+from helenus_connector.log.events import Offsets, Planner, Range
+from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_sinks.log import Log
+
+
+def reach(worker: WorkerSettings) -> None:
+    """Fail early: raise what the brokers, or their client's library, say against reading or writing.
+
+    Brokers that are away are no error if `startup.timeout.ms` gives them time. Raises HelenusError.
+    """
+    planner(worker).close()
+    for log in _logs(worker):
+        try:
+            log.topics()
+        except HelenusError as error:
+            if error.action is not Action.RETRY or not worker.startup_timeout_ms:
+                raise
+        finally:
+            log.close()
+
+
+class Topics:
+    """What is asked of the brokers outside batches. Any thread may call `earliest`, the others are the worker's."""
+
+    def __init__(self, worker: WorkerSettings) -> None:
+        self._worker = worker
+        self._events, *other = _logs(worker)
+        self._data = other[0] if other else self._events
+        self._planner: Planner | None = None
+        self._lock = threading.RLock()  # of the planner, which is for one thread at a time
+
+    def make(self, tasks: Iterable[Task]) -> None:
+        """Make the topics of each task whose events topic is there by now: it is ready then, or has failed.
+
+        The data topic has as many partitions as the events topic: one in, one out. Raises HelenusError if the broker is
+        away.
+        """
+        waiting = list(tasks)
+        # Not by a list of what there is: of a topic that is just being made it may have some partitions.
+        counts = self._partitions([task.settings.events for task in waiting])
+        passing: HelenusError | None = None
+        for task in waiting:
+            if partitions := counts[task.settings.events]:
+                try:
+                    self._make(task, partitions)
+                except HelenusError as error:
+                    if error.action is Action.RETRY:
+                        passing = error
+                    else:
+                        task.error = error
+                else:
+                    task.ready = True
+        if passing is not None:
+            raise passing
+
+    def _make(self, task: Task, events: int) -> None:
+        settings = task.settings
+        self.latest([settings.events])  # or nobody would say that it may not be read
+        data = self._data.create(settings.data, events, {"cleanup.policy": "compact"})
+        if data != events:
+            what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
+            advice = "choose another data.topic, or delete that one if nobody needs it; the worker makes it again"
+            raise HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name, advice)
+        if settings.has_dead_letters:
+            self._data.create(settings.dead_letters, 1, {})
+
+    def earliest(self, topics: Sequence[str]) -> Offsets:
+        """The first offset of every partition. Raises HelenusError if the broker is away."""
+        return self._ask("earliest", topics)
+
+    def latest(self, topics: Sequence[str]) -> Offsets:
+        """The end of every partition. Raises as `earliest`."""
+        return self._ask("latest", topics)
+
+    def sizes(self, ranges: Sequence[Range]) -> list[int]:
+        """About how many events are in each."""
+        with self._lock:
+            broker = self._broker()
+            return [broker.size(place) for place in ranges]
+
+    def hurry(self, seconds: float) -> None:
+        """From now on, nothing waits for topics to be made longer than so many seconds more."""
+        for log in (self._events, self._data):
+            log.hurry(seconds)
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        for log in {id(log): log for log in (self._events, self._data)}.values():
+            log.close()
+        with self._lock:
+            self._forget()
+
+    def _partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        with self._asking() as broker:
+            return broker.partitions(topics)
+
+    def _ask(self, end: str, topics: Sequence[str]) -> Offsets:
+        with self._asking() as broker:
+            counts = broker.partitions(topics)
+            found: Offsets = getattr(broker, end)({t: n for t, n in counts.items() if n})
+            return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[Planner]:
+        with self._lock:
+            try:
+                yield self._broker()
+            except HelenusError:
+                self._forget()
+                raise
+
+    def _broker(self) -> Planner:
+        self._planner = self._planner or planner(self._worker)
+        return self._planner
+
+    def _forget(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+
+def _logs(worker: WorkerSettings) -> list[Log]:
+    """That of the events, and that of the data if it is another."""
+    found = [events_log(worker)]
+    return found if worker.log_of_data == worker.log else [*found, data_log(worker)]

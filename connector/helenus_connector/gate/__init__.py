@@ -1,0 +1,1 @@
+"""Which events go on: replicas' copies are dropped here."""

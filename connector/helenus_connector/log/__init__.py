@@ -1,0 +1,1 @@
+"""How the events topics are read, on Kafka and on Pulsar."""

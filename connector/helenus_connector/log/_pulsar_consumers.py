@@ -1,0 +1,79 @@
+"""Consumers on Pulsar that read nothing: through them a broker tells where a topic ends, and hears where a group is.
+
+pulsar-client's can't be asked where a subscription stands, and keep messages that nobody reads here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from helenus_schemas.errors import Kind
+from helenus_sinks.pulsar.session import TOPIC_NOT_FOUND, Answered, Client, Connection
+from helenus_sinks.pulsar.wire import command
+
+NONE = 2**64 - 1
+"""An id's way to say -1."""
+_EXCLUSIVE, _EARLIEST = 0, 1
+
+
+class Consumers:
+    """One for each partition and subscription that is asked for, until it is dropped. Everything runs in one loop.
+
+    A subscription is a group's, which is durable, or for "" one that leaves no trace. `where` is the client's service.
+    """
+
+    def __init__(self, client: Client, where: str) -> None:
+        self._client = client
+        self._where = where
+        self._numbers = itertools.count(1)
+        # By topic, place and group: the connection and the number there.
+        self._held: dict[tuple[str, str, str], tuple[Connection, int]] = {}
+
+    async def ask(self, topic: str, place: str, group: str, name: str, **fields: Any) -> Any:
+        """The answer to a command. `place` is a partition of the topic by its full name. Raises HelenusError."""
+        held = self._held.get((topic, place, group))
+        try:
+            if held is None or held[0].closed or held[1] not in held[0].consumers:
+                held = self._held[topic, place, group] = await self._subscribe(place, group)
+            connection, number = held
+            return await connection.ask(name, consumer_id=number, **fields)
+        except Answered as error:
+            raise Answered(error.kind, error.what, f"{error.where}, topic {place}", error.code) from None
+
+    async def drop(self, which: Callable[[str, str], bool]) -> None:
+        """Close those of which it is true, by topic and group."""
+        held = [self._held.pop(key) for key in list(self._held) if which(key[0], key[2])]
+        asked = []
+        for connection, number in held:
+            if number in connection.consumers:
+                connection.consumers.discard(number)
+                asked.append(connection.ask("close_consumer", consumer_id=number))
+        await asyncio.gather(*asked, return_exceptions=True)  # with the connection gone, so is the consumer
+
+    async def _subscribe(self, place: str, group: str) -> tuple[Connection, int]:
+        # A consumer would make a topic that was deleted, where brokers make topics by themselves.
+        if await self._client.partitions(place.partition("-partition-")[0]) is None:
+            what = "Pulsar: there is no such topic"
+            raise Answered(Kind.BROKER_REFUSED, what, self._where, TOPIC_NOT_FOUND)
+        connection = await self._client.broker(place)
+        number = next(self._numbers)
+        where = {"initialPosition": _EARLIEST} if group else {"start_message_id": {"ledgerId": NONE, "entryId": NONE}}
+        try:
+            await connection.ask(
+                "subscribe",
+                topic=place,
+                subscription=group or f"helenus-look-{uuid.uuid4().hex[:12]}",
+                subType=_EXCLUSIVE,
+                consumer_id=number,
+                durable=bool(group),
+                **where,
+            )
+        except asyncio.CancelledError:  # it may be there all the same, and would keep the next one out
+            connection.write(command("close_consumer", consumer_id=number, request_id=0))
+            raise
+        connection.consumers.add(number)
+        return connection, number

@@ -1,0 +1,294 @@
+"""Positions in events topics on Pulsar: what the planner asks of a broker, through one connection of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from helenus_connector.log._pulsar_consumers import NONE, Consumers
+from helenus_connector.log.events import Offsets, Range
+from helenus_connector.log.pulsar_reader import TIMEOUT_S, offset, offset_of, opened, parts
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.pulsar.log import PulsarConfig
+from helenus_sinks.pulsar.session import TOPIC_NOT_FOUND, Answered, Client, end_loop
+
+_END_S = 3.0
+_TIMEOUT_MS = int(TIMEOUT_S * 1000)
+_FEW = 128  # entries whose events are not counted: a thousand each is the most
+_CUMULATIVE = 1
+T = TypeVar("T")
+
+
+class Planner:
+    """The `events.Planner` of Pulsar."""
+
+    def __init__(self, config: PulsarConfig) -> None:
+        self._config = config
+        self._client = Client(config.service_url, config.access)
+        self._loop = asyncio.new_event_loop()
+        self._consumers = Consumers(self._client, config.service_url)
+        # By topic: how many messages an entry has, of late.
+        self._in_entry: dict[str, float] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._last: dict[str, dict[str, int]] = {}
+        self._whole: set[str] = set()  # topics without partitions
+        self._refused: set[str] = set()
+        self._committed: set[tuple[str, str, int, int]] = set()
+        self._followed: set[tuple[str, str]] = set()  # subscriptions, by topic, that are where their group is
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        async def ask() -> list[int | BaseException | None]:
+            asked = (self._client.partitions(self._config.name(topic)) for topic in topics)
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        answers = self._run(ask())
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failed and len(failed) == len(answers):
+            raise failed[0]
+        self._tell({t: n for t, n in zip(topics, answers, strict=True) if isinstance(n, HelenusError)})
+        told = {t: None if isinstance(n, BaseException) else n for t, n in zip(topics, answers, strict=True)}
+        counted = {topic for topic, found in told.items() if found is not None}
+        self._whole = {*(self._whole - counted), *(topic for topic, found in told.items() if found == 0)}
+        self._unfollow({topic for topic, found in told.items() if found is None})
+        return {topic: 1 if found == 0 else found or 0 for topic, found in told.items()}
+
+    def latest(self, partitions: Mapping[str, int]) -> Offsets:
+        places = [(topic, p) for topic, n in partitions.items() for p in range(n)]
+
+        async def ask() -> list[int | HelenusError]:
+            return await asyncio.gather(*(self._end(topic, p) for topic, p in places))
+
+        found: Offsets = {}
+        refused: dict[str, HelenusError] = {}
+        for (topic, p), end in zip(places, self._run(ask()), strict=True):
+            if isinstance(end, HelenusError):
+                refused[topic] = end
+            else:
+                found.setdefault(topic, {})[str(p)] = end
+        there = {t: e for t, e in refused.items() if not isinstance(e, Answered) or e.code != TOPIC_NOT_FOUND}
+        if there and refused.keys() >= partitions.keys():
+            raise next(iter(there.values()))
+        self._tell(there)
+        self._unfollow(refused.keys())
+        self._refused -= found.keys() - refused.keys()
+        latest = {topic: ends for topic, ends in found.items() if topic not in refused}
+        self._last = {topic: {p: end for p, end in ends.items() if end >= 0} for topic, ends in latest.items()}
+        return latest
+
+    def earliest(self, partitions: Mapping[str, int]) -> Offsets:
+        """Before all there is."""
+        return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items()}
+
+    def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """Goes by the time of publishing, and by entries."""
+        found: Offsets = {}
+        for topic, n in partitions.items():
+            for p in range(n):
+                with opened(self._config, topic, p, 0) as reader:
+                    reader.seek(timestamp_ms)
+                    there = reader.has_message_available()
+                    found.setdefault(topic, {})[str(p)] = offset_of(reader.read_next(_TIMEOUT_MS)) if there else -1
+        return found
+
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:  # noqa: ARG002
+        """None: no topic has the ledgers of an earlier one."""
+        return {}
+
+    def leaders(self) -> dict[str, dict[str, int]]:
+        """Where every partition ended: as long as that is in the same ledger, nothing was replaced."""
+        return self._last
+
+    def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
+        """Of what was not read, and ended there, nothing may be left: as where a topic is recreated."""
+        found: dict[str, int] = {}
+        now = self._last.get(topic, {})
+        for p, at in positions.items():
+            end = leaders.get(p, -1)
+            if at >= end or p not in now or parts(now[p])[0] == parts(end)[0]:
+                continue
+            with opened(self._config, topic, int(p), at) as reader:
+                if reader.has_message_available() and (first := offset_of(reader.read_next(_TIMEOUT_MS))) >= end:
+                    found[p] = first
+        return found
+
+    def size(self, place: Range) -> int:
+        """By how many messages entries had of late. Of several ledgers only the last is counted: the others' sizes are
+        not known.
+        """
+        if place.start >= place.end:
+            return 0
+        ledger, entry, index = parts(place.start)
+        last_ledger, last_entry, last_index = parts(place.end - 1)
+        if ledger != last_ledger:
+            entry = index = 0
+        if entry == last_entry:
+            return last_index - index + 1
+        return max(1, int((last_entry - entry) * self._in_entry.get(place.topic, 1)) + last_index + 1 - index)
+
+    def advance(self, place: Range, events: int) -> int:
+        """Reads the events, unless there are few entries, and less events by `size`, which can be wrong."""
+        if place.start >= place.end:
+            return place.end
+        (ledger, entry, _), (last_ledger, last_entry, _) = parts(place.start), parts(place.end - 1)
+        if ledger == last_ledger and last_entry - entry < _FEW and self.size(place) <= events:
+            return place.end
+        at, count = place.start, 0
+        entries: set[tuple[int, int]] = set()
+        with opened(self._config, place.topic, place.partition, place.start) as reader:
+            while count < events and at < place.end and reader.has_message_available():
+                found = offset_of(reader.read_next(_TIMEOUT_MS))
+                if found >= place.start:
+                    at, count = found + 1, count + 1
+                    entries.add(parts(found)[:2])
+        if entries:
+            self._in_entry[place.topic] = count / len(entries)
+        return min(at, place.end)
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Move a durable subscription: so the broker keeps what is unread, and dashboards see the lag."""
+        places = [(group, t, int(p), at) for t, ends in offsets.items() for p, at in ends.items()]
+        wanted = [place for place in places if place not in self._committed]
+
+        async def tell() -> list[BaseException | None]:
+            return await asyncio.gather(*(self._acknowledge(*place) for place in wanted), return_exceptions=True)
+
+        failed = {place: error for place, error in zip(wanted, self._run(tell()), strict=True) if error is not None}
+        self._committed = {p for p in self._committed if p[0] != group} | (set(places) - failed.keys())
+        for error in failed.values():
+            raise error
+
+    def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
+        """Goes by the group's subscription: a message TTL, a backlog quota or somebody's hand moves it past what was
+        not read, and then the broker may drop that. While the start's ledger is there, so is what follows.
+
+        Asks when it is first called for a topic, which makes the subscription, and again when `commit` has found it to
+        be ahead.
+        """
+        places = [
+            (topic, p, at)
+            for topic, by_partition in starts.items()
+            for p, at in by_partition.items()
+            if (group, topic) not in self._followed
+        ]
+
+        async def ask() -> list[Any]:
+            asked = (self._asked(topic, int(p), group, "last_id") for topic, p, _ in places)
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        answers = self._run(ask())
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        found = [
+            (topic, p)
+            for (topic, p, at), said in zip(places, answers, strict=True)
+            if 0 < at <= _done(said) and self._begins_elsewhere(topic, int(p), at)
+        ]
+        lost = {topic for topic, _ in found}
+        self._followed |= {(group, topic) for topic, _, _ in places if topic not in lost}
+        return found
+
+    def unread(self, group: str, topic: str, partition: int) -> Range:
+        """What a group's subscription waits for in a partition, up to its end as it is now: all, if it is new."""
+        self.partitions([topic])
+        said = self._run(self._asked(topic, partition, group, "last_id"))
+        mark = said.consumer_mark_delete_position
+        start = 0
+        if said.HasField("consumer_mark_delete_position") and mark.ledgerId != NONE:
+            start = offset(mark.ledgerId, 0 if mark.entryId == NONE else mark.entryId + 1, 0)
+        return Range(topic, partition, start, max(0, _behind(said.last_message_id)))
+
+    def keep(self, groups: Mapping[str, Collection[str]]) -> None:
+        """While a subscription has a consumer, nobody else may have one, and nobody may delete it."""
+        kept = {(group, topic) for group, topics in groups.items() for topic in topics}
+        self._followed &= kept
+        self._committed = {place for place in self._committed if place[:2] in kept}
+        kept |= {("", topic) for _, topic in kept}
+        with contextlib.suppress(HelenusError):  # a broker that hangs has them until it misses the connection
+            self._run(self._consumers.drop(lambda topic, group: (group, topic) not in kept))
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        self._client.close()
+        end_loop(self._loop)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def limited() -> T:
+            for _ in range(3):  # connections that were closed while nobody ran the loop are found out
+                await asyncio.sleep(0)
+            return await asyncio.wait_for(work, TIMEOUT_S)
+
+        try:
+            return self._loop.run_until_complete(limited())
+        except asyncio.TimeoutError:
+            what = f"Pulsar does not answer within {TIMEOUT_S:.0f} s"
+            raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._config.service_url) from None
+
+    async def _end(self, topic: str, partition: int) -> int | HelenusError:
+        try:
+            said = await asyncio.wait_for(self._asked(topic, partition, "", "last_id"), _END_S)
+        except HelenusError as error:
+            return error
+        except asyncio.TimeoutError:
+            what = f"Pulsar does not answer within {_END_S:.0f} s"
+            return HelenusError(Kind.BROKER_UNREACHABLE, what, f"topic {topic}, partition {partition}")
+        end = _behind(said.last_message_id)
+        if end >= 0 and self._ends.get((topic, partition)) != end:
+            self._ends[topic, partition] = end
+            index = parts(end - 1)[2]
+            self._in_entry[topic] = 0.8 * self._in_entry.get(topic, index + 1) + 0.2 * (index + 1)
+        return end
+
+    async def _acknowledge(self, group: str, topic: str, partition: int, at: int) -> None:
+        if not at:
+            return
+        said = await self._asked(topic, partition, group, "last_id")
+        if _done(said) >= at:
+            self._followed.discard((group, topic))
+        ledger, entry, _ = parts(at)
+        # All before this id: an entry that is read in part stays whole.
+        before = {"ledgerId": ledger, "entryId": entry - 1 if entry else NONE}
+        if at == _behind(said.last_message_id):
+            before["entryId"] = entry
+        await self._asked(topic, partition, group, "ack", ack_type=_CUMULATIVE, message_id=[before])
+
+    def _begins_elsewhere(self, topic: str, partition: int, at: int) -> bool:
+        """Whether the first message that is there, from an offset on, is in another ledger."""
+        with opened(self._config, topic, partition, at) as reader:
+            # If nothing is there the next one tells.
+            there = reader.has_message_available()
+            return there and parts(offset_of(reader.read_next(_TIMEOUT_MS)))[0] != parts(at)[0]
+
+    async def _asked(self, topic: str, partition: int, group: str, name: str, **fields: Any) -> Any:
+        full = self._config.name(topic)
+        place = full if topic in self._whole else f"{full}-partition-{partition}"
+        return await self._consumers.ask(topic, place, group, name, **fields)
+
+    def _unfollow(self, topics: Collection[str]) -> None:
+        """What is there when they come again may be others."""
+        self._followed = {(group, topic) for group, topic in self._followed if topic not in topics}
+
+    def _tell(self, refused: Mapping[str, HelenusError]) -> None:
+        """Warn, once each time, of topics that can't be asked while others can."""
+        for topic in refused.keys() - self._refused:
+            structlog.get_logger(__name__).warning("source.refused", topic=topic, error=refused[topic].what)
+        self._refused |= refused.keys()
+
+
+def _behind(told: Any) -> int:
+    """The offset behind a last message's id, which is behind its whole entry; -1 if there is none."""
+    if NONE in (told.ledgerId, told.entryId):
+        return -1
+    return offset(told.ledgerId, told.entryId, told.batch_index if told.HasField("batch_index") else 0) + 1
+
+
+def _done(said: Any) -> int:
+    """The offset of the last entry that a subscription does not wait for; -1 if that is none, or not told."""
+    told = said.consumer_mark_delete_position
+    if not said.HasField("consumer_mark_delete_position") or NONE in (told.ledgerId, told.entryId):
+        return -1
+    return offset(told.ledgerId, told.entryId, 0)

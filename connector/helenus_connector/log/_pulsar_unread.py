@@ -1,0 +1,59 @@
+"""Dead letters on Pulsar, for the replay: what a subscription has not read.
+
+Where that begins and ends the broker says, so nothing is taken for nothing because it is slow to come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pulsar
+
+from helenus_connector.log._pulsar_planner import Planner
+from helenus_connector.log.pulsar_reader import SLICE_MS, Message, offset, offset_of, opened, parts, told
+from helenus_sinks.pulsar.log import PulsarConfig
+
+_CHUNK = 5_000
+_PATIENCE_S = 60.0
+
+
+def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
+    """As `brokers.unread`."""
+    planner = Planner(config)
+    try:
+        place = planner.unread(group, topic, partition)
+        if place.start >= place.end:
+            return
+        with opened(config, topic, partition, place.start) as reader:
+            chunk: list[Message] = []
+            while reader.has_message_available():
+                message = _next(reader)
+                at = offset_of(message) + 1
+                if at > place.end:
+                    break
+                chunk.append(told(place, message, [(n, v.encode()) for n, v in message.properties().items()]))
+                if at == place.end:
+                    break
+                if len(chunk) == _CHUNK:
+                    yield chunk
+                    chunk = []
+                    planner.commit(group, {topic: {str(partition): at}})
+            if chunk:
+                yield chunk
+        ledger, entry, _ = parts(place.end - 1)
+        planner.commit(group, {topic: {str(partition): offset(ledger, entry + 1, 0)}})
+    finally:
+        planner.close()
+
+
+def _next(reader: Any) -> Any:
+    """The next message, which is there. Raises pulsar.Timeout after a minute without it."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return reader.read_next(SLICE_MS)
+        except pulsar.Timeout:
+            if time.monotonic() > deadline:
+                raise

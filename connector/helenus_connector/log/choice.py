@@ -1,0 +1,102 @@
+"""Which Log events come from and records go to, as the worker's file says: here alone Kafka is told from Pulsar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.log import _kafka as kafka_events
+from helenus_connector.log.events import Message, Planner, Range
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings.model import NO_PULSAR
+from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.log import Log
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from helenus_sinks.pulsar.log import PulsarConfig
+
+
+def events_log(worker: WorkerSettings) -> Log:
+    """For appending to events topics. Raises HelenusError(CONFIG) for settings that no client takes."""
+    return _log(worker, worker.log)
+
+
+def data_log(worker: WorkerSettings) -> Log:
+    """For appending to data topics and to those of dead letters. Raises as `events_log`."""
+    return _log(worker, worker.log_of_data)
+
+
+def planner(worker: WorkerSettings) -> Planner:
+    """For asking after events topics. Raises as `events_log`."""
+    if worker.log == "pulsar":
+        found: Planner = _of_pulsar("pulsar_planner").Planner(_pulsar(worker))
+        return found
+    return kafka_events.Planner(worker.consumer_config)
+
+
+def read(
+    worker: WorkerSettings,
+    places: Sequence[Range],
+    data_loss: str,
+    lost: Callable[[Range, int], None],
+    failed: Callable[[Range, HelenusError], None],
+) -> Generator[list[Message], None, None]:
+    """The records of several ranges, in chunks; in order within a range.
+
+    Where a topic no longer has events of a range, `lost` hears how many if `data_loss` is `continue`; `failed` hears
+    OFFSETS_LOST if it is `fail`, what the broker refuses, and BROKER_UNREACHABLE if nothing comes for a minute. A range
+    that failed goes no further, the others do.
+    """
+    if worker.log == "pulsar":
+        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_events").read(
+            _pulsar(worker), places, data_loss, lost, failed
+        )
+        return found
+    return kafka_events.read(worker.consumer_config, places, data_loss, lost, failed)
+
+
+def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
+    """What a partition of a topic on the data's Log holds that a group has not read, up to its end as it is now.
+
+    It is noted as read when more is asked for. Raises HelenusError.
+    """
+    if worker.log_of_data == "pulsar":
+        found: Iterator[list[Message]] = _of_pulsar("pulsar_unread").unread(_pulsar(worker), group, topic, partition)
+        return found
+    return kafka_events.unread(worker.consumer_config, group, topic, partition)
+
+
+def _log(worker: WorkerSettings, which: str) -> Log:
+    if which == "kafka":
+        log = KafkaLog(worker.producer_config)
+        log.replication_factor = worker.topic_creation_default_replication_factor
+        return log
+    config = _pulsar(worker)
+    from helenus_sinks.pulsar.log import PulsarLog
+
+    return PulsarLog(config)
+
+
+def _pulsar(worker: WorkerSettings) -> PulsarConfig:
+    with _installed():
+        from helenus_sinks.pulsar.log import PulsarConfig
+    # Sinks may share a subscription by key. Not exclusive: Spark's workers take turns at a partition.
+    return PulsarConfig.of(worker, batches="key")
+
+
+def _of_pulsar(module: str) -> ModuleType:
+    with _installed():
+        return import_module(f"helenus_connector.{module}")
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None

@@ -1,0 +1,106 @@
+"""Events topics, as planner and tasks see them: what either Log's reading side offers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Offsets = dict[str, dict[str, int]]
+"""Next offset by topic and partition; partitions are text, because this is kept as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one partition from offset `start` up to, not including, `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}, partition {self.partition}, offsets {self.start} to {self.end}"
+
+
+class Message(Protocol):
+    """A record that was read, with the methods of confluent-kafka's messages; times in ms since the epoch."""
+
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> Sequence[tuple[str, bytes | None]] | None: ...
+
+
+class Planner(Protocol):
+    """What is asked of the brokers. Every call takes some seconds at most, then raises HelenusError.
+
+    Offsets of a partition are numbers that grow with its records; they need not be without gaps.
+    """
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        """How many partitions each topic has; 0 if it does not exist, or one of them has no leader now."""
+        ...
+
+    def latest(self, partitions: Mapping[str, int]) -> Offsets:
+        """The end of every partition, -1 if nothing is there and nothing tells what was. A topic is left out if it is
+        there no more, or can't be asked just now.
+
+        Raises if none can be asked.
+        """
+        ...
+
+    def earliest(self, partitions: Mapping[str, int]) -> Offsets:
+        """The start of every partition."""
+        ...
+
+    def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        """The first offset of every partition with at least this timestamp, or one before; -1 where there is none.
+
+        Any thread may call it.
+        """
+        ...
+
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """What tells each topic from another one of its name, which was made later; none where nothing tells."""
+        ...
+
+    def leaders(self) -> dict[str, dict[str, int]]:
+        """What tells every partition's records from others, by topic, at the last `latest`: on Kafka its leader epoch.
+
+        Nothing where nothing tells.
+        """
+        ...
+
+    def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
+        """The partitions that lost records since `leaders` told this of them, so that others are, or will be, at their
+        positions: each with the offset from which on it has others.
+        """
+        ...
+
+    def size(self, place: Range) -> int:
+        """How many events are in a range, as far as can be told without reading it."""
+        ...
+
+    def advance(self, place: Range, events: int) -> int:
+        """The end of about the first so many events of a range: at most its own end."""
+        ...
+
+    def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
+        """Topics and partitions that no longer have all events from these starts on, as far as reading can't tell."""
+        ...
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Tell the brokers how far a connector is; the checkpoint is what counts."""
+        ...
+
+    def keep(self, groups: Mapping[str, Collection[str]]) -> None:
+        """Let go of all but these topics of these groups, so that others may have what is held of them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        ...

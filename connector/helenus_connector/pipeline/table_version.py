@@ -1,0 +1,132 @@
+"""The version of a table that a stage goes by: what reads its rows, what makes its records, and where they go."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import structlog
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread.budget import Budget
+from helenus_connector.reread.definition import definition
+from helenus_connector.reread.reader import Reader
+from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import RowShape, shown
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.log import Log
+
+_log = structlog.get_logger(__name__)
+_UUID_EPOCH = 0x01B21DD213814000  # 1970 in the clock of a version 1 UUID, 100 ns
+
+
+class Version(NamedTuple):
+    """One version of a table, as it is `shown`. Its records go to `topic`."""
+
+    table: Table
+    reader: Reader
+    codec: KeyCodec
+    topic: str
+    shape: RowShape
+
+    @property
+    def made_at(self) -> float:
+        """When the table was made, s since the epoch, if its id tells; else 0."""
+        return (self.table.id.time - _UUID_EPOCH) / 1e7 if self.table.id.version == 1 else 0.0
+
+    @property
+    def keyed(self) -> object:
+        """What the bytes of the table's keys depend on, and what they are keys of."""
+        return self.table.id, [(c.kind, c.type) for c in self.table.primary_key]
+
+
+class Versions:
+    """Follows a table's definition. `now` is there after the first `follow`.
+
+    Its methods raise HelenusError as `definition`, `RowShape` and the Log's `create` and `declare`; then `now` stays.
+    """
+
+    now: Version
+
+    def __init__(self, settings: ConnectorSettings, session: Any, registry: Registry | None, budget: Budget) -> None:
+        self._settings = settings
+        self._session = session
+        self._registry = registry
+        self._budget = budget
+        self._known: object = None  # of the cluster's schema
+
+    def follow(self, log: Log) -> None:
+        """Take over a new definition: one small read tells whether any schema changed."""
+        self._take(definition(self._session, self._settings, self._known), log, force=False)
+
+    def is_altered(self) -> bool:
+        """Whether a row that was just read may be of another definition: of a table that was made anew, or with a
+        column of another type. A column that came or went meanwhile is told of by who writes it.
+        """
+        found = definition(self._session, self._settings, self._known)
+        if found is None:
+            return False
+        table = shown(found[1], self._settings)
+        types = {c.name: c.type for c in table.columns}
+        return table.id != self.now.table.id or any(types.get(c.name, c.type) != c.type for c in self.now.table.columns)
+
+    def renew(self, log: Log) -> None:
+        """Read the definition once more, in the middle of a batch. Raises HelenusError BATCH_FAILED too if the batch
+        was admitted, and read, as one of another table, or of keys of another form.
+        """
+        before = self.now.keyed
+        self._take(definition(self._session, self._settings, None), log, force=True)
+        if self.now.keyed != before:
+            what = "the table was made anew, or its key altered, while a batch of it was under way"
+            raise HelenusError(Kind.BATCH_FAILED, what, self.now.table.full_name)
+        self.now.reader.is_current = True
+
+    def shaped(self, table: Table, log: Log) -> tuple[str, RowShape]:
+        """The data topic, and what makes its records. Where the topic's schemas refuse the table's,
+        `schema.on.incompatible=new-topic` goes on in a topic of the table as it was made last, and stays there.
+        """
+        topic, anew = self._settings.data, f"{self._settings.data}-{str(table.id)[:8]}"
+        has_schemas = self._settings.output_format == "key-value-avro" or log.keeps_schemas
+        may_move = self._settings.schema_on_incompatible == "new-topic" and has_schemas
+        if may_move and anew in log.topics():
+            return anew, self._accepted(table, anew, log)
+        try:
+            return topic, self._accepted(table, topic, log)
+        except HelenusError as error:
+            if error.kind is not Kind.REGISTRY_REFUSED or not may_move:
+                raise
+            return anew, self._moved(table, topic, anew, log, error)
+
+    def _is_other(self, table: Table) -> bool:
+        return (table.id, table.cql) != (self.now.table.id, self.now.table.cql)
+
+    def _take(self, found: tuple[object, Table] | None, log: Log, force: bool) -> None:
+        if found is None:
+            return
+        known, table = found[0], shown(found[1], self._settings)
+        if force or self._known is None or self._is_other(table):
+            topic, shape = self.shaped(table, log)
+            reader = Reader(self._session, table, self._settings)
+            reader.budget = self._budget
+            # All or nothing: rows of one definition are none of another's.
+            self.now = Version(table, reader, KeyCodec(table), topic, shape)
+        self._known = known
+
+    def _moved(self, table: Table, topic: str, anew: str, log: Log, why: HelenusError) -> RowShape:
+        """Make another topic. Only where its schemas are there: once it is, there is no way back."""
+        partitions = log.topics().get(topic)
+        if partitions is None:
+            raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", topic)
+        if self._registry is not None:
+            RowShape(table, self._settings, self._registry, anew)
+        log.create(anew, partitions, {"cleanup.policy": "compact"})
+        shape = self._accepted(table, anew, log)
+        _log.warning("data.new_topic", topic=anew, reason=str(why))
+        return shape
+
+    def _accepted(self, table: Table, topic: str, log: Log) -> RowShape:
+        shape = RowShape(table, self._settings, self._registry, topic)
+        if shape.schemas is not None:
+            log.declare(topic, shape.schemas)
+        return shape

@@ -1,0 +1,1 @@
+"""How Spark runs it: queries, batches, tasks."""

@@ -1,0 +1,81 @@
+"""How much a batch takes of every topic, and which task reads what of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from helenus_connector.log.events import Offsets, Planner, Range
+from helenus_schemas.errors import HelenusError
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read.
+
+    `events` is about how many they are, `lost` how many are known to be gone before they were read.
+    """
+
+    ranges: tuple[Range, ...]
+    data_loss: str
+    epoch: int
+    error: HelenusError | None = None
+    events: int = 0
+    lost: int = 0
+
+
+class Parts(InputPartition):
+    """The work of one task, which reads no more than about so many bytes of it."""
+
+    def __init__(self, parts: Sequence[Part], most_bytes: int) -> None:
+        self.parts = tuple(parts)
+        self.most_bytes = most_bytes
+
+
+def limited(
+    start: Offsets, latest: Offsets, limit: ReadLimit, broker: Planner, wrong: dict[str, HelenusError]
+) -> Offsets:
+    """Where a batch from `start` ends: at `latest`, or before it so that about the limit's rows are read at most.
+
+    Partitions get equal shares of the limit, and what some do not need goes to the others: a long backlog of one table
+    does not hold up the next. Each gets at least one row. No offset is before `start`. A topic whose events cannot be
+    counted stays where it is, and is put among those that are `wrong`.
+    """
+    places = [
+        Range(topic, int(p), start.get(topic, {}).get(p, 0), last)
+        for topic, ends in latest.items()
+        for p, last in ends.items()
+    ]
+    sizes = {place: broker.size(place) for place in places}
+    end: Offsets = {topic: dict(offsets) for topic, offsets in start.items()}
+    left = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+    waiting = len(places)
+    for place in sorted(places, key=sizes.__getitem__):
+        share = max(1, left // waiting)
+        waiting -= 1
+        left = max(0, left - min(share, sizes[place]))
+        # A topic that is new is taken in with all its partitions, also those without events.
+        last = place.end
+        try:
+            if not isinstance(limit, ReadAllAvailable):
+                last = broker.advance(place, share)
+        except HelenusError as error:
+            wrong[place.topic] = error
+            last = place.start
+        end.setdefault(place.topic, {})[str(place.partition)] = max(place.start, last)
+    return end
+
+
+def shared_out(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
+    """Parts for at most so many tasks, the large ones first to whoever has the least."""
+    if len(parts) <= tasks:
+        return [[part] for part in parts]
+    loads: list[tuple[int, int, list[Part]]] = [(0, i, []) for i in range(tasks)]
+    for part in sorted(parts, key=lambda p: -p.events):
+        events, i, held = min(loads, key=lambda load: load[:2])
+        held.append(part)
+        loads[i] = (events + part.events + 1, i, held)
+    return [held for _, _, held in loads]

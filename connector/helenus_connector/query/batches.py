@@ -1,0 +1,198 @@
+"""The driver's side of a batch: run the stage, keep positions, pending keys and errors apart by table, count."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from pyspark.errors import PySparkException
+
+from helenus_connector import metrics
+from helenus_connector.control.plan import Plan
+from helenus_connector.control.positions import Held, committed, latest, overlaid, planned
+from helenus_connector.control.status import Task
+from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.query.task import DONE, Done, task
+from helenus_connector.reread.pending import Pending, PendingKeys
+from helenus_connector.reread.unread import MOST_WAITING
+from helenus_schemas.errors import HelenusError, told_in
+from helenus_schemas.service.failpoints import reach
+
+_log = structlog.get_logger(__name__)
+
+
+class Batches:
+    """Processes the micro-batches of one streaming query, from one start of it to its end.
+
+    `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is told so that a
+    batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
+    batch's outcome. `pending` outlives the query. `failure` holds the error that ended the query.
+    """
+
+    def __init__(
+        self,
+        planned: Callable[[], tuple[Plan, Mapping[str, Task]]],
+        begun: Callable[[], tuple[Plan, Mapping[str, Task]]],
+        held: Held,
+        pending: PendingKeys,
+    ) -> None:
+        self._planned = planned
+        self._begun = begun
+        self._held = held
+        self.pending = pending
+        pending.forget_images()  # what a batch published that failed is not known
+        plan, _ = planned()
+        self._before = latest(plan.checkpoint)
+        # Before that, an earlier run has counted the gaps.
+        self._stood = overlaid(committed(plan.checkpoint), held.offsets())
+        self._gaps: set[tuple[str, str | None, int | None]] = set()
+        self.failure: BaseException | None = None
+        self.done = 0
+
+    def process(self, frame: Any, batch_id: int) -> None:
+        """The function for `foreachBatch`. A table's error is the table's: its part of the batch is held and done again
+        or its task fails, and the others go on. Raises when Spark could not run the batch at all.
+        """
+        start = time.monotonic()
+        try:
+            plan, tasks = self._begun()
+            self.pending.use(
+                {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
+                {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
+            )
+            self._held.begin()
+            all_done = self._run(frame, plan)
+            if not self.done:
+                self._keep_absent(plan, batch_id, {done.topic for done in all_done})
+            # A batch of an earlier run, which is done again, has not stepped back to what that run left pending.
+            self._apply(tasks, all_done, stepped_back=batch_id > self._before)
+            plan, _ = self._planned()
+            self._wake(plan)
+        except BaseException as error:
+            self.failure = error
+            raise
+        self.done += 1
+        reach("connector.before-commit")
+        seconds = time.monotonic() - start
+        metrics.BATCH_SECONDS.observe(seconds)
+        _log.debug("batch.done", group=plan.group, batch=batch_id, seconds=round(seconds, 3))
+
+    def _run(self, frame: Any, plan: Plan) -> list[Done]:
+        due: dict[str, list[Pending]] = {}
+        for pending in self.pending.due(time.time(), plan.max_batch_size):
+            due.setdefault(pending.topic, []).append(pending)
+        try:
+            may_wait = max(0, MOST_WAITING - len(self.pending))
+            rows = frame.mapInArrow(task(plan, due, may_wait), DONE).collect()
+        except PySparkException as failure:
+            raise told_in(str(failure)) or failure from None
+        return [pickle.loads(row.done) for row in rows]
+
+    def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:
+        """The first batch may have been planned by a run that died. What it was to read of topics that are not in the
+        plan now is not done with it.
+        """
+        before = committed(plan.checkpoint)
+        for topic, ends in planned(plan.checkpoint, batch).items():
+            if topic not in present and ends != before.get(topic):
+                # The earlier run may have done it from a held position, which may lie before where Spark has it. In a
+                # topic that joins with the batch, this was to read nothing.
+                self._held.keep(topic, {p: min(before.get(topic, {}).get(p, end), end) for p, end in ends.items()})
+
+    def _apply(self, tasks: Mapping[str, Task], all_done: list[Done], stepped_back: bool) -> None:
+        now = time.time()
+        # An operator may move a topic at any time: what a batch says of it is not taken any more.
+        current: list[Done] = []
+        for done in all_done:
+            if done.epoch == self._held.epoch(done.topic):
+                current.append(done)
+            else:
+                self.pending.forget_images(done.topic)
+        failed = {done.topic: done.error for done in current if done.error is not None}
+        for done in current:
+            of_topic = tasks.get(done.topic)
+            if done.outcome is None or of_topic is None:
+                self._held.hold(done.topic, done.starts, done.epoch)
+                self.pending.forget_images(done.topic)
+                continue
+            self.pending.apply(done.outcome.resolved, done.outcome.found, now, done.outcome.told)
+            _count(of_topic, done.outcome, now)
+            of_topic.unread = done.outcome.error or of_topic.unread
+            self._count_gaps(done, done.outcome, of_topic)
+            if done.topic not in failed:
+                of_topic.succeeded()
+        for topic, error in failed.items():
+            if topic in tasks:
+                _failed(tasks[topic], error, now)
+        self.pending.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
+        for done in current:
+            # What waits of it is kept by now.
+            is_done = done.outcome is not None and done.topic in tasks
+            if is_done and not self._held.release(done.topic, done.starts, done.epoch, done.ends):
+                self.pending.forget_images(done.topic)
+        for topic, of_topic in tasks.items():
+            keys, copies = self.pending.counts(topic)
+            metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)
+            metrics.EVENTS_PENDING.labels(*of_topic.labels).set(copies)
+            unread = self.pending.unread(topic)
+            metrics.KEYS_UNREAD.labels(*of_topic.labels).set(unread)
+            if not unread:
+                of_topic.unread = None
+
+    def _count_gaps(self, done: Done, outcome: Outcome, of_topic: Task) -> None:
+        """Count and report each gap once: it is in every partition, and read again where a run steps back."""
+        stood = self._stood.get(done.topic, {}).get("0", 0)
+        if outcome.lost or done.starts.get("0", -1) >= stood:
+            # From now on all is new; so it is in a topic that was recreated.
+            self._stood.pop(done.topic, None)
+            stood = 0
+        for gap in outcome.gaps:
+            known = done.topic, gap.node, gap.until
+            if gap.partition or gap.offset < stood or known in self._gaps:
+                continue
+            self._gaps.add(known)
+            metrics.GAPS.labels(*of_topic.labels).inc()
+            where = {"connector": of_topic.connector, "topic": done.topic, "node": gap.node, "until_us": gap.until}
+            _log.warning("events.gap", **where, advice="copy the table anew")
+
+    def _wake(self, plan: Plan) -> None:
+        due = self.pending.next_due()
+        new = plan.due_file.with_suffix(".due.new")
+        new.write_text("" if due is None else repr(due))
+        new.replace(plan.due_file)
+
+
+def _failed(of_topic: Task, error: HelenusError, now: float) -> None:
+    metrics.ERRORS.labels(error.kind.value).inc()
+    metrics.TABLE_ERRORS.labels(*of_topic.labels, error.kind.value).inc()
+    of_topic.failed(error, now)
+    told = {"connector": of_topic.connector, "table": of_topic.table, "kind": error.kind.value, "error": str(error)}
+    if of_topic.error is not None:
+        _log.error("task.failed", **told)
+    else:
+        _log.warning("task.retry", **told, retry_in_s=round(of_topic.retry_at - now, 1))
+
+
+def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
+    labels = of_topic.labels
+    metrics.EVENTS_READ.labels(*labels).inc(outcome.read)
+    for result in metrics.OUTCOMES:
+        metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
+    metrics.RECORDS.labels(*labels).inc(outcome.records)
+    metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
+    metrics.ROWS_UNTOLD.labels(*labels).inc(outcome.untold)
+    metrics.CONTRADICTED.labels(*labels).inc(outcome.contradicted)
+    if outcome.contradicted:
+        advice = "a memtable is later than ten times settle.min.age.ms, or a tombstone was purged: compare the table"
+        _log.warning("changes.contradicted", connector=labels[0], changes=outcome.contradicted, advice=advice)
+    metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
+    if outcome.lost:
+        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice="copy the table anew")
+    metrics.KEYS_READ.labels(*labels).inc(outcome.keys_read)
+    metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
+    metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)
+    if outcome.newest_write_time is not None:
+        metrics.REPLICATION_SECONDS.labels(*labels).set(max(0.0, now - outcome.newest_write_time / 1e6))

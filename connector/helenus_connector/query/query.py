@@ -1,0 +1,239 @@
+"""A streaming query of Spark for the connectors of one group, started again when it ends for a passing reason."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from helenus_connector import metrics
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.fences import fence
+from helenus_connector.control.plan import Plan
+from helenus_connector.control.status import Task
+from helenus_connector.query.batches import Batches
+from helenus_connector.query.session import answers
+from helenus_schemas.errors import HelenusError, Kind, told_in
+
+_log = structlog.get_logger(__name__)
+_AWAY_S = 5.0
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_TURN_S = 0.1
+_ENDING_S = 5.0
+"""Spark gives a Python worker that it kills 2 s. On other hosts there may be no fence to see it end by."""
+
+
+class Query:
+    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
+
+    Raises HelenusError(STATE) if what is kept beside its checkpoint can't be read.
+    """
+
+    def __init__(self, worker: WorkerSettings, connectors: Connectors, group: str, directory: Path) -> None:
+        self._worker = worker
+        self._connectors = connectors
+        self._group = group
+        self._directory = directory
+        self._held = connectors.held(group)
+        self._pending = connectors.pending(group)
+        self._stopping = threading.Event()
+        self._lock = threading.RLock()
+        self._plan: Plan | None = None
+        self._slots = 1
+        self._start = 0
+        self._batches: Batches | None = None
+        self._trouble: str | None = None
+        self.failure: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, spark: Any) -> None:
+        """Begin, in a thread of its own."""
+        self._slots = spark.sparkContext.defaultParallelism
+        self.refresh()
+        self._thread = threading.Thread(target=self._run, args=(spark,), name=f"query-{self._group}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end. A batch that is under way is done again at the next start."""
+        self._stopping.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopping.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, after `stop`."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def refresh(self) -> tuple[Plan, Mapping[str, Task]]:
+        """The plan as it is now, saved for the planner if it changed, and its tasks by events topic."""
+        with self._lock:
+            tasks = self._connectors.running(self._group, time.time())
+            # Before what is held: positions of a later epoch are not taken for ones of this.
+            epochs = {topic: self._held.epoch(topic) for topic in tasks}
+            connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
+            tables = {t.settings.events for connector in connectors for t in list(connector.tasks.values())}
+            held = {topic: offsets for topic, offsets in self._held.offsets().items() if topic in tasks}
+            plan = Plan(
+                self._worker,
+                {topic: task.settings for topic, task in tasks.items()},
+                str(self._directory),
+                self._group,
+                held,
+                epochs,
+                self._slots,
+                self._start,
+                {topic: self._held.epoch(topic) for topic in sorted(tables)},
+            )
+            if plan != self._plan:
+                plan.save()
+                self._plan = plan
+            return plan, tasks
+
+    def trouble(self) -> str | None:
+        """Why it is not ready, or None."""
+        if away := self._away():
+            return away
+        if self._batches is None or not self._batches.done:
+            return self._trouble or "starting: no batch done yet"
+        return self._trouble
+
+    def _away(self) -> str | None:
+        """Why no batch has been planned for some seconds."""
+        if self._plan is None:
+            return None
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - self._plan.away_file.stat().st_mtime > _AWAY_S:
+                return self._plan.away_file.read_text()
+        return None
+
+    def _run(self, spark: Any) -> None:
+        try:
+            self._supervise(spark)
+            self._let_go()
+        except Exception as error:
+            self.failure = error
+
+    def _supervise(self, spark: Any) -> None:
+        failures = 0
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
+        while not self._stopping.is_set():
+            self._batches = None
+            try:
+                error = self._once(spark)
+            except HelenusError as failure:  # as of a full disk
+                error = failure
+            except Exception as failure:
+                if not answers(spark):
+                    what = "Spark's Java process has ended: killed, as for want of memory, or crashed"
+                    raise HelenusError(Kind.BATCH_FAILED, what, f"query.group {self._group}") from None
+                error = _told(str(failure))
+            if error is None:
+                return
+            metrics.ERRORS.labels(error.kind.value).inc()
+            failures = 1 if self._batches is not None and self._batches.done else failures + 1
+            wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+            if not self._is_local:
+                wait = max(wait, _ENDING_S)
+            self._trouble = str(error)
+            _log.warning("query.failed", group=self._group, error=str(error), restart_in_s=wait)
+            self._stopping.wait(wait)
+
+    def _let_go(self) -> None:
+        """Let other groups write its data topics, once none of its tasks runs any more. An end of the worker does not
+        wait for that.
+        """
+        until = time.monotonic() + (0.0 if self._is_local else _ENDING_S)
+        while time.monotonic() < until and not self._connectors.ending:
+            time.sleep(_TURN_S)
+        if fence(self._worker.checkpoint_dir.absolute() / self._group, lambda: self._connectors.ending) is not None:
+            self._connectors.writes(self._group, ())
+
+    @property
+    def _is_local(self) -> bool:
+        return self._worker.spark.get("master", "local").startswith("local")
+
+    def _once(self, spark: Any) -> HelenusError | None:
+        """Run the query until it ends, and say why it did; None if it was to stop."""
+        start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
+        if start is None:
+            return None
+        self._start = start
+        self._connectors.writes(self._group, ())
+        self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._pending)
+        query = self._begin(spark, batches)
+        _log.info("query.started", group=self._group)
+        while query.isActive and not self._stopping.wait(0.1):
+            if batches.done:
+                self._trouble = None
+        if self._stopping.is_set():
+            query.stop()
+            return None
+        return _cause(query, batches, self._worker.checkpoint_dir.absolute() / self._group)
+
+    def _begin(self, spark: Any, batches: Batches) -> Any:
+        plan, _ = self.refresh()
+        _remove_torn(plan.checkpoint)
+        frame = spark.readStream.format("helenus-events").option("plan", str(plan.file)).load()
+        return (
+            frame.writeStream.queryName(f"helenus-{self._group}")
+            .option("checkpointLocation", str(plan.checkpoint))
+            .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
+            .foreachBatch(partial(self._process, batches))
+            .start()
+        )
+
+    def _begin_batch(self) -> tuple[Plan, Mapping[str, Task]]:
+        """`refresh`, for a batch: from now on its tasks may write."""
+        with self._lock, self._connectors.lock:
+            plan, tasks = self.refresh()
+            self._connectors.writes(self._group, [task.settings.data for task in tasks.values()])
+            return plan, tasks
+
+    def _process(self, batches: Batches, frame: Any, batch_id: int) -> None:
+        batches.process(frame, batch_id)
+        # Of a batch that failed, tasks may still run: the fence before the next start tells when none does.
+        self._connectors.writes(self._group, ())
+
+
+def _remove_torn(checkpoint: Path) -> None:
+    """Remove what a run that was killed had half written: where Spark finds such a file, it refuses to begin."""
+    for name in ("offsets", "commits"):
+        for torn in checkpoint.glob(f"{name}/.*.tmp"):
+            torn.unlink(missing_ok=True)
+            _log.info("checkpoint.torn", file=str(torn))
+
+
+def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
+    """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
+    if isinstance(batches.failure, HelenusError):
+        return batches.failure
+    told = str(query.exception() or batches.failure or "the query ended")
+    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in told:
+        what = (
+            "no batch was begun yet, and Spark finds files in offsets or commits that are not its own: move them away"
+        )
+        return HelenusError(Kind.STATE, what, str(checkpoint))
+    return _told(told)
+
+
+def _told(told: str) -> HelenusError:
+    """An error of Spark's, in its own words: as Py4J has them."""
+    lines = [line.strip().removeprefix(": ") for line in told.splitlines() if line.strip()]  # as Py4J tells Java's own
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return told_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

@@ -1,0 +1,189 @@
+"""The Spark session of a worker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+import structlog
+
+from helenus_connector.config.connector import WorkerSettings
+from helenus_schemas.errors import HelenusError, Kind
+
+_log = structlog.get_logger(__name__)
+_REASON = re.compile(r"Exception: |Error: |^Invalid|^Unrecognized|^Could not")
+_THREAD = 'Exception in thread "main" '
+_LAST_WORDS_S = 2.0
+_DEFAULTS = {
+    # Four attempts a task: a Python worker that dies takes one task with it, not the batch.
+    "spark.master": "local[*,4]",
+    "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",
+    # Queries take turns: a long batch of one holds up no other.
+    "spark.scheduler.mode": "FAIR",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    # Saves about 60 ms a batch against the default, on a local disk and on anything with atomic rename.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.adaptive.enabled": "false",
+}
+# With executors elsewhere, they have to reach the driver: Spark takes the machine's name then.
+_ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOGGING = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
+# Failed batches are told by the worker, once and with advice.
+logger.executor.name = org.apache.spark
+logger.executor.level = off
+"""
+
+
+def session(worker: WorkerSettings, directory: Path) -> Any:
+    """Start Spark with the worker's `spark.*` over our defaults. Raises HelenusError if there is no Java 17, or Spark
+    does not start.
+    """
+    _check_java()
+    # Otherwise the workers take whatever `python3` is first in PATH.
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
+    # Its traces are of batches that failed or were interrupted: the first are told by the worker, the others are meant.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    log4j = directory / "log4j2.properties"
+    log4j.write_text(_LOGGING)
+    settings = _settings(worker)
+    java = settings.get("spark.driver.extraJavaOptions", "")
+    # When a query is stopped within foreachBatch, Spark matches the long Python error with a regular expression that
+    # needs more than the default stack.
+    settings["spark.driver.extraJavaOptions"] = f"-Xss8m -Dlog4j.configurationFile={log4j} {java}".strip()
+    from pyspark.sql import SparkSession
+
+    # The driver's memory and Java options count only if they are there before the JVM is. In a file, because everybody
+    # on the machine may read a command line.
+    file = directory / "spark.properties"
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
+        javaproperties.dump(settings, out, timestamp=None)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
+    with _stderr(worker.log_format == "json") as said, _told(settings, said):
+        spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
+    spark.sparkContext.setLogLevel("OFF")
+    _say_no_more(spark)
+    return spark
+
+
+@contextmanager
+def _told(settings: Mapping[str, str], said: Callable[[], list[str]]) -> Iterator[None]:
+    """What keeps Spark from starting as our error: what it raises, or what its Java process `said` before it ended."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        lines = str(error.java_exception).splitlines() if isinstance(error, Py4JJavaError) else said()
+        why = next((line for line in lines if _REASON.search(line)), (lines or [str(error)])[0])
+        what = f"Spark does not start: {why.removeprefix(_THREAD)}: check spark.* in the worker's file"
+        # A master that does not answer may do so later.
+        kind = Kind.BATCH_FAILED if "unresponsive" in why else Kind.CONFIG
+        raise HelenusError(kind, what, f"spark.master={settings['spark.master']}") from None
+
+
+@contextmanager
+def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
+    """Have processes that start meanwhile, as Spark's JVM with its own, write to a pipe instead of standard error. What
+    comes out of it, until this process ends, goes to standard error, each line as JSON if it is to be.
+
+    Yields what tells the lines of the start. Of its Java traces only the first lines are shown.
+    """
+    source, sink = os.pipe()
+    back, out = os.dup(2), os.dup(2)
+    os.dup2(sink, 2)
+    os.close(sink)
+    starting, heard = threading.Event(), list[str]()
+    starting.set()
+
+    def retell() -> None:
+        with os.fdopen(source, "rb") as lines:
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                if starting.is_set():
+                    heard.append(text)
+                    if text.startswith("\tat "):
+                        continue
+                if not as_json or text.startswith("{"):  # JSON already, of our own processes
+                    os.write(out, line)
+                elif text:
+                    _log.warning("spark.stderr", line=text)
+
+    thread = threading.Thread(target=retell, name="stderr", daemon=True)
+    thread.start()
+
+    def said() -> list[str]:
+        os.dup2(back, 2)  # or this process itself keeps the pipe open
+        thread.join(_LAST_WORDS_S)
+        return list(filter(None, heard))
+
+    try:
+        yield said
+    finally:
+        os.dup2(back, 2)
+        os.close(back)
+        starting.clear()
+
+
+def answers(spark: Any) -> bool:
+    """Whether Spark's Java process is there."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()
+    except Exception:  # Py4J's, of some kinds
+        return False
+
+
+def _say_no_more(spark: Any) -> None:
+    """Where the Java process ends, Py4J and PySpark print what they were reading: the worker says it once."""
+    logging.getLogger().addFilter(lambda record: record.module not in ("java_gateway", "clientserver"))
+    with suppress(AttributeError):
+        spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
+
+
+def _settings(worker: WorkerSettings) -> dict[str, str]:
+    given = {f"spark.{key}": value for key, value in worker.spark.items()}
+    local = given.get("spark.master", _DEFAULTS["spark.master"]).startswith("local")
+    return {**_DEFAULTS, **(_ALONE if local else {}), **given}
+
+
+_JAVA = "install a Java 17 or later, and put java on the PATH or set JAVA_HOME"
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later, and there is no java", advice=_JAVA)
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+        version = int(told.split('"')[1].split(".")[0])
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
+        raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
+    if version < 17:
+        raise HelenusError(Kind.CONFIG, f"Spark needs Java 17 or later, this is {version}", java, _JAVA)

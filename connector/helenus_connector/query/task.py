@@ -1,0 +1,215 @@
+"""The one `mapInArrow` stage: hands a task's events to each table's `Stage`, returns what became of them."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.run_directory import use
+from helenus_connector.control.fences import enter
+from helenus_connector.control.plan import Plan
+from helenus_connector.gate.cache import prune
+from helenus_connector.gate.gate import Event
+from helenus_connector.log.choice import data_log
+from helenus_connector.pipeline.stage import Outcome, Stage
+from helenus_connector.query.garbage import spare
+from helenus_connector.query.source import Note, unpacked
+from helenus_connector.reread.pending import Pending
+from helenus_connector.reread.rows import RawProtocolHandler, row_factory
+from helenus_connector.reread.unread import MOST_WAITING
+from helenus_connector.shape.registry import registered
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import logs
+from helenus_schemas.service.cassandra import connect
+from helenus_sinks.log import Log
+
+DONE = "done binary"
+"""One row a topic and task: a pickled `Done`."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What became of some partitions of one topic: either its `outcome` or the `error` that stopped it.
+
+    `starts` is where they were read from, by partition as text, and `epoch` when that was planned. `ends` is up to
+    where, of those that were not read to the end of the batch. Without outcome and error, the topic had left the plan,
+    and nothing was done.
+    """
+
+    topic: str
+    epoch: int = 0
+    starts: dict[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
+    outcome: Outcome | None = None
+    error: HelenusError | None = None
+
+
+_stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
+_sessions: dict[tuple[object, ...], Any] = {}
+_failing: dict[tuple[object, ...], float] = {}
+"""Since when nothing is read from a Cassandra, monotonic s."""
+_ANEW_S = 30.0
+_pruned: dict[tuple[str, str], dict[str, int]] = {}
+_logs: dict[tuple[str, str], Log] = {}
+"""By run and events topic, or "" for what most tables share."""
+
+
+def task(
+    plan: Plan, due: dict[str, list[Pending]], may_wait: int = MOST_WAITING
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`. `due` are pending keys by events topic; `may_wait` is how many more may wait."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _end_with_parent()
+        logs.follow(plan.logging)
+        _prune(plan)
+        context = TaskContext.get()
+        first = context is None or context.attemptNumber() == 0
+        done: dict[str, Done] = {}
+        lost: dict[str, int] = {}
+        events: dict[str, list[Event]] = {}
+        for batch in batches:
+            for notes, pack in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                for event in unpacked(pack) if pack is not None else ():
+                    events[event.topic].append(event)
+                told: list[Note] = pickle.loads(notes) if notes is not None else []
+                for note in told:
+                    about = done.setdefault(note.topic, Done(note.topic))
+                    events.setdefault(note.topic, [])
+                    about.starts[str(note.partition)] = note.start
+                    about.epoch = note.epoch
+                    about.error = about.error or note.error
+                    if note.end is not None:
+                        about.ends[str(note.partition)] = note.end
+                    lost[note.topic] = lost.get(note.topic, 0) + note.lost
+        with enter(plan.checkpoint, plan.start):
+            for topic, about in done.items():
+                settings = plan.connectors.get(topic)
+                if settings is not None and about.error is None:
+                    again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
+                    _run(plan, settings, events[topic], again, first, about, may_wait)
+                    if about.outcome is not None:
+                        about.outcome.lost = lost[topic]
+        rows = [pickle.dumps(about) for about in done.values()]
+        yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
+        spare(("stages", len(_stages)))
+
+    return run
+
+
+def _end_with_parent() -> None:
+    """Let this process die with the one that Spark runs it by: what it would still write may be old by then."""
+    pr_set_pdeathsig = 1
+    if sys.platform == "linux" and TaskContext.get() is not None:
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _run(
+    plan: Plan,
+    settings: ConnectorSettings,
+    events: list[Event],
+    due: list[Pending],
+    trust_images: bool,
+    about: Done,
+    may_wait: int = MOST_WAITING,
+) -> None:
+    """Run a table's stage. Its errors are handed to the driver, which knows what to do with each kind."""
+    if not events and not due:
+        about.outcome = Outcome(settings.name)
+        return
+    own, shared = (plan.directory, settings.events), (plan.directory, "")
+    log = _logs.get(own) or _logs.get(shared)
+    try:
+        if log is None:
+            log = _logs[shared] = data_log(plan.worker)
+    except HelenusError as error:  # of the client, on this host
+        about.error = error
+        return
+    largest = log.largest
+    try:
+        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images, may_wait)
+        _failing.pop(settings.server, None)
+    except HelenusError as error:
+        about.error = error
+        if error.kind is Kind.CASSANDRA_READ:
+            _connect_anew(settings)
+    except Exception as error:
+        # A fault of ours in one table is not to stop the others.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        about.error = HelenusError(Kind.BATCH_FAILED, what, f"{settings.keyspace}.{settings.table}")
+    finally:
+        if about.outcome is None:
+            # All of it is done again: nothing of this attempt may still be in the producer's queue.
+            log.close()
+        if log.largest < largest and own not in _logs:
+            # This table's topic takes less than others do: it keeps this producer for itself.
+            _logs[own] = _logs.pop(shared)
+
+
+def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
+    """This process's stage for a table, made anew when its settings changed.
+
+    Its caches are the group's own, as another may read the same topic for another sink; and the epoch's, for who moves
+    a connector back wants its events told again.
+    """
+    name = (plan.directory, plan.group, settings.events)
+    made_in, stage = _stages.get(name, (-1, None))
+    if stage is None or made_in != epoch or stage.settings != settings:
+        shared = use(Path(plan.directory)) / plan.group
+        directory = shared / str(epoch)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        session = _sessions.get(settings.server)
+        if session is None:
+            session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
+            _sessions[settings.server] = session
+        if stage is not None:
+            del _stages[name]  # if no other can be made, it is not to be closed again
+            stage.close()
+        stage = Stage(settings, session, log, directory, shared, registered(plan.worker.checkpoint_dir))
+        _stages[name] = epoch, stage
+    stage.log = log
+    return stage
+
+
+def _prune(plan: Plan) -> None:
+    """When the group's tables change: let go of those that it has no more, and remove their caches from this host."""
+    name = (plan.directory, plan.group)
+    if _pruned.get(name) == plan.tables:
+        return
+    for place, (_, stage) in list(_stages.items()):
+        if place[:2] == name and place[2] not in plan.tables:
+            stage.close()
+            del _stages[place]
+    prune(use(Path(plan.directory)) / plan.group, plan.tables)
+    _pruned[name] = plan.tables
+
+
+def _connect_anew(settings: ConnectorSettings) -> None:
+    """Let go of a Cassandra that has not been read from for a while: all of its nodes may have other addresses by now,
+    which the driver learns from nodes alone.
+    """
+    if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _ANEW_S:
+        return
+    del _failing[settings.server]
+    session = _sessions.pop(settings.server, None)
+    for name, (_, stage) in list(_stages.items()):
+        if stage.session is session:
+            stage.close()
+            del _stages[name]
+    if session is not None:
+        with suppress(Exception):
+            session.cluster.shutdown()

@@ -1,0 +1,1 @@
+"""How a row is read again, and when a read is proof."""

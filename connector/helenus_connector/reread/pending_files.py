@@ -1,0 +1,106 @@
+"""What is kept of unconfirmed keys beside a query's checkpoint: `pending` and `pending.keys`. A path is the first's.
+
+`pending` has when each topic was read last; `pending.keys` the keys that wait longer than the next start steps back, by
+topic, partition and scope: each with the Changes that it waits for, `packed`, in hexadecimal. A range has its bounds
+between: whether it is inclusive, and its values in hexadecimal; null where the range is open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from helenus_connector.reread.proof import unstamped
+from helenus_connector.reread.ranges import Bounds
+from helenus_schemas.event.change import Bound
+from helenus_schemas.service import durable
+
+if TYPE_CHECKING:
+    from helenus_connector.reread.pending import Pending
+
+_VERSION = 1
+
+
+class Ended(NamedTuple):
+    """When a run last read a topic, s since the epoch, and how many s from there the next one steps back."""
+
+    at: float
+    replay_s: float
+
+
+def begins(file: Path) -> Callable[[str, float, float], float]:
+    """Tells of a topic, of how many s a start steps back by now and of what time it is, from when on a run that begins
+    with it reads it again, s since the epoch: as far before the last one ended, or more if that one went by more.
+
+    Raises HelenusError(STATE).
+    """
+    try:
+        found = load_ended(file)
+        _load_keys(file)
+    except durable.Damaged:  # the driver has said so
+        found = {"": Ended(0.0, 0.0)}
+
+    def begin(topic: str, replay_s: float, now: float) -> float:
+        ended = found.get(topic, found.get("", Ended(now, replay_s)))
+        return max(0.0, ended.at - max(ended.replay_s, replay_s))
+
+    return begin
+
+
+def load_ended(file: Path) -> dict[str, Ended]:
+    """When topics were read, by what a run kept: under "" those that it does not name. Raises Damaged, and
+    HelenusError(STATE).
+    """
+    try:
+        return {topic: Ended(*ended) for topic, ended in durable.load(file, _VERSION).items()}
+    except FileNotFoundError:
+        return {}
+
+
+def save_ended(file: Path, ended: Mapping[str, Ended]) -> None:
+    """Raises HelenusError(STATE)."""
+    durable.make(file.parent)
+    durable.save(file, ended, _VERSION, "when topics were read", "pending.after-write")
+
+
+def load_keys(file: Path) -> Iterator[tuple[str, int, int, bytes, Bounds | None, bytes]]:
+    """Topic, partition, scope, key and bounds of what waits, and for which Changes. Raises as `load_ended`."""
+    for topic, partition, scope, names in _load_keys(file):
+        for name in names:
+            yield topic, partition, scope, *_from_json(name)
+
+
+def as_text(keys: Iterable[Pending]) -> str:
+    """Keys as `save_keys` takes them."""
+    kept: dict[tuple[str, int, int], list[Any]] = {}
+    for pending in keys:
+        kept.setdefault((pending.topic, pending.partition, int(pending.scope)), []).append(_to_json(pending))
+    return json.dumps([[*place, names] for place, names in kept.items()])
+
+
+def save_keys(file: Path, text: str) -> None:
+    """Raises HelenusError(STATE)."""
+    durable.make(file.parent)
+    sealed = durable.sealed(text, _VERSION)
+    durable.write(file.with_suffix(".keys"), sealed, "the pending keys", "pending.keys-after-write")
+
+
+def _load_keys(file: Path) -> Any:
+    try:
+        return durable.load(file.with_suffix(".keys"), _VERSION)
+    except FileNotFoundError:
+        return []
+
+
+def _to_json(pending: Pending) -> Any:
+    bounds = pending.bounds or ()
+    ends = [end and [end.inclusive, [value.hex() for value in end.values]] for end in bounds]
+    return [pending.key.hex(), *ends, pending.awaited.hex()]
+
+
+def _from_json(name: list[Any]) -> tuple[bytes, Bounds | None, bytes]:
+    key, *ends, awaited = name
+    start, end = (end and Bound(end[0], tuple(map(bytes.fromhex, end[1]))) for end in ends or (None, None))
+    return bytes.fromhex(key), (start, end) if ends else None, unstamped(bytes.fromhex(awaited))

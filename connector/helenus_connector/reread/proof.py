@@ -1,0 +1,277 @@
+"""When a read proves the image of a key for a Change.
+
+The commit log is written before the memtable, by as long as a memtable has no room, and a read may miss the one replica
+that has the write. So two things are asked of a read. It must meet a replica that reported the Change: of RF 3, two
+reported and LOCAL_QUORUM reads two. And the row must bear witness: it shows a cell of the Change, or why it can't show
+any. Only where a row can't bear witness it is believed after a time, which is far longer than any write takes.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cassandra import ConsistencyLevel
+
+from helenus_schemas.cql.table import Column
+from helenus_schemas.event.change import COLUMN_BITS, FIRST_COLUMN, Effect, column_bit
+
+_LIVE, _DELETES, _ROW, _GONE, _COUNTER = map(
+    int, (Effect.LIVE, Effect.DELETES, Effect.ROW, Effect.GONE, Effect.COUNTER)
+)
+ALL_COLUMNS = (1 << COLUMN_BITS) - 1 << FIRST_COLUMN
+AGAINST = 10
+"""How many times longer a Change waits that the row speaks against: that lacks what was written, or shows what was
+deleted. That may be so for good, after a tombstone was purged, say."""
+_AWAITED = struct.Struct(">16sqdQQ")
+AWAITED_BYTES = _AWAITED.size
+_NO_TIME = -(2**63)
+
+
+def block_for(consistency: int, rf: int) -> int:
+    """How many replicas a read of this level waits for, of the `rf` in its data centre."""
+    if consistency in (ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_QUORUM):
+        return rf // 2 + 1
+    return rf if consistency == ConsistencyLevel.ALL else 1
+
+
+def level(consistency: int, nodes: int, rf: int) -> int:
+    """The lowest level, not below `consistency`, at which a read is proven once `nodes` replicas reported."""
+    return consistency if meets(consistency, nodes, rf) else ConsistencyLevel.ALL
+
+
+def meets(consistency: int, nodes: int, rf: int) -> bool:
+    """Whether each read of this level meets one of so many `nodes` of the `rf` replicas."""
+    return consistency == ConsistencyLevel.ALL or nodes + block_for(consistency, rf) > rf
+
+
+class Witness(enum.Enum):
+    """What a row says of a Change.
+
+    SHOWN: the Change is in it, or newer cells are in all its columns: it can't be undone. ABSENT: it shows nothing of
+    what the Change, or a deletion after it, deletes. SILENT: it can't say. AGAINST: it lacks what the Change wrote, or
+    shows what it deleted.
+    """
+
+    SHOWN = 0
+    ABSENT = 1
+    SILENT = 2
+    AGAINST = 3
+
+
+class Timed(NamedTuple):
+    """The columns of a row, as a read tells their write times: of each the `bits` in an effect, and whether it is
+    `single`, of one cell. `untold` are the bits of those whose times CQL does not tell, `shared` those of several, and
+    `many` those of columns of many cells.
+    """
+
+    bits: tuple[int, ...] = ()
+    single: tuple[bool, ...] = ()
+    untold: int = 0
+    shared: int = 0
+    many: int = 0
+
+    @classmethod
+    def of(cls, timed: Sequence[Column], others: Sequence[Column]) -> Timed:
+        """Of the columns whose times are read, in this order, and the others of the row."""
+        bits = [column_bit(column.name) for column in (*timed, *others)]
+        shared = sum({bit for bit in bits if bits.count(bit) > 1})
+        untold = sum(set(bits[len(timed) :]))
+        many = sum({column_bit(column.name) for column in (*timed, *others) if column.type.multicell})
+        return cls(tuple(bits[: len(timed)]), tuple(not c.type.multicell for c in timed), untold, shared, many)
+
+
+class Row(NamedTuple):
+    """What a read found: whether the row `exists`, and the write times of its cells, µs, in the order of `timed`.
+
+    A time is None where the column is null.
+    """
+
+    exists: bool
+    times: Sequence[int | None] = ()
+    timed: Timed = Timed()
+
+    def shows(self, write_time: int, effect: int) -> bool:
+        """Whether a cell was written at that very time, by a Change of this effect."""
+        if not effect:
+            return write_time in self.times
+        told = zip(self.times, self.timed.bits, strict=True)
+        return bool(effect & _LIVE) and any(time == write_time and bit & effect for time, bit in told)
+
+
+class Deletion(NamedTuple):
+    """The newest deletion that was reported of a row, or its partition: its time in µs, and the bits of the columns it
+    deletes. Reported is not yet visible: a row that shows older cells of them is not what it will be.
+    """
+
+    time: int
+    columns: int
+
+    def undone_by(self, row: Row) -> bool:
+        """Whether a row shows what it deletes."""
+        columns = self.certain(row.timed)
+        return any(
+            time is not None and time <= self.time and bit & columns
+            for time, bit in zip(row.times, row.timed.bits, strict=True)
+        )
+
+    def certain(self, timed: Timed) -> int:
+        """The columns that it deletes for sure: of one with many cells, it may be of one cell alone."""
+        return self.columns if self.columns == ALL_COLUMNS else self.columns & ~timed.shared & ~timed.many
+
+
+class Awaited(NamedTuple):
+    """A Change whose read is not proven: its write time in µs, when the driver first had its last report, s by a clock
+    that is not set (NaN: it has not yet), its effect, when the last of its cells expires, s since the epoch.
+    """
+
+    write_time: int | None
+    seen: float = math.nan
+    effect: int = 0
+    all_expired_at: int | None = None
+
+    def may_hide(self, change: Awaited, now: float) -> bool:
+        """Whether it may have taken away all that another Change wrote: a cell that expired hides older ones."""
+        if self.write_time is None or change.write_time is None or self.write_time < change.write_time:
+            return False
+        return _is_expired(self, now)
+
+    def waited(self, now: float) -> float:
+        """For how long the driver has waited since the last report, s."""
+        return 0.0 if math.isnan(self.seen) else max(0.0, now - self.seen)
+
+
+def witness(change: Awaited, row: Row, deletions: Sequence[Deletion], now: float, unsure: bool = False) -> Witness:
+    """What a row says of a Change, where these `deletions` are known of it; `now` in s since the epoch.
+    `unsure` says that something written since may have taken away what is missing.
+
+    A node shows all of a mutation's part in a row at once: who shows one cell of it shows it.
+    """
+    time, effect = change.write_time, change.effect
+    if time is None:
+        return Witness.SILENT
+    if row.shows(time, effect):
+        return Witness.SHOWN
+    if not effect or effect & _COUNTER:
+        return Witness.SILENT
+    if effect & _LIVE:
+        return _of_write(time, change, row, deletions, unsure or _is_expired(change, now))
+    return _of_deletion(time, effect, row)
+
+
+def _is_expired(change: Awaited, now: float) -> bool:
+    return change.all_expired_at is not None and change.all_expired_at < now
+
+
+def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion], unsure: bool) -> Witness:
+    effect, timed = change.effect, row.timed
+    columns = effect & ALL_COLUMNS
+    null = older = newer = 0
+    unclear = columns & timed.untold
+    for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
+        if at is None:
+            null |= bit
+        elif not single:
+            unclear |= bit
+        elif at > time:
+            newer |= bit
+        else:
+            older |= bit
+    if row.exists:
+        unclear |= (null | older) & timed.shared  # which of the columns it is about, is not known
+        null, older, newer, unclear = (bits & columns for bits in (null, older, newer & ~(null | older), unclear))
+    else:
+        null, older, newer, unclear = columns, 0, 0, 0
+    null &= ~unclear
+    if older & ~unclear:
+        return Witness.AGAINST  # an older cell where this Change, or a newer one, must be
+    if columns and newer == columns:
+        return Witness.SHOWN
+    later = [deletion for deletion in deletions if deletion.time >= time]
+    if not row.exists and any(deletion.columns == ALL_COLUMNS for deletion in later):
+        return Witness.ABSENT
+    gone = 0
+    for deletion in later:
+        gone |= deletion.certain(timed)
+    if gone and columns and (row.exists or not effect & _ROW) and (newer | null & gone) == columns:
+        return Witness.ABSENT
+    if not columns and row.exists:
+        # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.
+        held = any(at is not None for at in row.times) or timed.untold
+        return Witness.SILENT if held or later else Witness.SHOWN
+    if unsure:
+        return Witness.SILENT
+    if effect & (_DELETES | _GONE) and (newer or (row.exists and effect & _ROW)):
+        return Witness.SILENT  # what is missing may be what it deleted, all of it if it wrote the row itself
+    return Witness.AGAINST if (newer | null) == columns else Witness.SILENT
+
+
+def _of_deletion(time: int, effect: int, row: Row) -> Witness:
+    if not row.exists:
+        return Witness.ABSENT
+    timed = row.timed
+    columns = ALL_COLUMNS if effect & _GONE else effect & ALL_COLUMNS
+    told, unclear, lives = 0, columns & timed.untold, False
+    for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
+        if not bit & columns:
+            continue
+        told |= bit
+        if at is None:
+            continue
+        lives = True
+        if not single:
+            unclear |= bit  # of many cells some may be older
+        elif at <= time:
+            if effect & _GONE or not bit & timed.shared:
+                return Witness.AGAINST
+            unclear |= bit
+    if effect & _GONE:
+        # That it lives again is seen by a newer cell.
+        return Witness.ABSENT if lives and not unclear else Witness.SILENT
+    return Witness.SILENT if unclear or columns & ~told else Witness.ABSENT
+
+
+def is_proven(said: Witness, waited: float, min_age_s: float) -> bool:
+    """Whether a read is a proof that met a replica which reported, `waited` seconds after the last report."""
+    if said is Witness.SILENT:
+        return waited >= min_age_s
+    if said is Witness.AGAINST:
+        return waited >= AGAINST * min_age_s
+    return True
+
+
+def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
+    """Changes by their ids in the cache, as a pending key holds them."""
+    return b"".join(
+        _AWAITED.pack(change, _NO_TIME if time is None else time, seen, effect, expired or 0)
+        for change, (time, seen, effect, expired) in awaited.items()
+    )
+
+
+def unpacked(data: bytes) -> dict[bytes, Awaited]:
+    """What `packed` made bytes of."""
+    return {
+        change: Awaited(None if time == _NO_TIME else time, seen, effect, expired or None)
+        for change, time, seen, effect, expired in _AWAITED.iter_unpack(data)
+    }
+
+
+def stamped(data: bytes, now: float) -> bytes:
+    """The same with the time of the driver's clock where there is none."""
+    found = unpacked(data)
+    if not any(math.isnan(one.seen) for one in found.values()):
+        return data
+    return packed({change: one._replace(seen=now) if math.isnan(one.seen) else one for change, one in found.items()})
+
+
+def unstamped(data: bytes) -> bytes:
+    """The same for another driver, whose clock is another."""
+    return packed({change: one._replace(seen=math.nan) for change, one in unpacked(data).items()})
+
+
+def unknown(now: float) -> bytes:
+    """Stands for Changes that are not known one by one: to be read at level ALL, and not too early."""
+    return packed({bytes(16): Awaited(None, now)})

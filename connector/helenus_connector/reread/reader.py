@@ -1,0 +1,347 @@
+"""The resolver `reread`: the current rows of many keys, in few statements.
+
+Keys are read in groups, as `groups` says. Groups that time out are split, down to single keys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import chain, groupby
+from typing import Any, NamedTuple
+
+from cassandra.metadata import Murmur3Token
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread._asking import BUDGET, Asking
+from helenus_connector.reread._asking import KeyRefused as KeyRefused
+from helenus_connector.reread._asking import SchemaChanged as SchemaChanged
+from helenus_connector.reread._asking import Unread as Unread
+from helenus_connector.reread._groups import Grouping
+from helenus_connector.reread._statements import Query
+from helenus_connector.reread._statements import routing_key as routing_key
+from helenus_connector.reread.proof import Timed
+from helenus_connector.reread.ranges import Bounds, slices
+from helenus_connector.reread.rows import Page, RawRow
+from helenus_schemas import names
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
+
+_FEWEST = 0.001
+"""Of the keys that are asked for, so many live at least: more are in no statement."""
+_SKIP = 100
+"""Rows that are no dearer to read and leave than another statement is."""
+
+
+class Image(NamedTuple):
+    """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
+
+    `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none. `times`: all of them as
+    CQL bytes, if there are several; `timed` are their columns. `expires`: when the first of its cells does, s since the
+    epoch, if that was asked for.
+    """
+
+    values: tuple[bytes | None, ...]
+    write_time: int | None
+    times: Sequence[bytes | None] = ()
+    timed: Timed = Timed()
+    expires: int | None = None
+
+    def oldest(self) -> int | None:
+        """The oldest of its cells' write times."""
+        return min((int.from_bytes(time, "big", signed=True) for time in self.times if time), default=self.write_time)
+
+    def shows(self, write_time: int | None, effect: int = 0) -> bool:
+        """Whether one of its own cells was written at that very time; with an `effect`, one in its columns."""
+        if write_time is None:
+            return False
+        told = write_time.to_bytes(8, "big", signed=True)
+        if told not in self.times:
+            return not self.times and write_time == self.write_time
+        if not effect or self.timed.bits[self.times.index(told)] & effect:
+            return True
+        return any(time == told and bit & effect for time, bit in zip(self.times, self.timed.bits, strict=True))
+
+
+Rows = Iterator[tuple[Key, Image]]
+"""Live rows, read as they are asked for."""
+Scoped = tuple["Image | None", Rows]
+"""What lives in the scope of a marker: the partition's static columns, if it has any, and rows."""
+
+
+class Reader(Asking):
+    """Reads the rows of one version of a table. `is_single` has each key read by itself."""
+
+    def __init__(self, session: Any, table: Table, settings: ConnectorSettings) -> None:
+        super().__init__(session, table, settings)
+        self._codec = KeyCodec(table)
+        self._key_width = len(table.primary_key)
+        self._pk_width = len(table.partition_key)
+        self.is_single = False
+        self._live = 1.0  # of the keys that were asked for lately
+        self._of_rows = self._timed
+        self._told = self._times_of(self._timed)
+        self._told_statics = Timed.of(self._timed_statics, _without(table.statics, self._timed_statics))
+
+    def rows(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | Unread | None]]:
+        """Each of these keys once with its row, None if it has none, in the order of the answers.
+
+        Raises HelenusError CASSANDRA_READ if the cluster can't be read, CASSANDRA_AUTH where keys are masked, and
+        SchemaChanged: all may come when some keys are answered.
+        """
+        self._probe()
+        same, width = self._codec.same, self._key_width
+        for query, answer in self._run(self._grouped(keys, width), consistency):
+            if isinstance(answer, (KeyRefused, Unread)):
+                yield from ((key, answer) for key in query.keys)
+                continue
+            left, read = query.keys, 0
+            for page, is_last in self._pages(query, answer, consistency):
+                # A row answers with its key in the form it was first written in, which need not be the one asked for.
+                found = {same(row[:width]): row for row in page}
+                rows = [found.get(same(key)) for key in left]
+                if len(found) > len(rows) - rows.count(None):
+                    raise self._masked()
+                read += len(page)
+                for key, row in zip(left, rows, strict=True):
+                    if row is not None:
+                        yield key, self._image(row)
+                    elif is_last:
+                        yield key, None
+                left = [key for key, row in zip(left, rows, strict=True) if row is None]
+            # Keys without a row tell nothing of how large rows are, but how many there are to come.
+            self._live = max(read / len(query.keys), self._live / 2, _FEWEST)
+
+    def statics(self, key: Key, consistency: int) -> Image | None:
+        """The static columns of a key's partition; None if it is gone or the table has none. Raises as `rows`."""
+        image = None
+        if self.table.statics:
+            for row in self._scan(self._queries.statics(key), consistency):
+                image = self._of_statics(row)
+        return image
+
+    def range(self, key: Key, bounds: Bounds, consistency: int) -> Rows:
+        """The live rows of a key's partition within bounds, read as they are asked for. Raises as `rows`."""
+        for one in slices(bounds):
+            yield from self._alive(self._scan(self._queries.slice(key, one), consistency))
+
+    def part(self, partition: int, parts: int, consistency: int, first: int = 0) -> Rows:
+        """All live rows of the table that belong to one of a topic's partitions, from a stripe of the ring on, in its
+        order. Raises as `rows`.
+
+        A partition has every so manieth stripe. Where rows are few they are read through, where they are many those of
+        other partitions are skipped.
+        """
+        stripe, is_dense = first + (partition - first) % parts, False
+        while stripe < names.STRIPES:
+            last = stripe if is_dense else names.STRIPES - 1
+            count, gap, passed = 0, -1, 0
+            for key, image in self._alive(self._scan(self._queries.stripes(stripe, last), consistency)):
+                at = stripe_of(key[: self._pk_width])
+                if at % parts == partition:
+                    count += 1
+                    yield key, image
+                    continue
+                if (at - partition) // parts != gap:
+                    gap, passed = (at - partition) // parts, 0
+                passed += 1
+                if passed > _SKIP:
+                    last, is_dense = partition + gap * parts + parts - 1, True
+                    break
+            else:
+                is_dense = count * (parts - 1) > _SKIP
+            stripe = last + 1 + (partition - last - 1) % parts
+
+    def scopes(
+        self, asked: Sequence[tuple[Scope, Key, Bounds | None]], consistency: int
+    ) -> Iterator[tuple[int, Scoped | KeyRefused | Unread]]:
+        """What lives of partitions (PARTITION), within bounds of them (RANGE), or their static columns alone: by its
+        place in `asked`, in any order; each before the next one is asked for. Many are read at once. Raises as `rows`,
+        and the rows as `range`.
+        """
+        self._probe()
+        places: dict[Scope, dict[Key, int]] = {}
+        ranges: list[tuple[int, Key, Bounds]] = []
+        for place, (scope, key, bounds) in enumerate(asked):
+            if scope is Scope.STATIC and not self.table.statics:
+                yield place, (None, iter(()))
+            elif scope is Scope.RANGE:
+                ranges.append((place, key, bounds or (None, None)))
+            else:
+                places.setdefault(scope, {})[key] = place
+        for scope, keys in places.items():
+            of = self._partitions(keys, scope is Scope.STATIC, consistency)
+            yield from ((keys[key], answer) for key, answer in of)
+        yield from self._ranges(ranges, consistency)
+
+    def _partitions(
+        self, keys: Collection[Key], statics: bool, consistency: int
+    ) -> Iterator[tuple[Key, Scoped | KeyRefused | Unread]]:
+        width = self._pk_width
+        for query, answer in self._run(self._grouped(keys, width, statics), consistency):
+            if isinstance(answer, (KeyRefused, Unread)):
+                yield from ((key, answer) for key in query.keys)
+                continue
+            left = {key[:width]: key for key in query.keys}
+            rows = _Whole(page for page, _ in self._pages(query, answer, consistency))
+            with suppress(_Failed):
+                for partition, members in groupby(rows, lambda row: row[:width]):
+                    key = left.pop(partition, None)
+                    if key is None:
+                        raise self._masked()
+                    first = next(members)
+                    live = iter(()) if statics else self._alive(chain([first], members))  # noqa: B031
+                    yield key, (self._of_statics(first) if statics else self._beside(first), live)
+            for key in left.values():  # a read that failed says nothing of them
+                yield key, Unread(rows.failure, False) if rows.failure else (None, iter(()))
+
+    def _ranges(
+        self, asked: Sequence[tuple[int, Key, Bounds]], consistency: int
+    ) -> Iterator[tuple[int, Scoped | KeyRefused | Unread]]:
+        """Each range is some statements, and all are answered in the order in which they are sent."""
+        made = [(place, self._of_range(key, bounds)) for place, key, bounds in asked]
+        answers = self._run((query for _, queries in made for query in queries), consistency)
+        for place, queries in made:
+            mine = [next(answers) for _ in queries]
+            failed = next((a for _, a in mine if isinstance(a, (KeyRefused, Unread))), None)
+            if failed is not None:
+                yield place, failed
+                continue
+            statics = None
+            if mine and mine[0][0].statics:
+                for row in mine.pop(0)[1].current_rows:
+                    statics = self._of_statics(row)
+            pages = (page for query, answer in mine for page, _ in self._pages(query, answer, consistency))
+            yield place, (statics, self._alive(chain.from_iterable(pages)))
+
+    def _of_range(self, key: Key, bounds: Bounds) -> list[Query]:
+        statics = [self._queries.statics(key)] if self.table.statics else []
+        of_rows = [self._queries.slice(key, one) for one in slices(bounds)]
+        return [*statics, *of_rows]
+
+    def _alive(self, rows: Iterable[RawRow]) -> Rows:
+        for row in rows:
+            # A partition with static columns alone answers with one row that has no clustering key.
+            if None not in row[self._pk_width : self._key_width]:
+                yield row[: self._key_width], self._image(row)
+
+    def _grouped(self, keys: Collection[Key], width: int, statics: bool = False) -> Iterator[Query]:
+        """Queries of these keys' first columns: of rows by their size, of partitions as many as one may ask for."""
+        grouping = Grouping(self._pk_width, width, self.group_size, self._home())
+        size = self._keys_at_once if width == self._key_width else lambda: self.group_size
+        for span, members in grouping.groups(keys, (lambda: 1) if self.is_single else size):
+            yield self._queries.group(span, members, width, statics)
+
+    def _home(self) -> Callable[[Key], Hashable]:
+        """Tells of a partition key the nodes that hold it, and how many before it compare equal and are another.
+
+        Cassandra reads such keys of one `IN` as one.
+        """
+        metadata = self.session.cluster.metadata
+        alone = len(metadata.all_hosts()) == 1
+        seen: dict[bytes, dict[Key, int]] = {}
+
+        @cache
+        def home(key: Key) -> Hashable:
+            same = seen.setdefault(self._codec.compared(key), {}) if self._codec.several_forms else {}
+            turn = same.setdefault(key, len(same))
+            if alone:
+                return turn
+            hosts = metadata.get_replicas(self.table.keyspace, routing_key(key))
+            return turn, frozenset(host.host_id for host in hosts)
+
+        return home
+
+    def _keys_at_once(self) -> int:
+        """How many keys to ask for in one statement, by the size of the rows that came lately, and how many lived."""
+        return max(1, min(self.group_size, int(BUDGET / 8 / (self._row_bytes * self._live))))
+
+    def _masked(self) -> HelenusError:
+        what = "Cassandra answers with other keys than were asked for"
+        advice = "if key columns are masked, GRANT UNMASK on the table to the role of cassandra.username"
+        return HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name, advice)
+
+    def _image(self, row: RawRow) -> Image:
+        end = self._key_width + len(self.table.values)
+        values = row[self._key_width : end] or row[: self._key_width]
+        if self._of_rows is not self._timed:  # a node has not the function that tells more
+            self._of_rows, self._told = self._timed, self._times_of(self._timed)
+        times = row[end : end + len(self._timed)]
+        expires = _expires(row[len(row) - len(self._expiring) :]) if self.asks_ttl else None
+        return Image(values, *_times(times), self._told, expires)
+
+    def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
+        columns = [column for column, _ in timed]
+        return Timed.of(columns, _without(self.table.regulars, columns))
+
+    def _of_statics(self, row: RawRow) -> Image:
+        """The static columns, of a row of them alone."""
+        end = self._pk_width + len(self.table.statics)
+        values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
+        return Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]), self._told_statics)
+
+    def _beside(self, row: RawRow) -> Image | None:
+        """The static columns beside a row."""
+        if not self.table.statics:
+            return None
+        start, end = self._key_width + len(self.table.regulars), self._key_width + len(self.table.values)
+        last = len(row) - (len(self._expiring) if self.asks_ttl else 0)
+        times = row[last - len(self._timed_statics) : last]
+        return Image((*[None] * len(self.table.regulars), *row[start:end]), *_times(times), self._told_statics)
+
+
+def _expires(ttls: Sequence[bytes | None]) -> int | None:
+    """When the first cell expires, by the s that are left to each, as CQL bytes."""
+    left = [int.from_bytes(ttl, "big") for ttl in ttls if ttl]
+    return int(time.time()) + min(left) if left else None
+
+
+def _without(columns: Sequence[Column], some: Sequence[Column]) -> list[Column]:
+    return [column for column in columns if column not in some]
+
+
+class _Failed(HelenusError):
+    """A read that failed when a part of its rows was there."""
+
+
+class _Whole(Iterator[RawRow]):
+    """The rows of pages; `failure` is why there are no more of them."""
+
+    def __init__(self, pages: Iterable[Page]) -> None:
+        self._rows = chain.from_iterable(pages)
+        self.failure: HelenusError | None = None
+
+    def __next__(self) -> RawRow:
+        try:
+            return next(self._rows)
+        except HelenusError as error:
+            self.failure = error
+            raise _Failed(error.kind, error.what, error.where, error.advice) from None
+
+
+def stripe_of(partition_key: Key) -> int:
+    """The stripe of the ring that holds a partition."""
+    return names.stripe(Murmur3Token.hash_fn(routing_key(partition_key)))
+
+
+def _times(times: Sequence[bytes | None]) -> tuple[int | None, Sequence[bytes | None]]:
+    """The newest of some write times, and all of them."""
+    return _newest(times), times
+
+
+def _newest(times: Sequence[bytes | None]) -> int | None:
+    first = times[0] if times else None
+    if first is not None and times.count(first) == len(times):  # as of a row that was written at once
+        newest = first
+    else:
+        told = [time for time in times if time]
+        if not told:
+            return None
+        newest = max(told)
+    if newest[0] < 0x80:  # as bytes they are in the order of numbers, unless some are negative
+        return int.from_bytes(newest, "big")
+    return max(int.from_bytes(time, "big", signed=True) for time in told)

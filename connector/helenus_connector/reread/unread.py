@@ -1,0 +1,136 @@
+"""Keys that can't be read now: each waits alone, with its events, while others are read and published.
+
+Their replicas may be away, or Cassandra fails to read them, as for too many tombstones. The second kind is read apart
+from others, so that it does not hold them up each time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from helenus_connector.gate.gate import Work
+from helenus_connector.reread.pending import AWAY, STUCK, Name, Pending
+from helenus_connector.reread.proof import packed
+from helenus_connector.reread.reader import Unread
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.text import as_text
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.errors import HelenusError, Kind
+
+MOST_WAITING = 100_000
+"""How many keys of a query's tables may wait before a batch fails for one more: they are held in memory."""
+MOST_READS = 10
+"""After so many reads that failed, a key may go to the topic of dead letters: in some five minutes."""
+_MOST_WHILE_AWAY = 5
+_MOST_STUCK = 10_000
+_LONGEST = 200  # characters of a value in a message
+
+
+class UnreadKeys:
+    """The keys of one table that one process could not read."""
+
+    def __init__(self) -> None:
+        self._causes: dict[int, Unread] = {}
+        self._stuck: dict[Name, None] = {}
+        self._cut: set[Name] = set()
+
+    def begin(self) -> None:
+        """Forget the causes of the batch before."""
+        self._causes.clear()
+
+    def note(self, work: Work, cause: Unread) -> None:
+        """A key was not read."""
+        self._causes.setdefault(id(work), cause)
+        is_new = work.events or (work.pending and work.pending.unread)  # else its proof alone was not to be had
+        if is_new and not cause.is_away:
+            self._stuck[_name(work)] = None
+            if len(self._stuck) > _MOST_STUCK:
+                del self._stuck[next(iter(self._stuck))]
+
+    def is_stuck(self, work: Work) -> bool:
+        """Whether a key's last read failed though its replicas were there."""
+        return _name(work) in self._stuck or (work.pending is not None and work.pending.unread == STUCK)
+
+    def cut(self, work: Work) -> None:
+        """A marker's read failed when a part of its rows was told: the batch has to be done again, without it."""
+        self._cut.add(_name(work))
+
+    def was_cut(self, work: Work) -> bool:
+        """Whether the attempt before failed for this marker; it is tried again after this one."""
+        if _name(work) not in self._cut:
+            return False
+        self._cut.remove(_name(work))
+        return True
+
+    def left(self, works: Iterable[Work]) -> list[Work]:
+        """Those that were to be published and were not read."""
+        found = []
+        for work in works:
+            if work.read_at is not None:
+                self._stuck.pop(_name(work), None)
+            elif not work.is_outdated and (work.events or (work.pending and work.pending.unread)):
+                found.append(work)
+        return found
+
+    def is_away(self, work: Work) -> bool:
+        """Whether a key that is left waits for its replicas alone."""
+        cause = self._causes.get(id(work))
+        return cause is None or cause.is_away
+
+    def attempts(self, work: Work) -> int:
+        """How many reads of a key that is left failed before this one. An outage is not the key's fault, and counts for
+        a part of them only.
+        """
+        failed = work.pending.attempts + 1 if work.pending and work.pending.unread else 0
+        return min(failed, _MOST_WHILE_AWAY) if self.is_away(work) else failed
+
+    def cause(self, work: Work, table: Table) -> HelenusError:
+        """Why a key that is left was not read."""
+        cause = self._causes.get(id(work))
+        why = cause.error.what if cause else "cannot read rows"
+        where = ", ".join(filter(None, (table.full_name, key_text(table, work.values))))
+        return HelenusError(Kind.CASSANDRA_READ if self.is_away(work) else Kind.ROW_UNREADABLE, why, where)
+
+    def pending(self, work: Work) -> Pending:
+        """A key that is left, as it waits: its events have no outcome yet."""
+        pending = work.pending
+        since = [pending.since] if pending else []
+        if work.event:
+            since.append(work.event.timestamp / 1000)
+        return Pending(
+            work.topic,
+            work.partition,
+            work.key,
+            work.scope,
+            packed(work.awaited),
+            copies=work.events + (pending.copies if pending else 0),
+            attempts=self.attempts(work),
+            bounds=work.bounds,
+            since=min(since),
+            unread=AWAY if self.is_away(work) else STUCK,
+            stripe=pending.stripe if pending and not work.events else 0,
+        )
+
+
+def key_text(table: Table, key: Key) -> str:
+    """A key as CQL names it: `k = 5 AND c = x`; a value without a text form by its bytes."""
+    return " AND ".join(
+        f"{column.name} = {_text(column.type, value)}"
+        for column, value in zip(table.primary_key, key, strict=False)
+        if value is not None
+    )
+
+
+def _text(of: CqlType, value: bytes) -> str:
+    make = as_text(of)
+    try:
+        text = make(value) if make else f"0x{value.hex()}"
+    except (ValueError, struct.error):
+        text = f"0x{value.hex()}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _name(work: Work) -> Name:
+    return work.topic, work.partition, work.key, work.bounds

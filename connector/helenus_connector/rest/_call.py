@@ -1,0 +1,140 @@
+"""What a request to the REST API asks for, read and checked as Kafka Connect does.
+
+Whatever is wrong is an HTTPException with Kafka Connect's status and message. What it answers with 500 though the
+caller is at fault, a body that is malformed, is 500 here too: its clients know it so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from helenus_connector.config.connector import Model, is_class
+from helenus_connector.rest import _definitions as plugin
+from helenus_schemas.settings.model import ConfigError
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request: where it came to, the parts of its path, its query, and its body as JSON, None if it has none."""
+
+    base: str
+    path: Mapping[str, str]
+    query: QueryParams
+    body: Any = None
+
+    @property
+    def name(self) -> str:
+        """The connector that is asked for."""
+        return self.path["name"]
+
+    def wants(self, flag: str) -> bool:
+        """Whether a flag of the query is true."""
+        return self.query.get(flag, "").lower() == "true"
+
+    @property
+    def task(self) -> int:
+        """The task that is asked for."""
+        if not self.path["task"].isdecimal():
+            raise HTTPException(404)
+        return int(self.path["task"])
+
+    def texts(self) -> dict[str, str | None]:
+        """The body, a flat JSON object, with its values as text."""
+        return texts(self.body)
+
+    def offsets(self) -> dict[str, dict[int, int | None]]:
+        """Topic -> partition -> offset of a body like what GET tells; None for an offset of null."""
+        if not isinstance(self.body, dict):
+            raise HTTPException(500, "a JSON object with offsets is expected")
+        if not (given := self.body.get("offsets")):
+            raise HTTPException(400, "Partitions / offsets need to be provided for an alter offsets request")
+        wanted: dict[str, dict[int, int | None]] = {}
+        try:
+            for one in given:
+                topic, partition = str(one["partition"]["topic"]), _whole(one["partition"]["partition"])
+                offset = one.get("offset")
+                wanted.setdefault(topic, {})[partition] = None if offset is None else _whole(offset["offset"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            what = 'offsets: each is {"partition": {"topic": TEXT, "partition": NUMBER}, "offset": {"offset": NUMBER}}'
+            raise HTTPException(400, what) from None
+        return wanted
+
+
+Handler = Callable[[Call], Response]
+Resources = dict[str, dict[str, Handler]]
+"""Path -> method -> handler."""
+
+
+def texts(body: Any) -> dict[str, str | None]:
+    """A flat JSON object with its values as text, as Kafka Connect takes them."""
+    if not isinstance(body, dict):
+        raise HTTPException(500, "a JSON object of texts is expected")
+    return {key: _text(key, value) for key, value in body.items()}
+
+
+def _whole(value: object) -> int:
+    """A whole number, or one as a text. Raises ValueError for all else that `int` takes: true, 3.9."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?\d+", value, re.ASCII):
+        return int(value)
+    raise ValueError(f"not a whole number: {value!r}")
+
+
+def _text(key: str, value: object) -> str | None:
+    if isinstance(value, (dict, list)):
+        raise HTTPException(500, f"{key}: a text is expected")
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
+
+
+def named(name: str, given: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The properties with the connector's name among them."""
+    named = given.get("name")
+    if named is not None and named != name:
+        what = f"Connector name configuration ({named}) doesn't match connector name in the URL ({name})"
+        raise HTTPException(400, what)
+    return {**given, "name": name}
+
+
+def checked(
+    given: Mapping[str, str | None], stored: Mapping[str, str], model: Model, file: Mapping[str, str]
+) -> dict[str, str]:
+    """Properties that a connector can have, with its stored secrets in the place of stars; `file` as of `Model.of`.
+
+    Raises 400.
+    """
+    if not given.get("connector.class"):
+        raise HTTPException(400, f"Connector config {{{', '.join(given)}}} contains no connector type")
+    if not is_class(str(given["connector.class"])):
+        raise HTTPException(400, plugin.unknown(str(given["connector.class"])))
+    texts = {key: value for key, value in given.items() if value is not None}
+    if len(texts) < len(given):
+        raise invalid(["Null value can not be supplied as the configuration value."])
+    try:
+        whole = plugin.restored(texts, stored)
+        if file and not model.names_servers_of(file, whole):
+            plugin.refuse_kept(texts, stored, file)
+    except ConfigError as error:
+        raise invalid(list(map(str, error.problems))) from None
+    if wrong := plugin.problems(whole, str(whole["name"]), model, file):
+        raise invalid(list(map(str, wrong)))
+    return whole
+
+
+def invalid(reasons: list[str]) -> HTTPException:
+    what = (
+        f"Connector configuration is invalid and contains the following {len(reasons)} error(s):\n"
+        + "".join(f"{reason}\n" for reason in reasons)
+        + "You can also find the above list of errors at the endpoint "
+        "`/connector-plugins/{connectorType}/config/validate`"
+    )
+    return HTTPException(400, what)

@@ -1,0 +1,251 @@
+"""`/connectors` of the REST API: resources, statuses, bodies and messages are those of a Kafka Connect 4.3.1 worker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+from urllib.parse import quote
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
+from helenus_connector.control.status import Status, TaskStatus, Wanted
+from helenus_connector.rest import _definitions as plugin
+from helenus_connector.rest._call import Call, Resources, checked, invalid, named, texts
+from helenus_schemas import __version__
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings.model import ConfigError
+
+Json = dict[str, Any]
+
+
+class ConnectorResources:
+    """`/connectors` and what is below it. `worker_id` is the worker's host and port."""
+
+    def __init__(self, connectors: Connectors, worker_id: str) -> None:
+        self._connectors = connectors
+        self._worker_id = worker_id
+
+    def resources(self) -> Resources:
+        one = "/connectors/{name}"
+        return {
+            "/connectors": {"GET": self._list, "POST": self._create},
+            one: {"GET": self._info, "DELETE": self._delete},
+            f"{one}/config": {"GET": self._config, "PUT": self._put, "PATCH": self._patch},
+            f"{one}/status": {"GET": self._status},
+            f"{one}/tasks": {"GET": self._tasks},
+            f"{one}/tasks/{{task}}/status": {"GET": self._task_status},
+            f"{one}/tasks/{{task}}/restart": {"POST": self._restart_task},
+            f"{one}/restart": {"POST": self._restart},
+            f"{one}/pause": {"PUT": lambda call: self._want(call, "PAUSED", 202)},
+            f"{one}/resume": {"PUT": lambda call: self._want(call, "RUNNING", 202)},
+            f"{one}/stop": {"PUT": lambda call: self._want(call, "STOPPED", 204)},
+            f"{one}/offsets": {"GET": self._offsets, "PATCH": self._alter, "DELETE": self._reset},
+            f"{one}/topics": {"GET": self._topics},
+            f"{one}/topics/reset": {"PUT": self._reset_topics},
+        }
+
+    def _list(self, call: Call) -> Response:
+        names = self._connectors.names()
+        if "expand" not in call.query:
+            return JSONResponse(names)
+        tellers = {"status": self._told_status, "info": self._told}
+        wanted = {key: tellers[key] for key in call.query.getlist("expand") if key in tellers}
+        answer = {}
+        for name in names:
+            try:
+                answer[name] = {key: tell(name) for key, tell in wanted.items()}
+            except Unknown:  # it was deleted meanwhile
+                continue
+        return JSONResponse(answer)
+
+    def _create(self, call: Call) -> Response:
+        body = call.body
+        if not isinstance(body, dict):
+            raise HTTPException(500, "a JSON object with name and config is expected")
+        if unknown := body.keys() - {"name", "config", "initial_state"}:
+            raise HTTPException(500, f'Unrecognized field "{min(unknown)}": known are name, config and initial_state')
+        state = str(body.get("initial_state") or "RUNNING").upper()
+        if state not in ("RUNNING", "PAUSED", "STOPPED"):
+            raise HTTPException(500, f"initial_state: {state} is none of RUNNING, PAUSED and STOPPED")
+        name = str(body.get("name") or "").strip()
+        given = named(name, texts(body.get("config")))
+        with self._connectors.lock:
+            config = self._checked(name, given, {})
+            if name in self._connectors.names():
+                raise HTTPException(409, f"Connector {name} already exists")
+            self._store(name, config, cast("Wanted", state))
+        return self._created(call, name)
+
+    def _put(self, call: Call) -> Response:
+        given = named(call.name, call.texts())
+        with self._connectors.lock:
+            there = call.name in self._connectors.names()
+            stored = self._connectors.config(call.name) if there else {}
+            self._store(call.name, self._checked(call.name, given, stored))
+        return JSONResponse(self._told(call.name)) if there else self._created(call, call.name)
+
+    def _patch(self, call: Call) -> Response:
+        changes = named(call.name, call.texts())
+        with self._connectors.lock, _known(f"Connector {call.name} not found"):
+            stored = self._connectors.config(call.name)
+            merged = {**plugin.shown(stored), **changes}
+            left = {key: value for key, value in merged.items() if value is not None}
+            self._store(call.name, self._checked(call.name, left, stored))
+        return JSONResponse(self._told(call.name))
+
+    def _checked(self, name: str, given: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[str, str]:
+        return checked(given, stored, self._connectors.model, self._connectors.file(name))
+
+    def _store(self, name: str, given: Mapping[str, str], state: Wanted | None = None) -> None:
+        try:
+            self._connectors.put(name, given, state)
+        except ConfigError as error:
+            raise invalid([problem.reason for problem in error.problems]) from None
+
+    def _created(self, call: Call, name: str) -> Response:
+        return JSONResponse(self._told(name), 201, {"Location": f"{call.base}connectors/{quote(name, safe='')}"})
+
+    def _info(self, call: Call) -> Response:
+        with _known(f"Connector {call.name} not found"):
+            return JSONResponse(self._told(call.name))
+
+    def _config(self, call: Call) -> Response:
+        with _known(f"Connector {call.name} not found"):
+            return JSONResponse(plugin.shown(self._connectors.config(call.name)))
+
+    def _delete(self, call: Call) -> Response:
+        with _known(f"Connector {call.name} not found"):
+            self._connectors.delete(call.name)
+        return Response(status_code=204)
+
+    def _status(self, call: Call) -> Response:
+        with _known(f"No status found for connector {call.name}"):
+            return JSONResponse(self._told_status(call.name))
+
+    def _tasks(self, call: Call) -> Response:
+        with _known(f"Connector {call.name} not found"), self._connectors.lock:
+            ids = [task.id for task in self._connectors.status(call.name).tasks]
+            configs = [plugin.shown(config) for config in self._connectors.tasks(call.name)]
+        return JSONResponse(
+            [
+                {"id": {"connector": call.name, "task": task}, "config": {"task.class": plugin.TASK_CLASS, **config}}
+                for task, config in zip(ids, configs, strict=True)
+            ]
+        )
+
+    def _task_status(self, call: Call) -> Response:
+        number = call.task
+        what = f"No status found for task {call.name}-{number}"
+        with _known(what):
+            found = [task for task in self._connectors.status(call.name).tasks if task.id == number]
+        if not found:
+            raise HTTPException(404, what)
+        return JSONResponse(self._told_task(found[0]))
+
+    def _restart_task(self, call: Call) -> Response:
+        number = call.task
+        with _known(f"Unknown connector: {call.name}"), self._connectors.lock:
+            if number not in [task.id for task in self._connectors.status(call.name).tasks]:
+                raise HTTPException(404, f"Unknown task: {call.name}-{number}")
+            self._connectors.restart(call.name, task=number)
+        return Response(status_code=204)
+
+    def _restart(self, call: Call) -> Response:
+        tasks, only_failed = call.wants("includeTasks"), call.wants("onlyFailed")
+        with _known(f"Unknown connector: {call.name}"), self._connectors.lock:
+            before = self._connectors.status(call.name)
+            self._connectors.restart(call.name, include_tasks=tasks, only_failed=only_failed)
+        if not (tasks or only_failed):
+            return Response(status_code=204)
+        # What is restarted, as it is at this moment; a moment later it may run.
+        answer = self._told_of(call.name, before)
+        for told in [answer["connector"], *(answer["tasks"] if tasks else ())]:
+            if not only_failed or told["state"] == "FAILED":
+                told["state"] = "RESTARTING"
+        return JSONResponse(answer, 202)
+
+    def _want(self, call: Call, state: Wanted, status: int) -> Response:
+        with _known(f"Unknown connector {call.name}"):
+            self._connectors.want(call.name, state)
+        return Response(status_code=status)
+
+    def _offsets(self, call: Call) -> Response:
+        with _known(f"Connector {call.name} not found"):
+            found = self._connectors.offsets(call.name)
+        offsets = [
+            {"partition": {"topic": topic, "partition": partition}, "offset": {"offset": offset}}
+            for topic, partitions in sorted(found.items())
+            for partition, offset in sorted(partitions.items())
+        ]
+        return JSONResponse({"offsets": offsets})
+
+    def _alter(self, call: Call) -> Response:
+        with _known(f"Connector {call.name} not found"), _stopped(call.name):
+            self._connectors.config(call.name)
+            self._connectors.alter(call.name, call.offsets())
+        return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
+
+    def _reset(self, call: Call) -> Response:
+        with _known(f"Connector {call.name} not found"), _stopped(call.name):
+            self._connectors.reset(call.name)
+        return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
+
+    def _topics(self, call: Call) -> Response:
+        try:
+            topics = self._connectors.topics(call.name)
+        except Unknown:  # as there: whoever is not known has used none
+            topics = []
+        return JSONResponse({call.name: {"topics": topics}})
+
+    def _reset_topics(self, call: Call) -> Response:
+        with contextlib.suppress(Unknown):
+            self._connectors.reset_topics(call.name)
+        return Response(status_code=202)
+
+    def _told(self, name: str) -> Json:
+        with self._connectors.lock:
+            config, status = self._connectors.config(name), self._connectors.status(name)
+        tasks = [{"connector": name, "task": task.id} for task in status.tasks]
+        return {"name": name, "config": plugin.shown(config), "tasks": tasks, "type": "source"}
+
+    def _told_status(self, name: str) -> Json:
+        return self._told_of(name, self._connectors.status(name))
+
+    def _told_of(self, name: str, status: Status) -> Json:
+        tasks = [self._told_task(task) for task in status.tasks]
+        return {"name": name, "connector": self._state(status.state, status.trace), "tasks": tasks, "type": "source"}
+
+    def _told_task(self, task: TaskStatus) -> Json:
+        return {"id": task.id, **self._state(task.state, task.trace)}
+
+    def _state(self, state: str, trace: str | None) -> Json:
+        told = {"state": state, "worker_id": self._worker_id, "version": __version__}
+        return told if trace is None else {**told, "trace": trace}
+
+
+@contextmanager
+def _known(otherwise: str) -> Iterator[None]:
+    """404 for a connector that is not there."""
+    try:
+        yield
+    except Unknown:
+        raise HTTPException(404, otherwise) from None
+
+
+@contextmanager
+def _stopped(name: str) -> Iterator[None]:
+    """400 for a connector that is not stopped, and for offsets that cannot be."""
+    try:
+        yield
+    except NotStopped:
+        what = (
+            "Connectors must be in the STOPPED state before their offsets can be modified. This can be done for the "
+            f"specified connector by issuing a 'PUT' request to the '/connectors/{name}/stop' endpoint"
+        )
+        raise HTTPException(400, what) from None
+    except HelenusError as error:
+        raise HTTPException(400 if error.kind is Kind.CONFIG else 500, error.what) from None

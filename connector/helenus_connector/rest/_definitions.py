@@ -1,0 +1,160 @@
+"""The connector as Kafka Connect's `connector-plugins` tell of it: its keys, and what is wrong with a configuration.
+
+All of it is read from `ConnectorSettings`. The shapes are those of a Kafka Connect 4.3.1 worker.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from helenus_connector.config.connector import CLASS, SERVERS, ConnectorSettings, Model
+from helenus_schemas import __version__
+from helenus_schemas.settings import masking
+from helenus_schemas.settings.model import About, ConfigError, Problem
+
+Json = dict[str, Any]
+INFO: Json = {"class": CLASS, "type": "source", "version": __version__}
+TASK_CLASS = f"{CLASS}Task"
+
+_FIRST = ("name", "connector.class", "tasks.max")
+_WIDTHS = {"INT": "SHORT", "DOUBLE": "SHORT", "BOOLEAN": "SHORT", "LIST": "LONG"}
+
+
+def unknown(name: str) -> str:
+    """What is told of a class that is not this connector."""
+    return f"Failed to find any class that implements Connector and which name matches {name}, available is: {CLASS}"
+
+
+def problems(given: Mapping[str, str], source: str, model: Model, file: Mapping[str, str]) -> list[Problem]:
+    """All that is wrong with a connector's properties; `file` as of `Model.of`."""
+    try:
+        model.of(given, source, file)
+    except ConfigError as error:
+        return list(error.problems)
+    return []
+
+
+def shown(given: Mapping[str, str]) -> dict[str, str]:
+    """Properties with stars for their secrets."""
+    return {key: masking.shown(value, ConnectorSettings.hides(key, value)) for key, value in given.items()}
+
+
+def restored(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+    """Properties with the stored secret wherever they give back what is shown of it.
+
+    Raises ConfigError for stars that stand for nothing stored: they would be taken for the secret.
+    """
+    seen = shown(stored)
+    unknown = [key for key, value in given.items() if masking.STARS in value and value != seen.get(key)]
+    if unknown:
+        what = "give the secret itself, there is none to keep"
+        raise ConfigError([Problem("", key, given[key], what) for key in unknown])
+    return {key: stored[key] if masking.STARS in value else value for key, value in given.items()}
+
+
+def refuse_kept(given: Mapping[str, str], stored: Mapping[str, str], file: Mapping[str, str]) -> None:
+    """Raise ConfigError for stars that stand for a secret of the connector's `file`, whose servers are others."""
+    what = "give the secret itself: the one in the connector's file is for the servers that the file names"
+    kept = [key for key, value in given.items() if masking.STARS in value and stored[key] == file.get(key)]
+    if kept := [key for key in kept if ConnectorSettings.key_of(key) not in SERVERS]:
+        raise ConfigError([Problem("", key, given[key], what) for key in kept])
+
+
+def definitions() -> list[Json]:
+    """The keys, by group."""
+    fields = _fields()
+    order: dict[str, int] = {}
+    found = []
+    for key, field in fields.items():
+        about = _about(field)
+        order[about.group] = order.get(about.group, 0) + 1
+        kind = _kind(field)
+        found.append(
+            {
+                "name": key,
+                "type": kind,
+                "required": field.is_required(),
+                "default_value": None if field.is_required() else _text(field.default),
+                "importance": about.importance,
+                "documentation": field.description,
+                "group": about.group,
+                "order_in_group": order[about.group],
+                "width": _WIDTHS.get(kind, "MEDIUM"),
+                "display_name": key.replace(".", " ").capitalize(),
+                "dependents": [],
+            }
+        )
+    return found
+
+
+def validated(given: Mapping[str, str], model: Model, file: Mapping[str, str]) -> Json:
+    """The answer to `config/validate`: every key with its value, and the errors of each."""
+    fields = _fields()
+    wrong = problems(given, "config", model, file)
+    values = {ConnectorSettings.key_of(key): value for key, value in shown(given).items()}
+    configs: list[Json] = []
+    for definition in definitions():
+        key = definition["name"]
+        errors = [problem.reason for problem in wrong if problem.key == key]
+        value = _value(key, values.get(key, definition["default_value"]), errors, _options(fields[key]))
+        configs.append({"definition": definition, "value": value})
+    # What is no key of ours has no definition.
+    strange = (
+        _value(problem.key, problem.value, [problem.reason], []) for problem in wrong if problem.key not in fields
+    )
+    configs += [{"definition": None, "value": value} for value in strange]
+    return {
+        "name": CLASS,
+        "error_count": sum(len(config["value"]["errors"]) for config in configs),
+        "groups": list(dict.fromkeys(_about(field).group for field in fields.values())),
+        "configs": configs,
+    }
+
+
+def _value(key: str, value: str | None, errors: list[str], recommended: list[str]) -> Json:
+    return {"name": key, "value": value, "recommended_values": recommended, "errors": errors, "visible": True}
+
+
+def _fields() -> dict[str, FieldInfo]:
+    """The fields by key, those that every connector of Kafka Connect has first."""
+    fields = {field.alias or name: field for name, field in ConnectorSettings.model_fields.items()}
+    groups = list(dict.fromkeys(["Common", *(_about(field).group for field in fields.values())]))
+    ordered = sorted(fields, key=lambda key: groups.index(_about(fields[key]).group))
+    return {key: fields[key] for key in dict.fromkeys([*_FIRST, *ordered])}
+
+
+def _about(field: FieldInfo) -> About:
+    return next(about for about in field.metadata if isinstance(about, About))
+
+
+def _types(field: FieldInfo) -> tuple[Any, ...]:
+    """The types that a field can be, None left out."""
+    union = get_origin(field.annotation) in (Union, types.UnionType)
+    found = get_args(field.annotation) if union else (field.annotation,)
+    return tuple(kind for kind in found if kind is not types.NoneType)
+
+
+def _kind(field: FieldInfo) -> str:
+    """The type as Kafka Connect calls it."""
+    kind = _types(field)[0]
+    known = {bool: "BOOLEAN", int: "INT", float: "DOUBLE", SecretStr: "PASSWORD", tuple: "LIST"}
+    return known.get(get_origin(kind) or kind, "STRING")
+
+
+def _options(field: FieldInfo) -> list[str]:
+    kind = _types(field)[0]
+    return list(get_args(kind)) if get_origin(kind) is Literal else []
+
+
+def _text(value: object) -> str | None:
+    """A default as a properties file would have it; None for one that stands for nothing."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return None if value in (None, "", {}) else str(value)

@@ -1,0 +1,80 @@
+"""`/connector-plugins` and `/admin/loggers` of the REST API, shaped as those of a Kafka Connect 4.3.1 worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from helenus_connector.config.connector import is_class
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.rest import _definitions as plugin
+from helenus_connector.rest._call import Call, Resources
+from helenus_schemas.service import logs
+
+_log = structlog.get_logger(__name__)
+
+
+def resources(connectors: Connectors) -> Resources:
+    """The resources by path and method."""
+    return {
+        "/connector-plugins": {"GET": lambda _: JSONResponse([plugin.INFO])},
+        "/connector-plugins/{plugin}/config": {"GET": _definitions},
+        "/connector-plugins/{plugin}/config/validate": {"PUT": lambda call: _validate(call, connectors)},
+        "/admin/loggers": {"GET": _loggers},
+        "/admin/loggers/{logger}": {"GET": _logger, "PUT": _set_level},
+    }
+
+
+def _definitions(call: Call) -> Response:
+    if not is_class(call.path["plugin"]):
+        raise HTTPException(404, f"Unknown plugin {call.path['plugin']}.")
+    return JSONResponse(plugin.definitions())
+
+
+def _validate(call: Call, connectors: Connectors) -> Response:
+    given = {key: value for key, value in call.texts().items() if value is not None}
+    asked, named = call.path["plugin"], given.get("connector.class")
+    if named is not None and not _short(named).endswith(_short(asked)):
+        raise HTTPException(400, f"Included connector type {named} does not match request type {asked}")
+    if not named:
+        raise HTTPException(500, f"Connector config {{{', '.join(given)}}} contains no connector type")
+    if not is_class(named):
+        raise HTTPException(500, plugin.unknown(named))
+    return JSONResponse(plugin.validated(given, connectors.model, connectors.file(given.get("name", ""))))
+
+
+def _short(name: str) -> str:
+    """A class's name is known with and without `Connector` behind it."""
+    return name.removesuffix("Connector") or name
+
+
+def _loggers(_: Call) -> Response:
+    return JSONResponse({name: _told(level) for name, level in logs.levels().items()})
+
+
+def _logger(call: Call) -> Response:
+    name = call.path["logger"]
+    found = logs.levels().get(name)
+    if found is None:
+        raise HTTPException(404, f"Logger {name} not found.")
+    return JSONResponse(_told(found))
+
+
+def _set_level(call: Call) -> Response:
+    level = call.texts().get("level")
+    if level is None:
+        raise HTTPException(400, "Desired 'level' parameter was not specified in request.")
+    known = logs.parse(level)
+    if known is None:
+        raise HTTPException(404, f"invalid log level '{level}'.")
+    changed = logs.change(call.path["logger"], known)
+    _log.info("logs.level", logger_name=call.path["logger"], set_to=known)
+    # There is one worker, so the scope makes no difference but for the answer.
+    return Response(status_code=204) if call.query.get("scope", "").lower() == "cluster" else JSONResponse(changed)
+
+
+def _told(level: logs.Level) -> dict[str, Any]:
+    return {"level": level.name, "last_modified": level.modified}

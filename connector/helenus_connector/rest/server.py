@@ -1,0 +1,294 @@
+"""The worker's listener: Kafka Connect's REST API, `/metrics` and `/health`, with TLS and a password where set."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import ipaddress
+import json
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import structlog
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.log.choice import events_log
+from helenus_connector.rest import _plugins as rest_plugins
+from helenus_connector.rest._call import Call, Handler, Resources
+from helenus_connector.rest._connectors import ConnectorResources
+from helenus_schemas import __version__
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.monitoring import Ready
+from helenus_schemas.settings import masking
+
+_log = structlog.get_logger(__name__)
+_BODY_BYTES = 1 << 20
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_OPEN = "/health/live"
+"""Is answered without a password: it tells nothing, and whoever restarts a dead process needs no more."""
+
+
+class Listener:
+    """Serves in a thread of its own until `shutdown`."""
+
+    def __init__(self, config: uvicorn.Config, listening: socket.socket) -> None:
+        self.port: int = listening.getsockname()[1]
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [listening]}, name="rest", daemon=True
+        )
+        self._thread.start()
+        while self._thread.is_alive() and not self._server.started:
+            time.sleep(0.005)
+
+    def shutdown(self) -> None:
+        """Stop; returns when requests that are under way are answered, or after some seconds."""
+        self._server.should_exit = True
+        self._thread.join(5)
+
+
+def serve(settings: WorkerSettings, connectors: Connectors, ready: Ready, health: Ready) -> Listener:
+    """Listen on `listeners`. Raises HelenusError CONFIG for an address that is taken, and for certificates.
+
+    `ready` is about all that the worker is to do, `health` about the worker itself.
+    """
+    host, port = settings.listener
+    secret = settings.rest_basic_auth_user_info
+    config = uvicorn.Config(
+        application(settings, connectors, ready, health),
+        lifespan="off",
+        ws="none",
+        http="h11",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    config.load()
+    if settings.secure:
+        config.ssl = _tls(settings)
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        advice = "set listeners to an address of this machine that is free"
+        raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}", advice) from None
+    if not (_is_loopback(host) or secret or settings.listeners_https_ssl_cafile):
+        advice = "set rest.basic.auth.user.info: whoever reaches it may change connectors"
+        _log.warning("rest.open", listeners=settings.listeners, advice=advice)
+    elif not _is_loopback(host) and secret and not settings.secure:
+        _log.warning("rest.plain", listeners=settings.listeners, advice="use https: passwords can be read on the way")
+    return Listener(config, listening)
+
+
+def application(settings: WorkerSettings, connectors: Connectors, ready: Ready, health: Ready) -> ASGIApp:
+    """What is served, as an ASGI application."""
+    resources: Resources = {
+        **_Worker(settings, ready, health).resources(),
+        **ConnectorResources(connectors, settings.worker_id).resources(),
+        **rest_plugins.resources(connectors),
+    }
+    secret = settings.rest_basic_auth_user_info
+    host, _ = settings.listener
+    names = {name.lower() for name in (host, settings.rest_advertised_host_name) if name}
+    app = Starlette(
+        routes=[Route(path, _endpoint(handlers), methods=_METHODS) for path, handlers in resources.items()],
+        middleware=[
+            Middleware(_OwnPages, names=names if _is_loopback(host) else None),
+            Middleware(_Guard, user_info=secret.get_secret_value() if secret else None),
+        ],
+        exception_handlers={HTTPException: _refused, HelenusError: _failed, Exception: _failed},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+class _Worker:
+    """What concerns the worker as a whole."""
+
+    def __init__(self, settings: WorkerSettings, ready: Ready, health: Ready) -> None:
+        self._log = events_log(settings)
+        self._ready = ready
+        self._trouble = health
+        self._cluster: str | None = None
+
+    def resources(self) -> Resources:
+        return {
+            "/": {"GET": self._root},
+            "/health": {"GET": self._health},
+            "/health/ready": {"GET": self._is_ready},
+            _OPEN: {"GET": lambda _: PlainTextResponse("live\n")},
+            "/metrics": {"GET": lambda _: Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)},
+        }
+
+    def _root(self, _: Call) -> Response:
+        if self._cluster is None:
+            self._cluster = self._log.cluster()
+        return JSONResponse({"version": __version__, "commit": "unknown", "kafka_cluster_id": self._cluster})
+
+    def _health(self, _: Call) -> Response:
+        """As Kafka Connect tells it: who asks may restart the worker, which helps no connector that failed."""
+        reason = self._trouble()
+        if reason is None:
+            message = "Worker has completed startup and is ready to handle requests."
+            return JSONResponse({"status": "healthy", "message": message})
+        status = "starting" if reason.startswith("starting") else "unhealthy"
+        return JSONResponse({"status": status, "message": reason}, 503 if status == "starting" else 500)
+
+    def _is_ready(self, _: Call) -> Response:
+        reason = self._ready()
+        return PlainTextResponse(f"{reason or 'ready'}\n", 200 if reason is None else 503)
+
+
+class _OwnPages:
+    """Refuses what a page of another origin has an operator's browser ask.
+
+    `names` are those that a listener on loopback answers to, beside localhost and addresses: a page whose host's name
+    leads to 127.0.0.1 would else pass for the worker's own. None where the listener may have any name.
+    """
+
+    def __init__(self, app: ASGIApp, names: set[str] | None) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host = headers.get(b"host", "")
+        if self._names is not None and host and not self._is_own(host):
+            what = "this listener answers to localhost, 127.0.0.1, [::1] and rest.advertised.host.name alone"
+            await _error(403, f"Host: {masking.shown(host, secret=False)}: {what}")(scope, receive, send)
+        elif scope["method"] not in _SAFE and self._is_foreign(headers, f"{scope['scheme']}://{host}"):
+            what = "a page of another origin may not change connectors: use the worker's own address, or no browser"
+            await _error(403, what)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_own(self, host: str) -> bool:
+        # Any port will do: there may be a tunnel.
+        name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
+        return _is_loopback(name) or name in (self._names or ())
+
+    @staticmethod
+    def _is_foreign(headers: Mapping[bytes, str], own: str) -> bool:
+        """Whether a browser says so; what is none says nothing. Some that are old know `Origin` alone."""
+        site = headers.get(b"sec-fetch-site")
+        if site is not None:
+            return site not in ("same-origin", "none")
+        return headers.get(b"origin", own).lower() != own.lower()
+
+
+class _Guard:
+    """Asks for the password, if there is one, and leaves paths encoded, so that a name may have a slash in it."""
+
+    def __init__(self, app: ASGIApp, user_info: str | None) -> None:
+        self._app = app
+        self._login = None if user_info is None else base64.b64encode(user_info.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["raw_path"].decode("ascii").rstrip("/") or "/"
+        if self._login is not None and path != _OPEN and not self._knows(scope):
+            answer = _error(401, "User cannot access the resource.", {"WWW-Authenticate": 'Basic realm="helenus"'})
+            await answer(scope, receive, send)
+        else:
+            await self._app({**scope, "path": path}, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, login = given.partition(b" ")
+        return scheme.lower() == b"basic" and hmac.compare_digest(login.strip(), self._login or b"")
+
+
+def _endpoint(handlers: dict[str, Handler]) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            allowed = ", ".join([*handlers, *(["HEAD"] if "GET" in handlers else []), "OPTIONS"])
+            return PlainTextResponse(allowed, headers={"Allow": allowed})
+        handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+        if handler is None:
+            raise HTTPException(405)
+        path = {key: unquote(value) for key, value in request.path_params.items()}
+        call = Call(str(request.base_url), path, request.query_params, await _body(request))
+        answer = await run_in_threadpool(handler, call)
+        if request.method not in ("GET", "HEAD"):
+            client = request.client.host if request.client else ""
+            _log.info(
+                "rest.call", method=request.method, path=request.url.path, status=answer.status_code, client=client
+            )
+        return answer
+
+    return endpoint
+
+
+async def _body(request: Request) -> Any:
+    """The body as JSON; None if there is none."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _BODY_BYTES:
+            raise HTTPException(413)
+    if not body:
+        return None
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415)
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(500, f"the body is no JSON: {error}") from None
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    told = error.detail != HTTPException(error.status_code).detail
+    return _error(error.status_code, error.detail if told else f"HTTP {error.status_code} {error.detail}")
+
+
+def _failed(_: Request, error: Exception) -> Response:
+    return _error(500, str(error))
+
+
+def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error_code": status, "message": message}, status, headers)
+
+
+def _tls(settings: WorkerSettings) -> ssl.SSLContext:
+    password = settings.listeners_https_ssl_keyfile_password
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    where = str(settings.listeners_https_ssl_certfile)
+    try:
+        context.load_cert_chain(
+            where,
+            settings.listeners_https_ssl_keyfile,
+            # Without a function, an encrypted key would be asked for at the terminal.
+            lambda: password.get_secret_value() if password else "",
+        )
+        if settings.listeners_https_ssl_cafile:
+            where = str(settings.listeners_https_ssl_cafile)
+            context.load_verify_locations(where)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ValueError) as error:
+        raise HelenusError(Kind.CONFIG, f"cannot listen with TLS: {error}", where) from None
+    return context
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

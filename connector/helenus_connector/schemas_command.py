@@ -1,0 +1,54 @@
+"""The schemas that a connector's topics have now, for a registry, or a Pulsar, that somebody else fills."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.shape.row import declared, nullable_schema, schemas, shown
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event import datastax
+from helenus_schemas.service.cassandra import connect
+from helenus_sinks.log import Schemas
+
+
+def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[str]:
+    """JSON objects of `subject` and `schema` by table: of its keys, of its values, of the markers of TRUNCATE, and of
+    keys with a value of no bytes in a composite partition key. Of
+    `topic` and `schema` for topics on Pulsar: as its admin API takes it, and `pulsar-admin schemas upload`.
+
+    Raises HelenusError: as `connect`, TABLE_MISSING, TABLE_UNSUPPORTED.
+    """
+    session = connect(settings)
+    try:
+        tables = {t.name: t for t in read_tables(session, settings.keyspace).values()}
+    finally:
+        session.cluster.shutdown()
+    matching = sorted(name for name, table in tables.items() if table.cdc and settings.matches(name))
+    for name in dict.fromkeys([*settings.tables, *matching]):
+        if name not in tables:
+            raise HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{name}")
+        one = settings.of_table(name)
+        if worker.log == "pulsar":
+            key = datastax.key_schema(tables[name])
+            yield _upload(one.events, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
+        if worker.log_of_data == "pulsar":
+            yield _upload(one.data, declared(shown(tables[name], one), one))
+            continue
+        key, value = schemas(shown(tables[name], one), one)
+        found = {"key": key, "value": value, "truncation": avro.TRUNCATION}
+        table = shown(tables[name], one)
+        if len(table.partition_key) > 1:
+            parts = ("key", "value") if avro.never_null(table) else ("key",)
+            found.update({f"{part}-nullable": nullable_schema(table, one, part) for part in parts})
+        for part, schema in found.items():
+            yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})
+
+
+def _upload(topic: str, schemas: Schemas) -> str:
+    from helenus_sinks.pulsar.wire import payload_of
+
+    return json.dumps({"topic": topic, "schema": payload_of(schemas)}, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""What a record looks like, and the schemas it is registered with."""

@@ -1,0 +1,393 @@
+"""The shape `row`: key, full row, and what stands for a row that is gone. In Avro or JSON, by `output.format`.
+
+Avro is in the Confluent wire format: a zero byte, the schema's id as 4 bytes, Avro; the key's Avro is the event's, byte
+for byte. A Log that keeps schemas itself has the Avro alone. JSON carries no schema. `docs/records.md` says what each
+holds.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread.ranges import Bounds
+from helenus_connector.reread.reader import Image
+from helenus_connector.shape.registry import Registry
+from helenus_schemas.avro import schema as avro
+from helenus_schemas.codec import to_avro as transcode
+from helenus_schemas.codec import to_json as jsonform
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.codec.unpublishable import is_unpublishable
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Bound, decode, unframed
+from helenus_sinks.log import Headers, Schemas
+
+_FRAME = struct.Struct(">bI")
+_BAD_BYTES = (ValueError, IndexError, struct.error)
+
+
+class Record(NamedTuple):
+    """A record for the data topic; `value` is None for a delete, `key` for what concerns no key."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class _Form(Protocol):
+    """Bytes of keys and values."""
+
+    @property
+    def gone(self) -> bytes | None:
+        """The value of a row that is not there."""
+        ...
+
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        """A record's key, from the event's; with its CQL bytes if some of the partition key are none.
+
+        Raises ValueError for a topic that has no form for it, and as `Registry.register`.
+        """
+        ...
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        """A record's value, from the event's key and the CQL bytes of `avro.value_columns`."""
+        ...
+
+    def truncation(self) -> bytes | None:
+        """The key of the marker that concerns the whole table. Raises as `Registry.register`."""
+        ...
+
+
+class RowShape:
+    """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`.
+
+    `table` is as it is `shown`. Without a registry, records are of the `schemas` that their topic is to declare. Raises
+    HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
+    """
+
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry | None, topic: str = "") -> None:
+        self._table = table
+        self._form = _form(table, settings, registry, topic or settings.data)
+        self.schemas = declared(table, settings) if registry is None else None
+        self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
+        self._write_time = "writetime" in settings.headers
+        self._expires = "expires" in settings.headers
+        self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
+        self._exact_key = settings.key_compat != "exact"
+        self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
+        self._codec = KeyCodec(table)
+        columns = avro.value_columns(table)
+        self._names = [c.name for c in columns]
+        self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
+
+    def row(
+        self,
+        key: bytes,
+        image: Image | None,
+        write_time: int | None,
+        event: bytes | None = None,
+        expires: int | None = None,
+        values: Key = (),
+    ) -> Record:
+        """The record of a row, or of its absence.
+
+        `key` is the event's Avro, `values` are its CQL bytes; `write_time` in µs. `event` is the value of the event
+        that asked for the row, None if none did by itself; `expires` in s, when the first cell of its changes does.
+        """
+        headers = self._common_headers(write_time, event)
+        if expires is not None and self._expires:
+            headers.append(("expires", b"%d" % expires))
+        if self._exact_key:
+            headers.append(("exact_key", self._encode_key(key)))
+        hollow: Key = ()
+        if b"" in values or (image is not None and b"" in image.values):
+            headers += self._empty_header(values, image)
+            hollow = values if self._codec.hollow(values) else ()
+        try:
+            if image is None:
+                return Record(self._form.key(key, hollow), self._form.gone, headers)
+            try:
+                told = self._form.value(key, image.values)
+            except _BAD_BYTES:
+                image, left_out = self._tellable(image)
+                if not left_out:
+                    raise
+                headers.append(_left_out(left_out))
+                told = self._form.value(key, image.values)
+            return Record(self._form.key(key, hollow), told, headers)
+        except _BAD_BYTES as error:
+            where = self._where(image)
+            raise HelenusError(Kind.POISON_EVENT, f"a value cannot be told: {error}", where) from None
+
+    def marker(
+        self,
+        key: bytes,
+        image: Image | None,
+        write_time: int | None,
+        event: bytes | None = None,
+        bounds: Bounds | None = None,
+        values: Key = (),
+    ) -> Record:
+        """The record that says: the rows of this partition, within `bounds` if given, are gone; those that live follow.
+
+        Key and value are those of the partition's static columns, if it has any.
+        """
+        record = self.row(key, image, write_time, event, values=values)
+        scope = ("scope", b"partition" if bounds is None else b"range")
+        try:
+            limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
+        except _BAD_BYTES as error:
+            raise HelenusError(Kind.POISON_EVENT, f"a bound cannot be told: {error}", self._table.full_name) from None
+        return Record(record.key, record.value, [*record.headers, scope, *limits])
+
+    def truncation(self, write_time: int | None, event: bytes | None = None) -> Record:
+        """The record that says: all rows of the table up to `write_time` are gone; those that live follow."""
+        headers = self._common_headers(write_time, event)
+        return Record(self._form.truncation(), None, [*headers, ("scope", b"table")])
+
+    def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
+        """The image without its largest column, without its two largest and so on, and the header that names them."""
+        image, left_out = self._tellable(image)
+        sizes = sorted(((len(v), i) for i, v in enumerate(image.values) if v), reverse=True)
+        values = list(image.values)
+        for _, at in sizes if self._table.values else ():
+            values[at] = None
+            left_out.append(self._names[at])
+            yield Image(tuple(values), image.write_time), _left_out(left_out)
+
+    def _tellable(self, image: Image) -> tuple[Image, list[str]]:
+        """The image without the columns that hold what no record tells, see `is_unpublishable`, and their names."""
+        columns = avro.value_columns(self._table)
+        kept = len(avro.never_null(self._table))
+        pairs = list(zip(columns, image.values, strict=True))
+        left_out = {c.name for c, v in pairs[kept:] if v and is_unpublishable(c.type, v)}
+        values = tuple(None if c.name in left_out else v for c, v in pairs)
+        return Image(values, image.write_time), [c.name for c in columns if c.name in left_out]
+
+    def _common_headers(self, write_time: int | None, event: bytes | None) -> list[tuple[str, bytes]]:
+        headers = [] if self._schema_id is None else [self._schema_id]
+        if write_time is not None and self._write_time:
+            headers.append(("writetime", b"%d" % write_time))
+        if event is not None and self._source:
+            headers += self._source_headers(event)
+        return headers
+
+    def _limit(self, bound: Bound) -> bytes:
+        """A bound as JSON: `{"inclusive": true, "values": {"column": value, ...}}`."""
+        values = _object(self._table.clustering[: len(bound.values)])(bound.values)
+        return f'{{"inclusive":{"true" if bound.inclusive else "false"},"values":{values}}}'.encode()
+
+    def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
+        """Where a change of the row was read. An agent that is not ours tells less."""
+        _, bare = unframed(None, event)
+        try:
+            change = decode(bare)
+        except ValueError:  # its key and digest were enough
+            return []
+        found = {
+            "node": change.node,
+            "segpos": None if change.segment < 0 else f"{change.segment}:{change.position}",
+            "digest": change.digest,
+        }
+        return [(name, value.encode()) for name in self._source if (value := found[name])]
+
+    def _empty_header(self, key: Key, image: Image | None) -> list[tuple[str, bytes]]:
+        """Names the columns that are shown as null and hold a value of no bytes."""
+        names = [c.name for c, v in zip(self._table.primary_key, key, strict=False) if _is_hollow(c.type, v)]
+        if image is not None and self._table.values:
+            values = zip(self._names, self._emptiable, image.values, strict=True)
+            names += [name for name, emptiable, value in values if emptiable and value == b""]
+        return [("empty", json.dumps(names, ensure_ascii=False).encode())] if names else []
+
+    def _where(self, image: Image | None) -> str:
+        """The table, and the first column whose bytes are bad."""
+        columns = avro.value_columns(self._table)
+        for column, value in zip(columns, image.values if image else (), strict=False):
+            try:
+                transcode.optionals([column.type])([value])
+                jsonform.objects([column.name], [column.type])([value])
+            except _BAD_BYTES:
+                return f"{self._table.full_name}, column {column.name}"
+        return self._table.full_name
+
+
+def _left_out(names: list[str]) -> tuple[str, bytes]:
+    return ("left_out", json.dumps(names, ensure_ascii=False).encode())
+
+
+def _is_hollow(t: CqlType, value: bytes | None) -> bool:
+    return value == b"" and t.name not in MAY_BE_EMPTY
+
+
+def shown(table: Table, settings: ConnectorSettings) -> Table:
+    """The table as its records show it: some of its columns, their types in the forms that were asked for."""
+    return table.only(settings.columns).telling(settings.forms)
+
+
+def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
+    """The Avro schemas of a table's key and value, as text. Raises HelenusError TABLE_UNSUPPORTED.
+
+    What has no Avro form has no JSON form either.
+    """
+    if table.unsupported:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, table.unsupported, table.full_name)
+    try:
+        key = {**avro.key_schema(table, settings.key_compat), avro.TABLE_ID: str(table.id)}
+        texts = avro.text(key), avro.text(avro.value_schema(table))
+        KeyCodec(table)
+        return texts
+    except ValueError as error:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
+
+
+def nullable_schema(table: Table, settings: ConnectorSettings, part: str) -> str:
+    """The schema of keys, or of values of key columns only, in which a column of the partition key may be null: it has
+    no bytes there, of a type that has no such value.
+    """
+    if part == "value":
+        return avro.text(avro.value_schema(table, nullable=True))
+    return avro.text({**avro.key_schema(table, settings.key_compat, nullable=True), avro.TABLE_ID: str(table.id)})
+
+
+def declared(table: Table, settings: ConnectorSettings) -> Schemas:
+    """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
+    if settings.output_format == "key-value-avro":
+        return Schemas(*schemas(table, settings))
+    if table.unsupported:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, table.unsupported, table.full_name)
+    whole = settings.output_format == "json"
+    try:
+        value = avro.text(avro.json_schema(table, "row" if whole else "value"))
+        return Schemas(None if whole else avro.text(avro.json_schema(table, "key", settings.key_compat)), value, "JSON")
+    except ValueError as error:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
+
+
+def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, topic: str) -> _Form:
+    key, value = schemas(table, settings)
+    if settings.output_format != "key-value-avro":
+        return _Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
+    if registry is None:
+        return _Avro(table, settings, b"", b"", lambda: None, None)
+    name = transcode.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
+
+    def truncation() -> bytes:
+        return _frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
+
+    def nullable(part: str) -> bytes:
+        return _frame(registry.register(f"{topic}-{part}-nullable", nullable_schema(table, settings, part)))
+
+    key_frame = _frame(registry.keep(f"{topic}-key", key, value))
+    # A value by the key's schema keeps it as the key does: a column that is not nullable cannot get another name.
+    keeps = bool(avro.never_null(table))
+    shown_by = registry.keep(f"{topic}-value", value, value) if keeps else registry.register(f"{topic}-value", value)
+    return _Avro(table, settings, key_frame, _frame(shown_by), truncation, nullable)
+
+
+def _frame(schema: int) -> bytes:
+    return _FRAME.pack(0, schema)
+
+
+class _Avro:
+    """`key-value-avro`: behind the frames of the key's and the value's schema."""
+
+    gone = None
+
+    def __init__(
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        key_frame: bytes,
+        value_frame: bytes,
+        truncation: Callable[[], bytes | None],
+        nullable: Callable[[str], bytes] | None,
+    ) -> None:
+        self._truncation = truncation
+        self._nullable = nullable
+        self._codec = KeyCodec(table, settings.key_compat)
+        self._key_frame = key_frame
+        self._value_frame = value_frame
+        self._recode = _recode(table, settings)
+        columns = avro.value_columns(table)
+        never_null = avro.never_null(table)
+        self._never_null = [transcode.plain(c.type, key=True) for c in never_null]
+        self._encode = transcode.optionals([c.type for c in columns[len(never_null) :]], key=not table.values)
+        self._encode_all = transcode.optionals([c.type for c in columns], key=not table.values)
+
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        if values:
+            return self._framed("key") + self._codec.optional(values)
+        return self._key_frame + (self._recode(key) if self._recode else key)
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
+        if not self._never_null:
+            return self._value_frame + self._encode(values)
+        if self._codec.hollow(values):
+            return self._framed("value") + self._encode_all(values)
+        width = len(self._never_null)
+        first = [encode(value or b"") for encode, value in zip(self._never_null, values[:width], strict=True)]
+        return b"".join([self._value_frame, *first, self._encode(values[width:])])
+
+    def truncation(self) -> bytes | None:
+        return self._truncation()
+
+    def _framed(self, part: str) -> bytes:
+        """The frame of keys, or values, with a partition key that the topic's own schema has no form for."""
+        if self._nullable is None:
+            raise ValueError(
+                "no bytes in a partition key, which a topic that has one schema for all keys has no form of"
+            )
+        return self._nullable(part)
+
+
+class _Json:
+    """`key-value-json`, and `json` if `whole`: then the key's columns are in the value too, and a delete is `{}`.
+
+    `marks`: markers of the whole table have a key, of another form than rows have.
+    """
+
+    def __init__(self, table: Table, settings: ConnectorSettings, whole: bool, marks: bool) -> None:
+        self._marks = marks
+        self.gone = b"{}" if whole else None
+        self._codec = KeyCodec(table)
+        keys = table.primary_key
+        columns = (*keys, *table.values) if whole else avro.value_columns(table)
+        self._key = _object(keys, settings.key_compat == "datastax")
+        self._value = _object(columns)
+        self._whole = whole
+        self._name = table.full_name
+        self._only_key = not table.values
+
+    def key(self, key: bytes, values: Key = ()) -> bytes:
+        return self._key(values or self._codec.decode(key)).encode()
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        if not self._whole:
+            return self._value(values).encode()
+        return self._value(values if self._only_key else (*self._codec.decode(key), *values)).encode()
+
+    def truncation(self) -> bytes | None:
+        if not self._marks:
+            return None
+        return json.dumps({"table": self._name}, ensure_ascii=False).encode()
+
+
+def _recode(table: Table, settings: ConnectorSettings) -> Callable[[bytes], bytes] | None:
+    """From an event's key to the data record's, where they are not the same."""
+    if settings.key_compat == "exact":
+        return None
+    exact, other = KeyCodec(table), KeyCodec(table, settings.key_compat)
+    return lambda key: other.encode(exact.decode(key))
+
+
+def _object(columns: Sequence[Column], datastax: bool = False) -> Callable[[Sequence[bytes | None]], str]:
+    """An object of columns, those of the key first."""
+    keys = sum(c.kind in ("partition_key", "clustering") for c in columns)
+    return jsonform.objects([c.name for c in columns], [c.type for c in columns], keys=keys, datastax=datastax)

@@ -1,0 +1,1 @@
+"""Avro schemas of tables."""

@@ -1,0 +1,1 @@
+"""From CQL bytes to Avro and JSON, and back."""

@@ -1,0 +1,251 @@
+"""The primary key of a table as event key: CQL bytes of its columns to Avro and back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import chain, combinations_with_replacement, islice
+from typing import Literal
+
+from helenus_schemas.codec._from_avro import NUMBERS, Decode, decoder, number
+from helenus_schemas.codec._from_avro import nullable as read_nullable
+from helenus_schemas.codec.to_avro import Encode, Optional, encoder, long_bytes, nullable, read_long
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.cql.values import MAY_BE_EMPTY, Malformed, stand_in
+
+Key = tuple["bytes | None", ...]
+"""CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition.
+
+In Avro a clustering value of no bytes, of a type that has none, is null too: what an event is about tells them apart.
+In a composite partition key such a value is a stand-in, zero as a rule, and what follows the record says where: the
+places in the partition key, as Avro ints. A reader that goes by the schema alone does not look there.
+"""
+Compat = Literal["exact", "datastax"]
+"""The form of a key: `exact`, or DataStax's, with tinyint and smallint unsigned and a time in µs."""
+
+
+class Outgrown(Malformed):
+    """The key of a row from before a type in the partition key got a field: the row keeps it, and no key tells it."""
+
+
+_FORMER = 256  # ways in which types may have had fewer fields
+
+
+class KeyCodec:
+    """Encodes and decodes the keys of one table. Raises ValueError for a key column without Avro form, by name."""
+
+    def __init__(self, table: Table, compat: Compat = "exact") -> None:
+        self.partition_columns = len(table.partition_key)
+        self.columns = len(table.primary_key)
+        self._table = table
+        self._grows = any(map(_may_grow, (c.type for c in table.primary_key)))
+        codecs = [_codec(column, compat) for column in table.primary_key]
+        self._encoders = [encode for encode, _ in codecs[: self.partition_columns]]
+        self._optional = [
+            nullable(encode) if c.type.name in MAY_BE_EMPTY else _unless_empty(encode)
+            for c, (encode, _) in zip(table.primary_key, codecs, strict=True)
+        ]
+        self._nullable = self._optional[self.partition_columns :]
+        # Cassandra takes no bytes for a partition key of one column.
+        composite = table.partition_key if self.partition_columns > 1 else ()
+        self._stand_ins = {i: stand_in(c.type) for i, c in enumerate(composite) if c.type.name not in MAY_BE_EMPTY}
+        self._decoders = [decode for _, decode in codecs[: self.partition_columns]]
+        self._one_form = all(_has_one_form(c.type) for c in table.clustering)
+        self.several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
+        self._comparable = [nullable(encoder(c.type, clustering=True)) for c in table.partition_key]
+        self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
+
+    def encode(self, key: Sequence[bytes | None]) -> bytes:
+        """The key as an Avro record without header: partition columns plain, clustering columns nullable."""
+        n = self.partition_columns
+        hollow = self.hollow(key)
+        values = (
+            [self._stand_ins[i] if i in hollow else value for i, value in enumerate(key[:n])] if hollow else key[:n]
+        )
+        parts = [encode(value or b"") for encode, value in zip(self._encoders, values, strict=True)]
+        parts += [encode(value) for encode, value in zip(self._nullable, key[n:], strict=True)]
+        return b"".join([*parts, *map(long_bytes, hollow)])
+
+    def hollow(self, key: Sequence[bytes | None]) -> list[int]:
+        """The places in the partition key of values of no bytes, of types that have none: no record can have them."""
+        return [i for i in self._stand_ins if not key[i]] if b"" in key else []
+
+    def optional(self, key: Sequence[bytes | None]) -> bytes:
+        """The key as an Avro record all of whose columns are nullable: those of no bytes are null."""
+        return b"".join([encode(value) for encode, value in zip(self._optional, key, strict=True)])
+
+    def same(self, key: Key) -> Key:
+        """The key as `decode` gives it: of a row that was written, or read, in another form of equal values."""
+        return key if self._one_form else self.decode(self.encode(key))
+
+    def compared(self, key: Key) -> bytes:
+        """What partition keys that Cassandra's comparison holds for equal have in common: if they have `several_forms`,
+        equal ones may be of several partitions.
+        """
+        return b"".join([encode(value or None) for encode, value in zip(self._comparable, key, strict=True)])
+
+    def current(self, data: bytes, foreign: bool = False) -> bytes:
+        """An event's key in the form that this row's key has now.
+
+        It may have been written by another agent (`foreign`), or before a type in the key got fields. Raises Malformed,
+        and Outgrown.
+        """
+        if foreign:
+            return self.encode(self._theirs.decode(data))
+        return self._of_now(data) if self._grows else data
+
+    def microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
+        """First and last clustering values of what a key of DataStax's may stand for: a time holds 1000 ns.
+
+        None if it stands for one row, or for no row alone; in the table's order.
+        """
+        values = key[self.partition_columns :]
+        for at, (column, value) in enumerate(zip(self._table.clustering, values, strict=True)):
+            if column.type.name == "time" and value is not None and None not in values:
+                start = int.from_bytes(value, "big", signed=True)
+                numbers = (start, min(start + 999, (1 << 63) - 1))
+                ends = [(*values[:at], n.to_bytes(8, "big", signed=True)) for n in numbers]
+                first, last = reversed(ends) if column.reversed else ends
+                return first, last  # type: ignore[return-value]
+        return None
+
+    @cached_property
+    def _theirs(self) -> KeyCodec:
+        return KeyCodec(self._table, "datastax")
+
+    @cached_property
+    def _before(self) -> list[KeyCodec]:
+        return [KeyCodec(table) for table in islice(_before(self._table), _FORMER)]
+
+    def _of_now(self, data: bytes) -> bytes:
+        """Bytes of before may happen to be a key of now, but hardly one without gaps: so those come last."""
+        gapped: bytes | None = None
+        outgrown: Malformed | None = None
+        for codec in chain((self,), self._before):
+            try:
+                key = codec.decode(data)
+            except Malformed:
+                continue
+            try:
+                found = data if codec is self else self.encode(key)
+            except Malformed as error:
+                outgrown = error
+                continue
+            if not self._has_gap(key):
+                return found
+            gapped = gapped or found
+        if gapped is None and outgrown is not None:
+            raise Outgrown(f"a key from before a type in it got a field: {outgrown}")
+        return gapped or self.encode(self.decode(data))  # which raises
+
+    def _has_gap(self, key: Key) -> bool:
+        """Whether clustering values are null beside others, as a row's are only where they have no bytes."""
+        return None in key and any(value is not None for value in key[self.partition_columns :])
+
+    def decode(self, data: bytes) -> Key:
+        """The key of an event. Raises Malformed if the bytes are no key of this table."""
+        values: list[bytes | None] = []
+        at = 0
+        value: bytes | None
+        try:
+            for decode in self._decoders:
+                value, at = decode(data, at)
+                values.append(value)
+            for read in self._read_nullable:
+                value, at = read(data, at)
+                values.append(value)
+            if at != len(data):
+                self._empty(values, data, at)
+        except (IndexError, ValueError) as error:
+            raise Malformed(f"not a key of this table: {error}") from None
+        return tuple(values)
+
+    def _empty(self, values: list[bytes | None], data: bytes, at: int) -> None:
+        """Put no bytes where what is behind a record says so."""
+        left = len(data) - at
+        last = -1
+        while at < len(data):
+            i, at = read_long(data, at)
+            if i <= last or i not in self._stand_ins or values[i] != self._stand_ins[i]:
+                raise Malformed(f"{left} bytes too many")
+            values[i] = b""
+            last = i
+
+
+def _has_one_form(t: CqlType) -> bool:
+    """Whether equal clustering values of a type have equal bytes."""
+    several = ("boolean", "decimal", "varint", "float", "double", "tuple", "udt")
+    return t.name not in several and all(map(_has_one_form, t.args))
+
+
+def _unless_empty(encode: Encode) -> Optional:
+    return lambda data: b"\2" + encode(data) if data else b"\0"
+
+
+def _may_grow(t: CqlType) -> bool:
+    """Whether ALTER TYPE can give a type more fields."""
+    return t.name == "udt" or any(map(_may_grow, t.args))
+
+
+def _before(table: Table) -> Iterator[Table]:
+    """The table as it may have been: types in its key with fewer fields, those that miss the fewest first."""
+    most = {t.label: len(t.fields) - 1 for c in table.primary_key for t in _walk(c.type) if len(t.fields) > 1}
+    for missing in range(1, sum(most.values()) + 1):
+        for labels in combinations_with_replacement(most, missing):
+            cuts = Counter(labels)
+            if all(most[label] >= count for label, count in cuts.items()):
+                columns = (replace(c, type=_cut(c.type, cuts)) for c in table.columns)
+                yield replace(table, columns=tuple(columns))
+
+
+def _walk(t: CqlType) -> Iterator[CqlType]:
+    yield t
+    for arg in t.args:
+        yield from _walk(arg)
+
+
+def _cut(t: CqlType, cuts: Mapping[str, int]) -> CqlType:
+    """A type in which user-defined ones are without so many of their last fields, by name."""
+    args = tuple(_cut(a, cuts) for a in t.args)
+    if t.name == "udt":
+        count = len(args) - cuts.get(t.label, 0)
+        return replace(t, args=args[:count], fields=t.fields[:count])
+    return replace(t, args=args) if args else t
+
+
+def _codec(column: Column, compat: Compat) -> tuple[Encode, Decode]:
+    try:
+        clustering = column.kind == "clustering"
+        return _datastax(column.type, clustering) if compat == "datastax" else _exact(column.type, clustering)
+    except ValueError as error:
+        raise ValueError(f"column {column.name}: {error}") from None
+
+
+def _exact(t: CqlType, clustering: bool) -> tuple[Encode, Decode]:
+    return encoder(t, clustering), decoder(t)
+
+
+def _datastax(t: CqlType, clustering: bool) -> tuple[Encode, Decode]:
+    if t.name in ("tinyint", "smallint"):
+        return _unsigned(NUMBERS[t.name]), number(NUMBERS[t.name], unsigned=True)
+    if t.name == "time":
+        return _microseconds, number(8, factor=1000)
+    return _exact(t, clustering)
+
+
+def _unsigned(width: int) -> Encode:
+    def encode(data: bytes) -> bytes:
+        if len(data) != width:
+            raise Malformed(f"{len(data)} bytes where {width} are a value")
+        return long_bytes(int.from_bytes(data, "big"))
+
+    return encode
+
+
+def _microseconds(data: bytes) -> bytes:
+    if len(data) != 8:
+        raise Malformed(f"{len(data)} bytes where 8 are a value")
+    return long_bytes(int.from_bytes(data, "big", signed=True) // 1000)

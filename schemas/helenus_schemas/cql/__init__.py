@@ -1,0 +1,1 @@
+"""CQL's types, values and table definitions."""

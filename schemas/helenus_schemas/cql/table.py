@@ -1,0 +1,208 @@
+"""A table's definition, read from `system_schema`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from helenus_schemas.cql.types import CqlType, parse, quote
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; `kind` is `partition_key`, `clustering`, `static` or `regular`, `position` its place in the key."""
+
+    name: str
+    type: CqlType
+    kind: str = "regular"
+    position: int = -1
+    reversed: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. `dropped` holds columns that old log segments may still name. `hides_columns`: it has COMPACT STORAGE of
+    a kind whose rows are stored with columns that CQL does not show, which are among `columns`.
+    """
+
+    keyspace: str
+    name: str
+    id: uuid.UUID
+    columns: tuple[Column, ...]
+    cdc: bool = False
+    dropped: Mapping[str, Column] = field(default_factory=dict)
+    hides_columns: bool = False
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why changes of this table can't be told, None if they can."""
+        if not self.hides_columns:
+            return None
+        return (
+            "a table with COMPACT STORAGE whose rows have columns that CQL hides: "
+            "ALTER TABLE ... DROP COMPACT STORAGE, or leave it out"
+        )
+
+    @property
+    def full_name(self) -> str:
+        """`keyspace.table`, unquoted, as topics and records are named."""
+        return f"{self.keyspace}.{self.name}"
+
+    @cached_property
+    def partition_key(self) -> tuple[Column, ...]:
+        return self._keys("partition_key")
+
+    @cached_property
+    def clustering(self) -> tuple[Column, ...]:
+        return self._keys("clustering")
+
+    @cached_property
+    def primary_key(self) -> tuple[Column, ...]:
+        return self.partition_key + self.clustering
+
+    @cached_property
+    def statics(self) -> tuple[Column, ...]:
+        return self._named("static")
+
+    @cached_property
+    def regulars(self) -> tuple[Column, ...]:
+        return self._named("regular")
+
+    @cached_property
+    def values(self) -> tuple[Column, ...]:
+        """The columns of a data record's value, in its order: all outside the key."""
+        return self.regulars + self.statics
+
+    def only(self, pattern: str) -> Table:
+        """This table as if it had, besides its key, only the columns whose whole name matches a regular expression."""
+        keys = ("partition_key", "clustering")
+        columns = tuple(c for c in self.columns if c.kind in keys or re.fullmatch(pattern, c.name))
+        return self if len(columns) == len(self.columns) else replace(self, columns=columns)
+
+    def telling(self, forms: Mapping[str, str]) -> Table:
+        """This table with the decimals and varints of its values, not of its key, told as `CqlType.telling` has it."""
+        keys = ("partition_key", "clustering")
+        columns = (c if c.kind in keys else replace(c, type=c.type.telling(forms)) for c in self.columns)
+        return replace(self, columns=tuple(columns)) if forms else self
+
+    def column(self, name: str) -> Column | None:
+        """The column of this name, dropped ones included."""
+        return self._by_name.get(name) or self.dropped.get(name)
+
+    @cached_property
+    def cql(self) -> str:
+        """The table's definition as text, its user-defined types first: the same on every node."""
+        types = dict(_types(column.type for column in self.columns))
+        lines = [
+            f"CREATE TYPE {quote(self.keyspace)}.{quote(name)} "
+            f"({', '.join(f'{quote(f)} {t}' for f, t in zip(udt.fields, udt.args, strict=True))});"
+            for name, udt in sorted(types.items())
+        ]
+        columns = ", ".join(
+            f"{quote(c.name)} {c.type}{' static' if c.kind == 'static' else ''}" for c in self.primary_key + self.values
+        )
+        key = ", ".join(quote(c.name) for c in self.partition_key)
+        clustering = "".join(f", {quote(c.name)}" for c in self.clustering)
+        order = ", ".join(f"{quote(c.name)} {'DESC' if c.reversed else 'ASC'}" for c in self.clustering)
+        lines.append(
+            f"CREATE TABLE {quote(self.keyspace)}.{quote(self.name)} ({columns}, PRIMARY KEY (({key}){clustering}))"
+            + (f" WITH CLUSTERING ORDER BY ({order});" if order else ";")
+        )
+        return "\n".join(lines)
+
+    @cached_property
+    def schema_id(self) -> str:
+        """MD5 of `cql`, 32 hexadecimal characters: names this version of the table."""
+        return hashlib.md5(self.cql.encode(), usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {c.name: c for c in self.columns}
+
+    def _keys(self, kind: str) -> tuple[Column, ...]:
+        return tuple(sorted((c for c in self.columns if c.kind == kind), key=lambda c: c.position))
+
+    def _named(self, kind: str) -> tuple[Column, ...]:
+        return tuple(sorted((c for c in self.columns if c.kind == kind), key=lambda c: c.name))
+
+
+def _types(types: Iterable[CqlType]) -> Iterable[tuple[str, CqlType]]:
+    for t in types:
+        if t.name == "udt":
+            yield t.label, t
+        yield from _types(t.args)
+
+
+def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Table]:
+    """All tables by id, or one keyspace's, from `system_schema` through a driver session."""
+    where = "" if keyspace is None else " WHERE keyspace_name = %s"
+    args = None if keyspace is None else (keyspace,)
+
+    def rows(name: str, columns: str) -> list[Any]:
+        return list(session.execute(f"SELECT keyspace_name, {columns} FROM system_schema.{name}{where}", args))
+
+    types: dict[str, list[Any]] = {}
+    for r in rows("types", "type_name, field_names, field_types"):
+        types.setdefault(r.keyspace_name, []).append(r)
+    udts = {space: _Udts(found) for space, found in types.items()}
+
+    columns: dict[tuple[str, str], list[Column]] = {}
+    for r in rows("columns", "table_name, column_name, clustering_order, kind, position, type"):
+        columns.setdefault((r.keyspace_name, r.table_name), []).append(
+            Column(
+                r.column_name,
+                parse(r.type, udts.get(r.keyspace_name)),
+                r.kind,
+                r.position,
+                r.clustering_order == "desc",
+            )
+        )
+    dropped: dict[tuple[str, str], dict[str, Column]] = {}
+    for r in rows("dropped_columns", "table_name, column_name, kind, type"):
+        dropped.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = Column(
+            r.column_name, parse(r.type, udts.get(r.keyspace_name)), r.kind
+        )
+    return {
+        r.id: Table(
+            r.keyspace_name,
+            r.table_name,
+            r.id,
+            tuple(columns.get((r.keyspace_name, r.table_name), ())),
+            bool(r.cdc),
+            dropped.get((r.keyspace_name, r.table_name), {}),
+            _hides_columns(r, columns.get((r.keyspace_name, r.table_name), ())),
+        )
+        for r in rows("tables", "table_name, id, cdc, flags")
+    }
+
+
+def _hides_columns(table: Any, columns: Iterable[Column]) -> bool:
+    """By the flags that Cassandra 3.11 to 5.0 have: `compound` for what is not compact, `dense` for compact tables with
+    clustering columns. Without either the columns are static ones, beside a clustering column and a value that are
+    hidden; of a table of key columns only, the value is: its type is `empty`. Super columns hide a map.
+    """
+    flags = getattr(table, "flags", None)
+    if flags is None or ("compound" in flags and "dense" not in flags):
+        return False
+    return "dense" not in flags or "super" in flags or any(c.type.label.endswith("EmptyType") for c in columns)
+
+
+class _Udts(dict[str, CqlType]):
+    """A keyspace's UDTs by name, each resolved when a type names it."""
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self._rows = {r.type_name: r for r in rows}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __missing__(self, name: str) -> CqlType:
+        row = self._rows[name]
+        args = tuple(parse(text, self) for text in row.field_types)
+        self[name] = CqlType("udt", args, label=name, fields=tuple(row.field_names))
+        return self[name]

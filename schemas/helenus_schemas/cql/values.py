@@ -1,0 +1,137 @@
+"""What a CQL value of many parts holds: the elements of collections and vectors, the fields of tuples and UDTs.
+
+Every function takes the value's bytes and gives its parts' bytes, undecoded; None stands for null. All of them raise
+Malformed on bytes that are no such value. Source: Cassandra's native protocol v5 section 6, `VectorType.java`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from helenus_schemas.cql.types import CqlType
+
+EMPTY_IS_A_VALUE = frozenset(("ascii", "text", "blob", "tuple", "udt"))
+"""Types of which no bytes at all are a value like another. CQL allows them for most others too, where they mean little:
+records show those as null."""
+MAY_BE_EMPTY = EMPTY_IS_A_VALUE | {"varint"}
+"""Types of which no bytes have a form in keys."""
+
+_SIZE = struct.Struct(">i").unpack_from
+_WIDTHS = {"tinyint": 1, "smallint": 2, "date": 4, "time": 8, "inet": 4, "decimal": 5, "list": 4, "set": 4, "map": 4}
+
+
+class Malformed(ValueError):
+    """Bytes that are no value of their type."""
+
+
+def stand_in(t: CqlType) -> bytes:
+    """A value of a type, zero or nothing: what an event's key has in place of no bytes, which Avro can't have there."""
+    if t.name == "vector":
+        item = stand_in(t.args[0])
+        return (item if t.args[0].width else bytes((len(item),)) + item) * t.dimension
+    if t.name in ("tuple", "udt"):
+        return b"\xff\xff\xff\xff" * len(t.args)
+    return bytes(t.width or _WIDTHS.get(t.name, 0))
+
+
+class NullElement(Malformed):
+    """A collection with an element that is null. Cassandra takes one that is bound so."""
+
+
+def elements(data: bytes) -> list[bytes]:
+    """The elements of a list or set."""
+    return _counted(data, 1)
+
+
+def entries(data: bytes) -> list[tuple[bytes, bytes]]:
+    """The keys and values of a map, in its order."""
+    parts = _counted(data, 2)
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _counted(data: bytes, each: int) -> list[bytes]:
+    if len(data) < 4:
+        raise Malformed(f"a collection of {len(data)} bytes")
+    (count,) = _SIZE(data)
+    if not 0 <= 4 * count * each <= len(data) - 4:
+        raise Malformed(f"a collection of {count} elements in {len(data)} bytes")
+    parts = []
+    end = 4
+    most = len(data)
+    try:
+        for _ in range(count * each):
+            start = end + 4
+            end = start + _SIZE(data, end)[0]
+            if not start <= end <= most:
+                if end < start:
+                    raise NullElement("an element that is null")
+                raise Malformed(f"an element of {end - start} bytes with {most - start} left")
+            parts.append(data[start:end])
+    except struct.error:
+        raise Malformed("a collection that ends early") from None
+    if end != most:
+        raise Malformed(f"{most - end} bytes behind a collection")
+    return parts
+
+
+def fields(data: bytes, most: int) -> list[bytes | None]:
+    """The fields of a tuple or UDT, `most` at most: an older value has fewer than its type, a newer one more."""
+    parts: list[bytes | None] = []
+    at = 0
+    while at < len(data) and len(parts) < most:
+        if len(data) - at < 4:
+            raise Malformed("a field that ends early")
+        (size,) = _SIZE(data, at)
+        at += 4
+        if size > len(data) - at:
+            raise Malformed(f"a field of {size} bytes with {len(data) - at} left")
+        if size < 0:
+            parts.append(None)
+        else:
+            parts.append(data[at : at + size])
+            at += size
+    return parts
+
+
+def vector(data: bytes, width: int, dimension: int) -> list[bytes]:
+    """The elements of a vector; `width` is an element's size, 0 if that goes before each as a vint."""
+    parts = []
+    if width:
+        parts = [data[at : at + width] for at in range(0, len(data), width)]
+        if len(data) != width * dimension:
+            raise Malformed(f"{len(data)} bytes where {width * dimension} are a vector")
+        return parts
+    at = 0
+    for _ in range(dimension):
+        size, at = vint(data, at)
+        if size > len(data) - at:
+            raise Malformed(f"an element of {size} bytes with {len(data) - at} left")
+        parts.append(data[at : at + size])
+        at += size
+    if at != len(data):
+        raise Malformed(f"{len(data) - at} bytes behind a vector")
+    return parts
+
+
+def duration(data: bytes) -> tuple[int, int, int]:
+    """Months, days and nanoseconds of a duration."""
+    parts = []
+    at = 0
+    for _ in range(3):
+        value, at = vint(data, at)
+        parts.append((value >> 1) ^ -(value & 1))
+    months, days, nanoseconds = parts
+    return months, days, nanoseconds
+
+
+def vint(data: bytes, at: int) -> tuple[int, int]:
+    """The unsigned vint at an offset, and the offset behind it: as many leading one bits as bytes follow."""
+    if at >= len(data):
+        raise Malformed("a number that ends early")
+    first = data[at]
+    if first < 0x80:
+        return first, at + 1
+    extra = 8 - (first ^ 0xFF).bit_length()
+    if extra > len(data) - at - 1:
+        raise Malformed("a number that ends early")
+    return (first & 0xFF >> extra) << 8 * extra | int.from_bytes(data[at + 1 : at + 1 + extra], "big"), at + 1 + extra

@@ -1,0 +1,1 @@
+"""The change event, and its bytes."""

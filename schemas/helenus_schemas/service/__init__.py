@@ -1,0 +1,1 @@
+"""What every process needs: logs, metrics over HTTP, files that survive a crash, a Cassandra session."""

@@ -1,0 +1,134 @@
+"""A driver session from settings, with the driver's errors told as ours."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from typing import Any
+
+from cassandra import AuthenticationFailed, ConsistencyLevel, UnresolvableContactPoints
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.connection import ConnectionShutdown
+from cassandra.policies import (
+    ConstantSpeculativeExecutionPolicy,
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    LoadBalancingPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import named_tuple_factory
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings.model import CassandraSettings
+
+_ASK_NEXT_S = 1.0
+_HEARTBEAT_S = 5
+_CUT_OFF = (ConnectionResetError, ConnectionShutdown)
+"""What becomes of a connection whose first words are not understood."""
+
+
+def connect(
+    settings: CassandraSettings,
+    policy: LoadBalancingPolicy | None = None,
+    protocol_handler: Any = None,
+    row_factory: Any = named_tuple_factory,
+    metadata: bool = False,
+) -> Any:
+    """A connected session; the caller ends it with `session.cluster.shutdown()`.
+
+    `policy` overrides the token-aware one of the local data centre. `protocol_handler` and `row_factory` decode
+    results. `metadata` has the driver keep the schema. Raises HelenusError: unreachable, or refused for
+    the user or the certificate.
+    """
+    # The driver logs each failed attempt with a trace; the one error below says it all.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
+    where = f"{','.join(settings.cassandra_contact_points)} port {settings.cassandra_port}"
+    if policy is None:
+        # Without a name, the data centre of the contact point that answers, from then on: one that joins later may have
+        # no rows yet.
+        policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.cassandra_local_dc or ""))
+    profile = ExecutionProfile(
+        load_balancing_policy=policy,
+        consistency_level=ConsistencyLevel.LOCAL_ONE,
+        row_factory=row_factory,
+        request_timeout=settings.cassandra_request_timeout_ms / 1000,
+        # A node that hangs keeps its connections: what may be asked twice is asked of the next one too.
+        speculative_execution_policy=ConstantSpeculativeExecutionPolicy(_ASK_NEXT_S, 2),
+    )
+    timeout = settings.cassandra_connect_timeout_ms / 1000
+    password = settings.cassandra_password
+    try:
+        cluster = Cluster(
+            list(settings.cassandra_contact_points),
+            port=settings.cassandra_port,
+            auth_provider=PlainTextAuthProvider(settings.cassandra_username, password.get_secret_value())
+            if settings.cassandra_username and password
+            else None,
+            ssl_context=_tls(settings),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=timeout,
+            control_connection_timeout=timeout,
+            schema_metadata_enabled=metadata,
+            schema_event_refresh_window=0,
+            # By the driver's own, a node that hangs is found out within a minute, and asked all that time.
+            idle_heartbeat_interval=_HEARTBEAT_S,
+            idle_heartbeat_timeout=_HEARTBEAT_S,
+            # The driver's own waits up to ten minutes before it tries a node again.
+            reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0),
+        )
+    except (UnresolvableContactPoints, UnicodeError):  # the latter of a name that can be none
+        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "no contact point has an address", where) from None
+    try:
+        session = cluster.connect()
+    except NoHostAvailable as error:
+        cluster.shutdown()
+        known = {host.datacenter for host in cluster.metadata.all_hosts()} - {None}
+        if known and settings.cassandra_local_dc not in (None, *known):
+            advice = f"set cassandra.local.dc to one of {', '.join(sorted(known))}"
+            what = f"no node is in the data centre {settings.cassandra_local_dc}"
+            raise HelenusError(Kind.CONFIG, what, where, advice) from None
+        causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
+        refused = next((c for c in causes if isinstance(c, AuthenticationFailed)), None)
+        if refused is not None:
+            raise HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refused the login: {_reason(refused)}", where) from None
+        # The driver tells OpenSSL's errors as plain OSErrors, with their text.
+        untrusted = next((c for c in causes if "[SSL" in str(c)), None)
+        if untrusted is not None:
+            what = f"no TLS connection to Cassandra: {_reason(untrusted)}"
+            raise HelenusError(Kind.CASSANDRA_AUTH, what, where) from None
+        told = f": {_reason(causes[0])}" if causes else ""
+        if any(isinstance(c, _CUT_OFF) or "EOF occurred" in str(c) for c in causes):
+            if not settings.cassandra_ssl_enabled:
+                told += "; a node that wants TLS does so: cassandra.ssl.enabled=true"
+            elif not settings.cassandra_ssl_certfile:
+                told += "; a node that wants to know its clients does so: cassandra.ssl.certfile"
+        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{told}", where) from None
+    if protocol_handler is not None:
+        session.client_protocol_handler = protocol_handler
+    return session
+
+
+def _reason(error: Exception) -> str:
+    """The server's own words, without the driver's wrapping."""
+    text = str(error)
+    for wrapping in ('message="', "Last error: "):
+        _, mark, after = text.rpartition(wrapping)
+        if mark:
+            return after.rstrip('"')
+    return text
+
+
+def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
+    if not settings.cassandra_ssl_enabled:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.cassandra_ssl_cafile)
+        context.check_hostname = settings.cassandra_ssl_check_hostname
+        if settings.cassandra_ssl_certfile:
+            context.load_cert_chain(settings.cassandra_ssl_certfile, settings.cassandra_ssl_keyfile)
+    except (OSError, ssl.SSLError) as error:
+        files = (settings.cassandra_ssl_cafile, settings.cassandra_ssl_certfile, settings.cassandra_ssl_keyfile)
+        where = ", ".join(str(file) for file in files if file)
+        raise HelenusError(Kind.CONFIG, f"cannot use the certificates of cassandra.ssl.*: {error}", where) from None
+    return context

@@ -1,0 +1,86 @@
+"""What is written down so that neither a crash nor a power cut brings back what was there before."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.failpoints import reach
+
+
+class Damaged(Exception):
+    """A file is not whole, or not of the version that was asked for: says how."""
+
+
+def replace(path: Path, content: Any, what: str, failpoint: str) -> None:
+    """Make `content`, as JSON, the file at `path`: whenever this ends, the old one or the new one is there, whole.
+
+    What JSON has no form for is written as its `str`. Raises HelenusError(STATE), which says `what` could not be saved.
+    """
+    write(path, json.dumps(content, default=str), what, failpoint)
+
+
+def save(path: Path, content: Any, version: int, what: str, failpoint: str) -> None:
+    """As `replace`, with a line before the content that has its version and checksum: what `load` reads."""
+    write(path, sealed(json.dumps(content), version), what, failpoint)
+
+
+def sealed(text: str, version: int) -> str:
+    """A text behind a line that has its version and checksum."""
+    return f"{json.dumps({'version': version, 'crc32': zlib.crc32(text.encode())})}\n{text}\n"
+
+
+def load(path: Path, version: int) -> Any:
+    """What `save` wrote. Raises FileNotFoundError, Damaged, and HelenusError(STATE) for a file that can't be read."""
+    try:
+        head, _, text = path.read_text(encoding="utf-8").partition("\n")
+        told = json.loads(head)
+        written, checksum = told["version"], told["crc32"]
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot read a file: {error.strerror}", str(path)) from None
+    except (ValueError, KeyError, TypeError):
+        raise Damaged("it does not begin with a version and a checksum") from None
+    if written != version:
+        raise Damaged(f"it is of version {written}, and this program reads version {version}")
+    text = text.removesuffix("\n")
+    if zlib.crc32(text.encode()) != checksum:
+        raise Damaged("it does not have the checksum that it begins with")
+    return json.loads(text)
+
+
+def write(path: Path, text: str, what: str, failpoint: str, mode: int = 0o666) -> None:
+    """Make `text` the file at `path`, as `replace` does; `mode` is that of a new file."""
+    new = path.with_suffix(".new")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        reach(failpoint)
+        new.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot save {what}: {error.strerror}", str(path)) from None
+
+
+def make(directory: Path) -> None:
+    """Have this directory. Raises HelenusError(STATE)."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot make a directory: {error.strerror}", str(directory)) from None
+
+
+def sync(path: Path) -> None:
+    """Have the disk know this file's content, or which files are in this directory. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,198 @@
+"""What a property may be: the types of fields, which say of any other value what is wanted instead.
+
+A reason never quotes a value that may hold a login: who tells the problem shows the value, with stars.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+
+from helenus_schemas.settings import masking
+
+_HTTP = "give it as http://host:port or https://host:port"
+_PROTOCOL = re.compile("^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://", re.IGNORECASE)
+_PULSAR = "give it as pulsar://host:port or pulsar+ssl://host:port, with commas between several host:port"
+
+
+def _split(value: object) -> object:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def is_host(text: str) -> bool:
+    """Whether a resolver can be asked for it: a name, or an address, one of IPv6 without brackets."""
+    if ":" in text:
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            return False
+        return True
+    try:
+        text.encode("idna")  # as sockets do, which raise UnicodeError
+    except UnicodeError:
+        return False
+    return re.fullmatch(r"[\w-][\w.-]*", text) is not None
+
+
+def hosts_and_ports(text: str) -> list[tuple[str, int | None]]:
+    """What `host[:port],...` names, IPv6 in brackets. Raises ValueError."""
+    found: list[tuple[str, int | None]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(?:\[([^]]+:[^]]*)\]|([^][:]+))(?::([0-9]{1,5}))?", part.strip())
+        host, port = (match[1] or match[2], int(match[3]) if match[3] else None) if match else ("", None)
+        if not is_host(host) or (port is not None and not 0 < port < 65536):
+            raise ValueError("not host:port")
+        found.append((host, port))
+    return found
+
+
+def pulsar_addresses(url: str) -> tuple[str, list[tuple[str, int | None]]]:
+    """The scheme, and the hosts and ports, of `pulsar://host[:port][,host[:port]...]` or `pulsar+ssl://`.
+
+    Raises ValueError.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() not in ("pulsar", "pulsar+ssl"):
+        raise ValueError(_PULSAR)
+    try:
+        return scheme.lower(), hosts_and_ports(rest.rstrip("/"))
+    except ValueError:
+        raise ValueError(_PULSAR) from None
+
+
+def http_address(url: str, login: bool = False) -> SplitResult:
+    """The parts of an address of HTTP or HTTPS, the scheme in small letters; there is a login in it only if it may be.
+
+    Raises ValueError.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(_HTTP) from None
+    cut = re.search(r"\s", url) or "@" in parts.path + parts.query + parts.fragment  # a line break, a slash in a login
+    if parts.scheme not in ("http", "https") or not is_host(host or "") or cut:
+        raise ValueError(_HTTP)
+    if "@" in parts.netloc and not login:
+        raise ValueError("leave the login out of the address: there are properties for it")
+    return parts
+
+
+def _pulsar_url(value: str) -> str:
+    scheme, _ = pulsar_addresses(value)
+    return scheme + value[len(scheme) :]
+
+
+def _http_url(value: str) -> str:
+    return http_address(value).geturl()
+
+
+def _registries(value: str) -> str:
+    try:
+        return ",".join(http_address(url, login=True).geturl() for url in _parts(value))
+    except ValueError as error:
+        raise ValueError(f"{error}; in a login, %40 is @ and %2F is /" if "@" in value else str(error)) from None
+
+
+def _brokers(value: str) -> str:
+    told = "give Kafka's brokers as host:port, with commas between them"
+    try:
+        hosts_and_ports(",".join(_PROTOCOL.sub("", part) for part in _parts(value)))
+    except ValueError:
+        raise ValueError(told) from None
+    return value
+
+
+def _parts(value: str) -> list[str]:
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise ValueError("name a host at least")
+    if wrong := next((host for host in value if not is_host(host)), None):
+        port = ", whose port is a property of its own" if ":" in wrong else ""
+        raise ValueError(f"{masking.shown(wrong, secret=False)} is neither a host's name nor an address{port}")
+    return value
+
+
+def _pulsar_name(value: str) -> str:
+    if not re.fullmatch(r"[\w.:=-]+", value, re.ASCII):
+        raise ValueError("a name has letters, digits and .:=_- alone: tenant and namespace are properties of their own")
+    return value
+
+
+def _login(value: SecretStr | None) -> SecretStr | None:
+    if value is not None and not re.fullmatch("[^:]+:.+", value.get_secret_value()):
+        raise ValueError("give it as user:password")
+    return value
+
+
+def _token(value: SecretStr | None) -> SecretStr | None:
+    """Errors of HTTP's libraries show a header that is none: the whole token."""
+    if value is not None and not re.fullmatch("[!-~]+", value.get_secret_value()):
+        raise ValueError("a token has no spaces, no line's end behind it, and nothing beyond ASCII")
+    return value
+
+
+def path(value: object) -> object:
+    """A path as it is given. Raises ValueError for none, and for an address, which would be taken for a directory."""
+    if value == "":
+        raise ValueError("name a path, or leave the property out")
+    if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]*:/", value):
+        raise ValueError("give a path, of a disk that every machine which uses it sees: an address is none")
+    return value
+
+
+def _replication_factor(value: int) -> int:
+    if value != -1 and not 0 < value < 1 << 15:
+        raise ValueError("a number of brokers, or -1 for what the brokers have as their default")
+    return value
+
+
+def topic(name: str) -> str:
+    """A topic's name, or its beginning. Raises ValueError for one that no broker takes."""
+    if len(name) > 249 or name in (".", "..") or not re.fullmatch(r"[\w.-]*", name, re.ASCII):
+        raise ValueError("a topic's name has letters, digits, '.', '_' and '-' alone, and 249 of them at most")
+    return name
+
+
+def local_topic(name: str, place: str | None) -> str:
+    """A topic's name without `place`: `persistent://tenant/namespace/`, empty on Kafka, None if it is not known.
+
+    Raises ValueError for a full name of another place.
+    """
+    if place is None:
+        return re.sub("^(persistent://)?[^/]+/[^/]+/", "", name)
+    for full in (place, place.partition("://")[2]):
+        name = name.removeprefix(full)
+    if place and "/" in name:
+        raise ValueError(f"topics are in {place}, as pulsar.tenant and pulsar.namespace say")
+    return name
+
+
+CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""A list, separated by commas."""
+PassThrough = Annotated[dict[str, str], AfterValidator(masking.Hidden)]
+"""Settings handed on as they are, below a prefix; their secrets are stars when they are printed."""
+Milliseconds = Annotated[int, Field(ge=0)]
+ReplicationFactor = Annotated[int, AfterValidator(_replication_factor)]
+"""How many brokers have a topic; -1 as the brokers have it."""
+Hosts = Annotated[CommaList, AfterValidator(_hosts)]
+"""Names or addresses without ports, one at least."""
+Brokers = Annotated[str, AfterValidator(_brokers)]
+"""`host:port,...`, as librdkafka takes it: also with `PLAINTEXT://` before a host."""
+PulsarUrl = Annotated[str, AfterValidator(_pulsar_url)]
+PulsarName = Annotated[str, AfterValidator(_pulsar_name)]
+"""A tenant's or a namespace's name."""
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+RegistryUrls = Annotated[str, AfterValidator(_registries)]
+"""Several addresses of HTTP with commas between, or none; with logins if need be."""
+Login = Annotated[SecretStr | None, AfterValidator(_login)]
+"""`user:password`."""
+Token = Annotated[SecretStr | None, AfterValidator(_token)]
+"""What a header of HTTP can have."""

@@ -1,0 +1,1 @@
+"""A Log on Pulsar."""

@@ -1,0 +1,250 @@
+"""What appends to one partition: its records become batches, and batches stay until the broker has them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from helenus_schemas.errors import Action, HelenusError, Kind
+from helenus_sinks.log import Headers, TopicError
+from helenus_sinks.pulsar.session import (
+    AUTHENTICATION,
+    FENCED,
+    TOPIC_NOT_FOUND,
+    Answered,
+    Client,
+    Connection,
+    broker_error,
+)
+from helenus_sinks.pulsar.wire import KEY_VALUE, command, entry, keyed, send
+
+RECORD_BYTES = 200
+"""What a record takes in memory beside its own bytes."""
+FRAME_BYTES = 1024
+"""What a message takes on the wire beside its value, its key and its properties."""
+_BATCH_BYTES = 128 * 1024
+_BATCH_RECORDS = 1000
+_LINGER = 0.005
+_AGAIN = (0.1, 10.0)  # s until a producer that was lost is made again: at first, at most
+_SHARED, _EXCLUSIVE_WITH_FENCING = 0, 3
+Record = tuple["bytes | None", "bytes | None", Headers]
+
+
+class Session(Protocol):
+    """Whom a writer tells how it goes. `heard` is what was last said of trouble, `largest` what a broker takes."""
+
+    client: Client
+    error: HelenusError | None
+    heard: str
+    largest: int
+    loop: asyncio.AbstractEventLoop
+    where: str
+    by_key: bool
+
+    def acknowledged(self, records: int, size: int) -> None: ...
+    def failed(self, error: HelenusError) -> None: ...
+
+
+@dataclass
+class _Batch:
+    """A frame that is sent or waits to be: the number of its first message, how many records, and their bytes."""
+
+    sequence: int
+    frame: bytes
+    records: int
+    size: int
+
+
+class Writer:
+    """Appends to `topic`, a partition of `whole`. All but `records`, `called` and `schema` is the loop's."""
+
+    def __init__(
+        self,
+        session: Session,
+        whole: str,
+        topic: str,
+        name: str,
+        number: int,
+        sequences: dict[str, int],
+        exclusive: bool,
+    ) -> None:
+        self.records: deque[tuple[Record, tuple[Any, bytes], int]] = deque()
+        self.called = False
+        self.schema: tuple[Any, bytes] = None, b""
+        self._session = session
+        self._whole = whole
+        self._topic = topic
+        self._name = name
+        self._sequences = sequences
+        self._id = number
+        self._by_key = session.by_key
+        self._exclusive = exclusive
+        self._unacknowledged: deque[_Batch] = deque()
+        self._connection: Connection | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._again = 0.0
+        self._epoch = 0
+        self._topic_epoch: int | None = None
+
+    def call(self) -> None:
+        """Records have come: send them after a moment, in which others may come."""
+        self._session.loop.call_later(_LINGER, self.pump)
+
+    def pump(self) -> None:
+        """Send what is there, or see to it that a broker will take it."""
+        if self._connection is None:
+            if self._opening is None and not self._session.error:
+                self._opening = self._session.loop.create_task(self._open())
+            return
+        self.called = False  # before it is looked at what there is: who comes now calls again
+        while self.records:
+            batch = self._pack(self._connection.largest)
+            if batch is None:
+                return
+            self._unacknowledged.append(batch)
+            self._connection.write(batch.frame)
+
+    def receipt(self, sequence: int) -> None:
+        """A batch is stored. One that a deduplicating broker knew already is too: it was sent before, as it is."""
+        self._again = 0.0
+        waiting = self._unacknowledged
+        if not waiting or sequence < waiting[0].sequence:
+            return
+        if sequence > waiting[0].sequence:
+            self._reopen("Pulsar acknowledged a batch before an earlier one")
+            return
+        batch = waiting.popleft()
+        self._session.acknowledged(batch.records, batch.size)
+
+    def refused(self, code: int, message: str) -> None:
+        """A batch was not stored. What may pass is sent again."""
+        error = self._error(code, message)
+        if error.action is Action.RETRY:
+            self._reopen(error.what)
+        else:
+            self._session.failed(error)
+
+    def lost(self, why: str) -> None:
+        """The producer is gone; another takes over what it left, if it left anything."""
+        self._session.heard = why
+        self._connection = None
+        if self._unacknowledged or self.records:
+            self.pump()
+
+    def end(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+
+    def _reopen(self, why: str) -> None:
+        if self._connection is not None:
+            self._connection.producers.pop(self._id, None)
+            self._connection.write(command("close_producer", producer_id=self._id, request_id=0))
+        self.lost(why)
+
+    async def _open(self) -> None:
+        """Make the producer, again and again until a broker takes it, and send what is unacknowledged, in order."""
+        try:
+            while not self._session.error:
+                if self._again:
+                    await asyncio.sleep(self._again * random.uniform(0.8, 1.2))
+                first, most = _AGAIN
+                self._again = min(max(first, self._again * 2), most)
+                try:
+                    connection = await self._produce()
+                except HelenusError as error:
+                    self._session.heard = error.what
+                    if fatal := self._fatal(error):
+                        self._session.failed(fatal)
+                    continue
+                if connection.closed or self._id not in connection.producers:
+                    continue
+                self._connection = connection
+                self._session.largest = connection.largest
+                for batch in self._unacknowledged:
+                    connection.write(batch.frame)
+                break
+        finally:
+            self._opening = None
+        self.pump()
+
+    async def _produce(self) -> Connection:
+        connection = await self._session.client.broker(self._topic)
+        schema, _ = self.schema
+        more = {} if self._topic_epoch is None else {"topic_epoch": self._topic_epoch}
+        connection.producers[self._id] = self
+        try:
+            said = await connection.ask(
+                "producer",
+                topic=self._topic,
+                producer_id=self._id,
+                producer_name=self._name,
+                user_provided_producer_name=False,  # or a broker would not let it in again at once
+                epoch=self._epoch,
+                producer_access_mode=_EXCLUSIVE_WITH_FENCING if self._exclusive else _SHARED,
+                **({"schema": schema} if schema is not None else {}),
+                **more,
+            )
+        except HelenusError:
+            connection.producers.pop(self._id, None)
+            raise
+        self._epoch += 1
+        if said.HasField("topic_epoch"):
+            self._topic_epoch = said.topic_epoch
+        return connection
+
+    def _fatal(self, error: HelenusError) -> HelenusError | None:
+        if isinstance(error, Answered):
+            fatal = self._error(error.code, error.what.removeprefix("Pulsar: "))
+            return fatal if fatal.action is not Action.RETRY or error.code == TOPIC_NOT_FOUND else None
+        return error if error.action is not Action.RETRY else None
+
+    def _error(self, code: int, message: str) -> HelenusError:
+        told = broker_error(code, message, f"{self._session.where}, topic {self._topic}")
+        if code == TOPIC_NOT_FOUND:
+            return HelenusError(Kind.TOPIC_MISSING, told.what, told.where)  # it was there: it may be made anew
+        if code == FENCED:
+            told = HelenusError(Kind.BROKER_REFUSED, f"{told.what}: another writer took over", told.where)
+        if told.action is Action.RETRY or code == AUTHENTICATION:
+            return told
+        return TopicError(told.kind, told.what, told.where, self._whole)
+
+    def _pack(self, largest: int) -> _Batch | None:
+        """The next records as one frame; None if the first is larger than the broker takes."""
+        record, declared, size = self.records[0]
+        (key, value, headers) = record
+        if size - RECORD_BYTES > largest - FRAME_BYTES:
+            what = f"a record of {size - RECORD_BYTES} bytes, where the broker takes {largest - FRAME_BYTES}"
+            self._session.largest = largest
+            self._session.failed(TopicError(Kind.RECORD_TOO_LARGE, what, f"topic {self._topic}", self._whole))
+            return None
+        schema, version = declared
+        text_key = schema is not None and schema.type != KEY_VALUE
+        metadata: dict[str, Any] = {"producer_name": self._name, "publish_time": int(time.time() * 1000)}
+        if version:
+            metadata["schema_version"] = version
+        limit = min(_BATCH_BYTES, largest - FRAME_BYTES)
+        taken: list[Record] = []
+        total = 0
+        while self.records and len(taken) < _BATCH_RECORDS:
+            (next_key, next_value, next_headers), same, size = self.records[0]
+            if taken and (total + size > limit or same is not declared or (self._by_key and next_key != key)):
+                break
+            self.records.popleft()
+            taken.append((next_key, next_value, next_headers))
+            total += size
+        sequence = self._sequences.get(self._topic, 0)
+        self._sequences[self._topic] = sequence + len(taken)
+        if len(taken) == 1:
+            payload = value or b""
+            metadata |= keyed(key, value, headers, text_key)
+        else:
+            payload = b"".join([entry(k, v, h, text_key) for k, v, h in taken])
+            metadata["num_messages_in_batch"] = len(taken)
+            if self._by_key:
+                metadata |= keyed(key, b"", (), text_key)
+        frame = send(self._id, sequence, len(taken), metadata, payload)
+        return _Batch(sequence, frame, len(taken), total)
