@@ -35,7 +35,7 @@ from cassandra.query import BoundStatement
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
 from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
-from helenus_connector.gate.gate import Event
+from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.choice import events_log
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import spare

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread.reader import Image
+from helenus_connector.interfaces.image import Image
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape
 from helenus_schemas.codec.key import KeyCodec

@@ -13,11 +13,14 @@ import pytest
 from connector.test_untold import ALL, DATA, EVENTS, LETTERS, NODE, Staged, int32
 from connector.test_untold import Reader as Untold
 
-from helenus_connector.gate.gate import Event
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline import table_version as version
+from helenus_connector.reread import resolver
+from helenus_connector.reread._asking import KeyRefused
 from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.proof import Awaited, packed
-from helenus_connector.reread.reader import Image, KeyRefused, SchemaChanged
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
@@ -83,7 +86,7 @@ class Altered(Staged):
             return None if known == found else (found, found)
 
         monkeypatch.setattr(version, "definition", definition)
-        monkeypatch.setattr(version, "Reader", lambda session, table, settings: Reader(self, table))
+        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(self, table))
 
     def alter(self, of: Table) -> None:
         self.now = self.told = of
@@ -206,7 +209,7 @@ def test_a_table_that_is_made_anew_while_a_batch_reads_it(make: Make, after: Tab
     altered = make(table(FIRST, VALUE))
     altered.live[int32(0),] = Image((found,), 1)
     altered.before_rows = lambda: altered.alter(after)
-    with pytest.raises(HelenusError, match="made anew") as error:
+    with pytest.raises(HelenusError, match="recreated") as error:
         altered.tell(ZERO, change(1.0), at=1.0)
     assert error.value.action is Action.RETRY
     altered.appended.clear()
@@ -288,11 +291,18 @@ def test_a_definition_is_taken_over_whole_or_not_at_all(make: Make, monkeypatch:
     altered.tell(ZERO, change())
     old = altered.stage._versions.now
 
-    def fails(session: Any, of: Table, settings: Any) -> Any:
+    def fails(*_: Any) -> Any:
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
-    monkeypatch.setattr(version, "Reader", fails)
     altered.alter(table(FIRST, Column("w", parse("text"))))
-    with pytest.raises(HelenusError, match="away"):
-        altered.tell(ZERO, change())
+    with monkeypatch.context() as away:
+        away.setattr(version, "RowShape", fails)
+        with pytest.raises(HelenusError, match="away"):
+            altered.tell(ZERO, change())
     assert altered.stage._versions.now is old
+    with monkeypatch.context() as away:
+        away.setattr(resolver, "Reader", fails)
+        with pytest.raises(HelenusError, match="away"):
+            altered.tell(ZERO, change())
+    altered.tell(ZERO, change())
+    assert altered.stage._resolver.reader.table is altered.stage._versions.now.table

@@ -21,8 +21,8 @@ from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Task
-from helenus_connector.gate.gate import Gap
-from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.interfaces.gate import Gap
+from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import batches
 from helenus_connector.query.batches import Batches
 from helenus_connector.query.task import Done
@@ -93,7 +93,7 @@ def query(tmp_path: Path) -> Iterator[Query]:
 
 
 def fine(topic: str, start: int, epoch: int = 0) -> Done:
-    return Done(topic, epoch, {"0": start}, outcome=Outcome(topic[-1]))
+    return Done(topic, epoch, {"0": start}, outcome=Outcome())
 
 
 def failed(topic: str, start: int, epoch: int = 0, error: HelenusError = POISON) -> Done:
@@ -135,20 +135,20 @@ def test_an_operators_move_beats_the_batch_that_is_under_way(query: Query, done:
 
 def test_what_was_too_many_bytes_for_a_task_is_held(query: Query) -> None:
     query.plan(0, a=10, b=10)
-    part = Done(A, 0, {"0": 2, "1": 4}, {"1": 7}, Outcome("a"))
+    part = Done(A, 0, {"0": 2, "1": 4}, {"1": 7}, Outcome())
     query.batches.process(Frame(part, fine(B, 0)), 0)
     assert query.held.offsets() == {A: {"1": 7}}
     assert query.tasks[A].error is query.tasks[A].trouble is None
-    query.batches.process(Frame(Done(A, 0, {"1": 7}, {}, Outcome("a"))), 1)
+    query.batches.process(Frame(Done(A, 0, {"1": 7}, {}, Outcome())), 1)
     assert query.held.offsets() == {}
     query.held.move(A, {"0": 1})
     query.batches.process(Frame(part), 2)
     assert query.held.offsets()[A]["0"] == 1, "an operator moved it meanwhile"
-    query.batches.process(Frame(Done(A, 1, {"0": 1}, {"0": 9}, Outcome("a"))), 3)
+    query.batches.process(Frame(Done(A, 1, {"0": 1}, {"0": 9}, Outcome())), 3)
     assert query.held.offsets() == {A: {"0": 9}}
     query.start()
     query.plan(4, a=12)
-    query.batches.process(Frame(Done(A, 1, {"0": 9}, {"0": 11}, Outcome("a"))), 4)
+    query.batches.process(Frame(Done(A, 1, {"0": 9}, {"0": 11}, Outcome())), 4)
     assert query.held.offsets() == {A: {"0": 11}}, "also in another run"
 
 
@@ -156,7 +156,7 @@ def test_a_gap_is_counted_once(query: Query) -> None:
     """It is in every partition. What a new run steps back to was counted before; in a recreated topic nothing was."""
 
     def batch(start: int, *gaps: Gap, lost: int = 0) -> tuple[float, int]:
-        outcome = Outcome("a", gaps=list(gaps), lost=lost)
+        outcome = Outcome(gaps=list(gaps), lost=lost)
         with capture_logs() as logs:
             query.batches.process(Frame(Done(A, 0, {"0": start, "1": 0}, outcome=outcome)), 0)
         counted = REGISTRY.get_sample_value(
@@ -356,10 +356,10 @@ def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypa
     cause = HelenusError(Kind.CASSANDRA_READ, "not enough replicas", "ks.a, k = 5")
     waits = [Pending(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
     query.plan(0, a=10)
-    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome("a", error=cause, unread=3, found=waits))), 0)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome(error=cause, unread=3, found=waits))), 0)
     assert shown(task) == ("RUNNING", str(cause))
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 3
-    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome("a", resolved=waits))), 1)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome(resolved=waits))), 1)
     assert shown(task) == ("RUNNING", None)
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
     assert room == [5, 2]

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from helenus_connector.config import run_directory as directory
 from helenus_connector.gate import cache as cache_module
 from helenus_connector.gate.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id, prune
-from helenus_connector.reread.proof import Deletion
 from helenus_schemas.event.change import Change, encode, matched
 
 NODES = [str(uuid.UUID(int=i)).encode() for i in range(1, 80)]
@@ -106,19 +105,19 @@ def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("helenus_connector.gate.cache.time.time", lambda: now)
     cache = ChangeCache(tmp_path / "c", 1024, 60)
     assert not cache.has_deletions
-    cache.delete(0, b"k", Deletion(-5, 32))
-    cache.delete(0, b"k", Deletion(-9, 64))
+    cache.delete(0, b"k", -5, 32)
+    cache.delete(0, b"k", -9, 64)
     cache.begin()
     assert cache.deletion(0, b"k") is None, "the batch failed"
-    cache.delete(0, b"k", Deletion(-5, 32))
+    cache.delete(0, b"k", -5, 32)
     cache.save()
     other = ChangeCache(tmp_path / "c", 1024, 60)
     assert (other.has_deletions, other.deletes(0), other.deletes(2)) == (True, True, False)
-    assert other.deletion(0, b"k") == Deletion(-5, 32)
+    assert other.deletion(0, b"k") == (-5, 32)
     assert other.deletion(0, b"other") is other.deletion(2, b"k") is None
     now += 61
     assert other.deletion(0, b"k") is None
-    other.delete(2, b"k", Deletion(7, 32))
+    other.delete(2, b"k", 7, 32)
     other.clear()
     assert not other.has_deletions
 

@@ -23,15 +23,18 @@ import pytest
 from cassandra.metadata import SimpleStrategy
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate import gate
-from helenus_connector.gate.gate import Event
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline import stage
 from helenus_connector.pipeline import table_version as version
-from helenus_connector.pipeline.stage import Outcome, Stage
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.stage import Stage
+from helenus_connector.reread import _evidence, resolver
+from helenus_connector.reread._asking import Unread
 from helenus_connector.reread.pending import PendingKeys
 from helenus_connector.reread.pending_files import begins
-from helenus_connector.reread.proof import Timed, block_for, unpacked
-from helenus_connector.reread.reader import Image, SchemaChanged, Unread
+from helenus_connector.reread.proof import block_for, unpacked
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -223,7 +226,7 @@ class Connector:
         self.restarts = -1
         self.most_awaited = 0
         self.dying: Callable[[], None] = lambda: None
-        self.totals = Outcome("n")
+        self.totals = Outcome()
         self.settings = ConnectorSettings.of(
             {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json"}, "test"
         )
@@ -314,9 +317,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int]
 
     def make(seed: int) -> tuple[Cluster, Connector]:
         cluster = Cluster(seed)
-        monkeypatch.setattr(gate, "time", cluster)
-        monkeypatch.setattr(stage, "time", cluster)
-        monkeypatch.setattr(version, "Reader", lambda session, table, settings: Reader(cluster, table, settings))
+        monkeypatch.setattr(_evidence, "time", cluster)
+        monkeypatch.setattr(resolver, "time", cluster)
+        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(cluster, table, settings))
         directory = tmp_path / str(seed)
         directory.mkdir()
         return cluster, Connector(cluster, directory)

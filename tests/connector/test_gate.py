@@ -11,12 +11,14 @@ from typing import Any
 
 import fastavro
 import pytest
+from connector.gated import Gated
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate.gate import Event, Gap, Gate, Work
+from helenus_connector.interfaces.gate import Event, Gap
+from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.reread._work import Work
 from helenus_connector.reread.pending import Pending
-from helenus_connector.reread.proof import Timed, packed
-from helenus_connector.reread.reader import Image
+from helenus_connector.reread.proof import packed
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
@@ -26,8 +28,8 @@ SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "o
 
 
 def admit(path: Path, key: bytes | None, value: bytes | None) -> Any:
-    gate = Gate(SETTINGS, None, path)  # type: ignore[arg-type]
-    return gate.admit([Event("t", 1, 2, 3, key, value)], [], None)  # type: ignore[arg-type]
+    gate = Gated(SETTINGS, None, path)  # type: ignore[arg-type]
+    return gate.admit([Event("t", 1, 2, 3, key, value)], [], KeyCodec(INT))
 
 
 def test_a_gap_is_done_with_and_handed_on(tmp_path: Path) -> None:
@@ -48,11 +50,11 @@ def test_what_is_no_event_is_poison(tmp_path: Path, key: bytes | None, value: by
 
 def test_a_fault_of_the_host_is_no_poison(tmp_path: Path) -> None:
     """To tell it of the event would dead-letter what is well: the batch fails, and is done again."""
-    gate = Gate(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
+    gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     codec = KeyCodec(INT)
     event = Event("t", 1, 2, 3, codec.encode((bytes(4),)), encode(Change(DIGEST, NODE)))
     gate.admit([event], [], codec)
-    for cache in gate._caches.values():
+    for cache in gate.caches._caches.values():
         cache._map.close()
     with pytest.raises(ValueError, match="mmap closed"):
         gate.admit([event], [], codec)
@@ -64,7 +66,7 @@ INT = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key",
 @pytest.mark.parametrize(("written", "sent", "counts"), [(99, 150, (1, 0)), (150, 99, (1, 0)), (101, 150, (0, 1))])
 def test_a_key_of_a_table_that_was_made_anew(tmp_path: Path, written: int, sent: int, counts: tuple[int, int]) -> None:
     """It can't be of the table, which was made at 100 s: outdated if it is older, poison if it is not."""
-    gate = Gate(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
+    gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     event = Event("t", 1, 2, sent * 1000, b"no int", encode(Change(None, None, write_time=written * 10**6)))
     waits = Pending("t", 1, b"no int", 0, copies=2)
     admitted = gate.admit([event], [waits], KeyCodec(INT), made_at=100.0)
@@ -74,7 +76,7 @@ def test_a_key_of_a_table_that_was_made_anew(tmp_path: Path, written: int, sent:
 
 def test_bounds_of_a_table_that_was_made_anew(tmp_path: Path) -> None:
     """Its partition key is the same, its clustering columns are others: what was told before is outdated."""
-    gate = Gate(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
+    gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     codec, old = KeyCodec(table("int", "bigint")), Bound(True, (bytes(4),))
     key = codec.encode((bytes(4), None))
     for written, bound in (
@@ -98,10 +100,10 @@ def test_what_was_told_before_a_truncation_is_told_again(tmp_path: Path) -> None
     truncate = Event("t", 1, 2, 3, b"", encode(Change("f" * 32, NODE, Scope.TABLE, write_time=9)))
 
     def batch(*events: Event) -> int:
-        gate = Gate(SETTINGS, who, tmp_path)
+        gate = Gated(SETTINGS, who, tmp_path)
         works = gate.admit(events, [], codec).works.values()
         for work in works:
-            work.read_at, work.image = time.time(), Image((), 5)
+            work.read_at, work.after = time.time(), Image((), 5)
             work.unproven = gate.unproven(work)
             gate.mark(work)
         gate.save()
@@ -127,7 +129,7 @@ class Running:
             factor=lambda: nodes, some=lambda: False, alone=lambda: True, nodes=lambda key: set(ids)
         )
         self.codec = KeyCodec(INT)
-        self.gate = Gate(SETTINGS, who, path)
+        self.gate = Gated(SETTINGS, who, path)
         self.key = self.codec.encode((bytes(4),))
         self.image: Image | None = Image((), 5)
 
@@ -139,7 +141,7 @@ class Running:
         """How many keys were read, and of how many Changes the image is not proven."""
         works = self.gate.admit(events, due, self.codec).works.values()
         for work in works:
-            work.read_at, work.image = time.time(), self.image
+            work.read_at, work.after = time.time(), self.image
             work.unproven = self.gate.unproven(work)
             if not fails:
                 self.gate.mark(work)
@@ -201,7 +203,7 @@ def test_a_row_that_is_deleted_whole_stays_so_when_a_column_is_deleted_later(tmp
 @pytest.mark.parametrize(("kind", "silent"), [("set<int>", True), ("int", False)])
 def test_the_newest_of_many_cells_says_nothing_of_the_others(kind: str, silent: bool) -> None:
     timed = Timed.of([Column("v", parse(kind))], [])
-    work = Work("t", 0, b"", (), Scope.PARTITION, 1)
+    work = Work("t", 0, b"", (), Scope.PARTITION)
     work.saw(Image((b"",), 20, [(20).to_bytes(8, "big")], timed))
     assert (work.oldest, work.timeless) == (20, silent)
 
@@ -281,7 +283,7 @@ def test_what_was_taken_away_since_is_not_waited_for_ten_times_longer(tmp_path: 
         events.append(Event("t", 1, 200 + n, 3, key, encode(change)))
     works = running.gate.admit([write, *events], [], running.codec).works.values()
     for work in works:
-        work.read_at, work.image = time.time(), running.image
+        work.read_at, work.after = time.time(), running.image
         work.pending = Pending("t", 1, running.key, 0, handed=0.0)
         running.gate.unproven(work)
     (rest,) = {work.rest for work in works if work.scope is Scope.ROW}
@@ -317,7 +319,7 @@ def test_a_range_has_no_static_columns(
     running.image = Image((b"",), static, times, timed) if times else None
     change = Change(DIGEST, running.nodes[0], scope, segment=7, position=1, write_time=5, effect=int(effect))
     (work,) = running.gate.admit([Event("t", 1, 1, 3, key, encode(change))], [], running.codec).works.values()
-    work.read_at, work.image, work.oldest = time.time(), running.image, oldest
+    work.read_at, work.after, work.oldest = time.time(), running.image, oldest
     work.pending = Pending("t", 1, key, scope, handed=0.0)
     is_stale = scope is Scope.PARTITION and static == 3
     assert bool(running.gate.unproven(work)) == (not proven or is_stale)
@@ -376,7 +378,7 @@ def of_datastax(*columns: tuple[Any, Any]) -> bytes:
 
 
 def works(path: Path, of: Table, *events: tuple[bytes, bytes]) -> list[Any]:
-    gate = Gate(SETTINGS, None, path)  # type: ignore[arg-type]
+    gate = Gated(SETTINGS, None, path)  # type: ignore[arg-type]
     admitted = gate.admit([Event("t", 1, i, 3, k, v) for i, (k, v) in enumerate(events)], [], KeyCodec(of))
     assert admitted.poison == []
     return list(admitted.works.values())
@@ -439,7 +441,7 @@ def test_a_time_of_datastax_at_the_end_of_all_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_and_keys_beyond_what_there_can_be(tmp_path: Path, change: Change, size: int) -> None:
-    gate = Gate(SETTINGS, None, tmp_path)  # type: ignore[arg-type]
+    gate = Gated(SETTINGS, None, tmp_path)  # type: ignore[arg-type]
     columns = (Column(name, parse("text"), "partition_key", n) for n, name in enumerate("ab"))
     codec = KeyCodec(Table("ks", "t", uuid.uuid1(), tuple(columns)))
     event = Event("t", 1, 2, 3, codec.encode((b"x" * size, b"y")), encode(change))

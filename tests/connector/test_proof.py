@@ -7,12 +7,12 @@ from cassandra import ConsistencyLevel as CL  # noqa: N817
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread.proof import (
     ALL_COLUMNS,
     Awaited,
     Deletion,
     Row,
-    Timed,
     Witness,
     block_for,
     is_proven,
@@ -23,7 +23,6 @@ from helenus_connector.reread.proof import (
     unpacked,
     witness,
 )
-from helenus_connector.reread.reader import Image
 from helenus_schemas.cql.table import Column
 from helenus_schemas.cql.types import parse
 from helenus_schemas.event.change import Effect, column_bit

@@ -16,14 +16,15 @@ from cassandra.connection import DefaultEndPoint
 from cassandra.metadata import NetworkTopologyStrategy, ReplicationStrategy, SimpleStrategy
 from cassandra.policies import HostDistance, SimpleConvictionPolicy
 from cassandra.pool import Host
+from connector.gated import Gated
 from connector.test_untold import NODE, Staged
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate.gate import Event, Gate
+from helenus_connector.gate.replicas import Replicas
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image
 from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.proof import Awaited, packed
-from helenus_connector.reread.reader import Image
-from helenus_connector.reread.replicas import Replicas
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -63,11 +64,11 @@ def settings(**more: str) -> ConnectorSettings:
 
 def is_proven(who: Replicas, told_by: Sequence[Any], directory: Path) -> bool:
     """Whether a read at LOCAL_QUORUM proves a Change that these nodes told of."""
-    gate, codec = Gate(settings(), who, directory), KeyCodec(PAIR)
+    gate, codec = Gated(settings(), who, directory), KeyCodec(PAIR)
     told = [encode(Change("a" * 32, str(node.host_id), write_time=5)) for node in told_by]
     events = [Event("t", 0, i, 0, codec.encode(KEY), value) for i, value in enumerate(told)]
     (work,) = gate.admit(events, [], codec).works.values()
-    work.read_at, work.image = time.time(), Image((), 5)
+    work.read_at, work.after = time.time(), Image((), 5)
     return not gate.unproven(work)
 
 
@@ -99,11 +100,11 @@ def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, 
     nodes = hosts(*["here"] * local, *["there"] * local)
     who = replicas(nodes, {HASHED: nodes}, {"here": local, "there": local}, cassandra_local_dc="here")
     assert not is_proven(who, nodes[-1:], tmp_path)
-    gate = Gate(settings(), who, tmp_path)
+    gate = Gated(settings(), who, tmp_path)
     waits = Pending("t", 0, KeyCodec(PAIR).encode(KEY), 0, packed({b"other".ljust(16): Awaited(5, 0.0)}), handed=60)
     (work,) = gate.admit([], [waits], KeyCodec(PAIR)).works.values()
     assert work.consistency == ConsistencyLevel.ALL
-    work.read_at, work.image = time.time(), None
+    work.read_at, work.after = time.time(), None
     assert not gate.unproven(work), "a read of all replicas meets the one that told of it"
 
 

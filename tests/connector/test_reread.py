@@ -17,7 +17,10 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import OverloadedErrorMessage
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread.reader import Image, KeyRefused, Reader, SchemaChanged, Unread
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import SchemaChanged
+from helenus_connector.reread._asking import KeyRefused, Unread
+from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import Page
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table

@@ -16,7 +16,8 @@ from cassandra import ConsistencyLevel, InvalidRequest, ReadTimeout
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.reread import _asking as asking
 from helenus_connector.reread import reader as reread
-from helenus_connector.reread.reader import KeyRefused, Reader, Unread
+from helenus_connector.reread._asking import KeyRefused, Unread
+from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import Page
 from helenus_schemas import names
 from helenus_schemas.codec.key import Key

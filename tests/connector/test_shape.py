@@ -15,9 +15,10 @@ import fastavro
 import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread.reader import Image
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.shape import Record
 from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import Record, RowShape, schemas, shown
+from helenus_connector.shape.row import RowShape, schemas, shown
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from connector.test_untold import CLUSTERED, DATA, EVENTS, NODE, Reader, Staged, int32, rows
 
-from helenus_connector.gate.gate import Event
-from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import SchemaChanged
+from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.pending import Pending, PendingKeys
-from helenus_connector.reread.reader import Image, SchemaChanged
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope, encode

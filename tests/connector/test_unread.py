@@ -15,12 +15,14 @@ from cassandra import ReadFailure, ReadTimeout, Unavailable
 from connector.test_untold import CLUSTERED, DATA, EVENTS, LETTERS, NODE, Reader, Staged, int32, rows, table
 from structlog.testing import capture_logs
 
-from helenus_connector.gate.gate import Event
-from helenus_connector.pipeline import stage
-from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.reread import resolver
+from helenus_connector.reread._asking import Unread
+from helenus_connector.reread._unread import MOST_READS, key_text
 from helenus_connector.reread.pending import PendingKeys
-from helenus_connector.reread.reader import Image, Unread, stripe_of
-from helenus_connector.reread.unread import MOST_READS, key_text
+from helenus_connector.reread.reader import stripe_of
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope, encode
@@ -163,7 +165,7 @@ def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make
     outcome = driven.stage.run([event], [], True)
     driven.pending.apply(outcome.resolved, outcome.found, 0.0, outcome.told)
     again = driven.stage.run([], driven.pending.due(10.0, 10), True)
-    assert levels == [driven.stage._gate.consistency] * 2
+    assert levels == [driven.stage._resolver.consistency] * 2
     assert [p.attempts for p in again.found] == [1]
 
 
@@ -314,7 +316,7 @@ class Truncated:
         driven.live.update(rows(*((key, key[0]) for key in self.keys)))
         driven.stage.run([], [], True)
         monkeypatch.setattr(driven.stage.log, "topics", lambda: {DATA: 1}, raising=False)
-        monkeypatch.setattr(stage, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
+        monkeypatch.setattr(resolver, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
         told = self
 
         def part(self: Reader, partition: int, parts: int, level: int, first: int = 0) -> Iterator[tuple[Key, Image]]:

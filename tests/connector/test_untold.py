@@ -15,11 +15,14 @@ import pytest
 from cassandra.metadata import SimpleStrategy
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate.gate import Event
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline import table_version as version
-from helenus_connector.pipeline.stage import Outcome, Stage
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.stage import Stage
+from helenus_connector.reread import resolver
+from helenus_connector.reread._asking import KeyRefused
 from helenus_connector.reread.pending import Pending
-from helenus_connector.reread.reader import Image, KeyRefused
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -60,7 +63,7 @@ class Staged:
         session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
         log: Any = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
         monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, of))
-        monkeypatch.setattr(version, "Reader", lambda session, table, settings: Reader(self.live, table))
+        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(self.live, table))
         self.stage = Stage(ConnectorSettings.of(given, "test"), session, log, directory)
 
     def run(self, change: Change, key: bytes | None, due: Sequence[Pending] = ()) -> Outcome:

@@ -11,8 +11,9 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.gate.gate import Event
-from helenus_connector.pipeline.stage import Outcome, Stage
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas.codec.key import KeyCodec

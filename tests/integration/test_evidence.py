@@ -21,9 +21,10 @@ from integration.staged import Staged
 from integration.workload import Workload, create
 from patience import eventually
 
-from helenus_connector.gate import gate
-from helenus_connector.gate.gate import Event, Gate, Work
-from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.reread._evidence import Evidence as Confirmed
+from helenus_connector.reread._work import Work
 from helenus_connector.reread.pending import PendingKeys
 from helenus_connector.reread.proof import Awaited, Witness
 from helenus_schemas.cql.table import read_tables
@@ -145,16 +146,16 @@ def evidence(
         made.append(one)
         return one
 
-    witness = Gate._witness
+    witness = Confirmed._witness
 
-    def noting(self: Gate, work: Work, change: Awaited, *more: Any) -> Witness:
+    def noting(self: Confirmed, work: Work, change: Awaited, *more: Any) -> Witness:
         said = witness(self, work, change, *more)
         for one in made:
             if one.settings.events == work.topic:
-                one.said.append(Said(replace(work, image=work.image), change, said))
+                one.said.append(Said(replace(work), change, said))
         return said
 
-    monkeypatch.setattr(gate.Gate, "_witness", noting)
+    monkeypatch.setattr(Confirmed, "_witness", noting)
     yield make
     for one in made:
         one.reader.close()

@@ -21,8 +21,10 @@ from integration.pipeline import Pipeline
 from patience import eventually
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.reread import definition
-from helenus_connector.reread.reader import KeyRefused, Reader, SchemaChanged
+from helenus_connector.reread._asking import KeyRefused
+from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape

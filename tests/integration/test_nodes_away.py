@@ -23,8 +23,8 @@ from cassandra.query import BoundStatement, SimpleStatement
 from integration.staged import Staged
 from patience import eventually
 
-from helenus_connector.gate.gate import Event
-from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.pending import Pending
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope, encode

@@ -31,7 +31,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from helenus_connector.config.run_directory import has_room, on_disk
-from helenus_connector.reread.proof import Deletion
 from helenus_schemas.event.change import Change, place
 
 PUBLISHED = 1
@@ -86,7 +85,7 @@ class ChangeCache:
         self._places: dict[bytes, int] = {}
         self._bits: dict[bytes, int] = {}
         self._held: dict[bytes, Entry] = {}
-        self._deletions: dict[bytes, Deletion] = {}
+        self._deletions: dict[bytes, tuple[int, int]] = {}
         self.last: dict[bytes, re.Match[bytes] | Change] = {}
         size = _HEAD + self._sets * _SET * _SLOT.size
         file = _opened(path, size)
@@ -148,15 +147,17 @@ class ChangeCache:
         """Whether any of this kind was noted."""
         return bool(self._map[kind])
 
-    def delete(self, kind: int, key: bytes, deletion: Deletion) -> None:
-        """Note a deletion of a `kind`, 0 to 14, if it is newer than what is known of the key."""
-        known = self.deletion(kind, key)
-        if known is None or deletion >= known:  # another node's report of it keeps it longer
-            self._deletions[_deletion_id(kind, key)] = deletion
+    def delete(self, kind: int, key: bytes, time_us: int, columns: int) -> None:
+        """Note a deletion of a `kind`, 0 to 14, if it is newer than what is known of the key; with the bits of its
+        `columns`.
+        """
+        known, new = self.deletion(kind, key), (time_us, columns)
+        if known is None or new >= known:  # another node's report of it keeps it longer
+            self._deletions[_deletion_id(kind, key)] = new
             self._map[kind] = 1
 
-    def deletion(self, kind: int, key: bytes) -> Deletion | None:
-        """The newest deletion of a `kind` that is known of a key."""
+    def deletion(self, kind: int, key: bytes) -> tuple[int, int] | None:
+        """The newest deletion of a `kind` that is known of a key: its time in µs, and the bits of its columns."""
         if not self._map[kind]:
             return None
         name = _deletion_id(kind, key)
@@ -166,7 +167,7 @@ class ChangeCache:
         if at < 0:
             return None
         _, time_us, when, columns = _DELETION.unpack_from(self._map, at)
-        return Deletion(time_us, columns) if when >= time.time() - self._expire else None
+        return (time_us, columns) if when >= time.time() - self._expire else None
 
     def save(self) -> None:
         """Write what was said since `begin`. A set that is full loses what was reported longest ago."""
@@ -177,11 +178,9 @@ class ChangeCache:
                 at = self._oldest(change)
             _SLOT.pack_into(self._map, at, change, entry.nodes, now, entry.flags)
         self._held.clear()
-        for name, deletion in self._deletions.items():
+        for name, (time_us, columns) in self._deletions.items():
             at = self._slot(name)
-            _DELETION.pack_into(
-                self._map, self._oldest(name) if at < 0 else at, name, deletion.time, now, deletion.columns
-            )
+            _DELETION.pack_into(self._map, self._oldest(name) if at < 0 else at, name, time_us, now, columns)
         self._deletions.clear()
         # Last: what is not in the slots yet must not lie before it.
         for node, reported in self.last.items():
@@ -255,6 +254,45 @@ class ChangeCache:
                 _NODE.pack_into(self._map, at, wanted, -1, -1)
                 return at
         return -1
+
+
+class Caches:
+    """The caches of one table in one process, one for each of its events partitions, in `directory`."""
+
+    def __init__(self, directory: Path, capacity: int, expire_s: float) -> None:
+        self._directory = directory
+        self._capacity = capacity
+        self._expire_s = expire_s
+        self._caches: dict[tuple[str, int], ChangeCache] = {}
+
+    def of(self, topic: str, partition: int) -> ChangeCache:
+        """The cache of an events partition."""
+        cache = self._caches.get((topic, partition))
+        if cache is None:
+            path = self._directory / f"{topic}-{partition}.cache"
+            cache = self._caches[topic, partition] = ChangeCache(path, self._capacity, self._expire_s)
+        return cache
+
+    @property
+    def has_expiring(self) -> bool:
+        """Whether cells with a TTL were written in any of them, as far as is known."""
+        return any(cache.has_expiring for cache in self._caches.values())
+
+    def begin(self) -> None:
+        """Forget what was not saved."""
+        for cache in self._caches.values():
+            cache.begin()
+
+    def save(self) -> None:
+        """Write what was said since `begin`."""
+        for cache in self._caches.values():
+            cache.save()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for cache in self._caches.values():
+            cache.close()
+        self._caches.clear()
 
 
 def _deletion_id(kind: int, key: bytes) -> bytes:

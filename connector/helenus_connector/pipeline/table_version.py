@@ -1,4 +1,4 @@
-"""The version of a table that a stage goes by: what reads its rows, what makes its records, and where they go."""
+"""The version of a table that a stage goes by: its definition, what makes its records, and where they go."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.definition import definition
-from helenus_connector.reread.reader import Reader
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, shown
 from helenus_schemas.codec.key import KeyCodec
@@ -25,7 +23,6 @@ class Version(NamedTuple):
     """One version of a table, as it is `shown`. Its records go to `topic`."""
 
     table: Table
-    reader: Reader
     codec: KeyCodec
     topic: str
     shape: RowShape
@@ -49,11 +46,10 @@ class Versions:
 
     now: Version
 
-    def __init__(self, settings: ConnectorSettings, session: Any, registry: Registry | None, budget: Budget) -> None:
+    def __init__(self, settings: ConnectorSettings, session: Any, registry: Registry | None) -> None:
         self._settings = settings
         self._session = session
         self._registry = registry
-        self._budget = budget
         self._known: object = None  # of the cluster's schema
 
     def follow(self, log: Log) -> None:
@@ -61,7 +57,7 @@ class Versions:
         self._take(definition(self._session, self._settings, self._known), log, force=False)
 
     def is_altered(self) -> bool:
-        """Whether a row that was just read may be of another definition: of a table that was made anew, or with a
+        """Whether a row that was just read may be of another definition: of a table that was recreated, or with a
         column of another type. A column that came or went meanwhile is told of by who writes it.
         """
         found = definition(self._session, self._settings, self._known)
@@ -78,13 +74,12 @@ class Versions:
         before = self.now.keyed
         self._take(definition(self._session, self._settings, None), log, force=True)
         if self.now.keyed != before:
-            what = "the table was made anew, or its key altered, while a batch of it was under way"
+            what = "the table was recreated, or its key altered, while a batch of it was under way"
             raise HelenusError(Kind.BATCH_FAILED, what, self.now.table.full_name)
-        self.now.reader.is_current = True
 
     def shaped(self, table: Table, log: Log) -> tuple[str, RowShape]:
         """The data topic, and what makes its records. Where the topic's schemas refuse the table's,
-        `schema.on.incompatible=new-topic` goes on in a topic of the table as it was made last, and stays there.
+        `schema.on.incompatible=new-topic` goes on in a topic of the table as it was created last, and stays there.
         """
         topic, anew = self._settings.data, f"{self._settings.data}-{str(table.id)[:8]}"
         has_schemas = self._settings.output_format == "key-value-avro" or log.keeps_schemas
@@ -107,10 +102,8 @@ class Versions:
         known, table = found[0], shown(found[1], self._settings)
         if force or self._known is None or self._is_other(table):
             topic, shape = self.shaped(table, log)
-            reader = Reader(self._session, table, self._settings)
-            reader.budget = self._budget
             # All or nothing: rows of one definition are none of another's.
-            self.now = Version(table, reader, KeyCodec(table), topic, shape)
+            self.now = Version(table, KeyCodec(table), topic, shape)
         self._known = known
 
     def _moved(self, table: Table, topic: str, anew: str, log: Log, why: HelenusError) -> RowShape:

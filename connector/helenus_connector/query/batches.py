@@ -14,10 +14,9 @@ from helenus_connector import metrics
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held, committed, latest, overlaid, planned
 from helenus_connector.control.status import Task
-from helenus_connector.pipeline.stage import Outcome
+from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query.task import DONE, Done, task
-from helenus_connector.reread.pending import Pending, PendingKeys
-from helenus_connector.reread.unread import MOST_WAITING
+from helenus_connector.reread.pending import MOST_WAITING, Pending, PendingKeys
 from helenus_schemas.errors import HelenusError, told_in
 from helenus_schemas.service.failpoints import reach
 

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import overlaid
-from helenus_connector.gate.gate import Event
+from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.choice import planner, read
 from helenus_connector.log.events import Message, Offsets, Planner, Range
 from helenus_connector.query._limits import Part, Parts, limited, shared_out

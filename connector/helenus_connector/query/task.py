@@ -22,14 +22,14 @@ from helenus_connector.config.run_directory import use
 from helenus_connector.control.fences import enter
 from helenus_connector.control.plan import Plan
 from helenus_connector.gate.cache import prune
-from helenus_connector.gate.gate import Event
+from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.choice import data_log
-from helenus_connector.pipeline.stage import Outcome, Stage
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import spare
 from helenus_connector.query.source import Note, unpacked
-from helenus_connector.reread.pending import Pending
+from helenus_connector.reread.pending import MOST_WAITING, Pending
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
-from helenus_connector.reread.unread import MOST_WAITING
 from helenus_connector.shape.registry import registered
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
@@ -128,7 +128,7 @@ def _run(
 ) -> None:
     """Run a table's stage. Its errors are handed to the driver, which knows what to do with each kind."""
     if not events and not due:
-        about.outcome = Outcome(settings.name)
+        about.outcome = Outcome()
         return
     own, shared = (plan.directory, settings.events), (plan.directory, "")
     log = _logs.get(own) or _logs.get(shared)

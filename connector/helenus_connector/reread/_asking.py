@@ -24,6 +24,7 @@ from cassandra.protocol import OverloadedErrorMessage
 from cassandra.query import BoundStatement
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.reread._statements import Query, Statements
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.definition import GRANT
@@ -41,10 +42,6 @@ BUDGET = 32 << 20  # bytes of rows that are asked for and not handed on yet
 _ROW = 4 << 20  # bytes a row is taken for until some are seen
 _PROBE_S = 600.0  # until nodes are asked again for what one of them did not know
 _OF_MANY = "MAXWRITETIME"  # new in Cassandra 5.0
-
-
-class SchemaChanged(Exception):
-    """The server refused a statement because the table is not what it was."""
 
 
 class KeyRefused(Exception):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from helenus_connector.gate.replicas import routing_key
 from helenus_connector.reread._groups import Span
 from helenus_connector.reread.ranges import Slice
 from helenus_connector.reread.rows import collection, tuple_value
@@ -124,11 +124,3 @@ class Statements:
                 where[span.start : span.end] = [f"{differing} {several}" if size else f"({differing}) {several}"]
             made = self._by_span[span, size, width] = " AND ".join(where)
         return made
-
-
-def routing_key(key: Sequence[bytes | None]) -> bytes:
-    """A partition key as Cassandra hashes it: several columns are each ushort length, bytes, 0."""
-    values = [value or b"" for value in key]
-    if len(values) == 1:
-        return values[0]
-    return b"".join(struct.pack(">H", len(value)) + value + b"\0" for value in values)

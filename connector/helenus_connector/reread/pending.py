@@ -11,10 +11,10 @@ from pathlib import Path
 
 import structlog
 
+from helenus_connector.interfaces.resolver import Bounds
 from helenus_connector.reread import pending_files
 from helenus_connector.reread.pending_files import Ended
 from helenus_connector.reread.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
-from helenus_connector.reread.ranges import Bounds
 from helenus_schemas.event.change import Scope
 from helenus_schemas.service.durable import Damaged
 
@@ -23,6 +23,8 @@ MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
 _SOME = (bytes(16), bytes(15) + b"\1")
+MOST_WAITING = 100_000
+"""How many keys of a query's tables may wait before a batch fails for one more: they are held in memory."""
 AWAY, STUCK = 1, 2
 """Why a key that has to be published was not read: its replicas are away; or they fail to."""
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from helenus_connector.interfaces.resolver import Bounds
 from helenus_connector.reread.proof import unstamped
-from helenus_connector.reread.ranges import Bounds
 from helenus_schemas.event.change import Bound
 from helenus_schemas.service import durable
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from cassandra import ConsistencyLevel
 
-from helenus_schemas.cql.table import Column
-from helenus_schemas.event.change import COLUMN_BITS, FIRST_COLUMN, Effect, column_bit
+from helenus_connector.interfaces.image import Timed
+from helenus_schemas.event.change import COLUMN_BITS, FIRST_COLUMN, Effect
 
 _LIVE, _DELETES, _ROW, _GONE, _COUNTER = map(
     int, (Effect.LIVE, Effect.DELETES, Effect.ROW, Effect.GONE, Effect.COUNTER)
@@ -60,28 +60,6 @@ class Witness(enum.Enum):
     ABSENT = 1
     SILENT = 2
     AGAINST = 3
-
-
-class Timed(NamedTuple):
-    """The columns of a row, as a read tells their write times: of each the `bits` in an effect, and whether it is
-    `single`, of one cell. `untold` are the bits of those whose times CQL does not tell, `shared` those of several, and
-    `many` those of columns of many cells.
-    """
-
-    bits: tuple[int, ...] = ()
-    single: tuple[bool, ...] = ()
-    untold: int = 0
-    shared: int = 0
-    many: int = 0
-
-    @classmethod
-    def of(cls, timed: Sequence[Column], others: Sequence[Column]) -> Timed:
-        """Of the columns whose times are read, in this order, and the others of the row."""
-        bits = [column_bit(column.name) for column in (*timed, *others)]
-        shared = sum({bit for bit in bits if bits.count(bit) > 1})
-        untold = sum(set(bits[len(timed) :]))
-        many = sum({column_bit(column.name) for column in (*timed, *others) if column.type.multicell})
-        return cls(tuple(bits[: len(timed)]), tuple(not c.type.multicell for c in timed), untold, shared, many)
 
 
 class Row(NamedTuple):
@@ -170,7 +148,7 @@ def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion
     effect, timed = change.effect, row.timed
     columns = effect & ALL_COLUMNS
     null = older = newer = 0
-    unclear = columns & timed.untold
+    unclear = columns & timed.untimed
     for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
         if at is None:
             null |= bit
@@ -200,7 +178,7 @@ def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion
         return Witness.ABSENT
     if not columns and row.exists:
         # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.
-        held = any(at is not None for at in row.times) or timed.untold
+        held = any(at is not None for at in row.times) or timed.untimed
         return Witness.SILENT if held or later else Witness.SHOWN
     if unsure:
         return Witness.SILENT
@@ -214,7 +192,7 @@ def _of_deletion(time: int, effect: int, row: Row) -> Witness:
         return Witness.ABSENT
     timed = row.timed
     columns = ALL_COLUMNS if effect & _GONE else effect & ALL_COLUMNS
-    told, unclear, lives = 0, columns & timed.untold, False
+    told, unclear, lives = 0, columns & timed.untimed, False
     for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
         if not bit & columns:
             continue

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from helenus_connector.interfaces.resolver import Bounds
 from helenus_schemas.event.change import Bound
-
-Bounds = tuple["Bound | None", "Bound | None"]
-"""Start and end of a range; None where it is open."""
 
 
 @dataclass(frozen=True, slots=True)

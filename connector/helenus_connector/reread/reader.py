@@ -1,4 +1,4 @@
-"""The resolver `reread`: the current rows of many keys, in few statements.
+"""Reads the current rows of many keys, in few statements.
 
 Keys are read in groups, as `groups` says. Groups that time out are split, down to single keys.
 """
@@ -10,20 +10,20 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from functools import cache
 from itertools import chain, groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from cassandra.metadata import Murmur3Token
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.replicas import routing_key
+from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.interfaces.resolver import Bounds
 from helenus_connector.reread._asking import BUDGET, Asking
 from helenus_connector.reread._asking import KeyRefused as KeyRefused
-from helenus_connector.reread._asking import SchemaChanged as SchemaChanged
 from helenus_connector.reread._asking import Unread as Unread
 from helenus_connector.reread._groups import Grouping
 from helenus_connector.reread._statements import Query
-from helenus_connector.reread._statements import routing_key as routing_key
-from helenus_connector.reread.proof import Timed
-from helenus_connector.reread.ranges import Bounds, slices
+from helenus_connector.reread.ranges import slices
 from helenus_connector.reread.rows import Page, RawRow
 from helenus_schemas import names
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -35,36 +35,6 @@ _FEWEST = 0.001
 """Of the keys that are asked for, so many live at least: more are in no statement."""
 _SKIP = 100
 """Rows that are no dearer to read and leave than another statement is."""
-
-
-class Image(NamedTuple):
-    """A row as a read found it. `values`: CQL bytes in the order of the data record's value.
-
-    `write_time`: µs, the newest of its own cells as far as CQL shows it, None if it shows none. `times`: all of them as
-    CQL bytes, if there are several; `timed` are their columns. `expires`: when the first of its cells does, s since the
-    epoch, if that was asked for.
-    """
-
-    values: tuple[bytes | None, ...]
-    write_time: int | None
-    times: Sequence[bytes | None] = ()
-    timed: Timed = Timed()
-    expires: int | None = None
-
-    def oldest(self) -> int | None:
-        """The oldest of its cells' write times."""
-        return min((int.from_bytes(time, "big", signed=True) for time in self.times if time), default=self.write_time)
-
-    def shows(self, write_time: int | None, effect: int = 0) -> bool:
-        """Whether one of its own cells was written at that very time; with an `effect`, one in its columns."""
-        if write_time is None:
-            return False
-        told = write_time.to_bytes(8, "big", signed=True)
-        if told not in self.times:
-            return not self.times and write_time == self.write_time
-        if not effect or self.timed.bits[self.times.index(told)] & effect:
-            return True
-        return any(time == told and bit & effect for time, bit in zip(self.times, self.timed.bits, strict=True))
 
 
 Rows = Iterator[tuple[Key, Image]]

@@ -11,11 +11,13 @@ import json
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Protocol
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.reread.ranges import Bounds
-from helenus_connector.reread.reader import Image
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import Bounds, Resolved
+from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape.registry import Registry
 from helenus_schemas.avro import schema as avro
 from helenus_schemas.codec import to_avro as transcode
@@ -26,19 +28,11 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, decode, unframed
-from helenus_sinks.log import Headers, Schemas
+from helenus_schemas.event.change import Bound, Scope, decode, unframed
+from helenus_sinks.log import Schemas
 
 _FRAME = struct.Struct(">bI")
 _BAD_BYTES = (ValueError, IndexError, struct.error)
-
-
-class Record(NamedTuple):
-    """A record for the data topic; `value` is None for a delete, `key` for what concerns no key."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
 
 
 class _Form(Protocol):
@@ -86,6 +80,39 @@ class RowShape:
         columns = avro.value_columns(table)
         self._names = [c.name for c in columns]
         self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
+
+    def records(self, resolved: Resolved) -> Iterator[Shaped | None]:
+        key, event = resolved.key, resolved.event.value if resolved.event else None
+        if resolved.rows is None:
+            row = partial(
+                self.row,
+                key,
+                write_time=resolved.write_time,
+                event=event,
+                expires=resolved.expires,
+                values=resolved.values,
+            )
+            yield _shaped(row, key, resolved.after)
+            return
+        if resolved.scope is Scope.TABLE:
+            if not resolved.continues:
+                yield _shaped(lambda _: self.truncation(resolved.write_time, event), key, None)
+        else:
+            marker = partial(
+                self.marker,
+                key,
+                write_time=resolved.write_time,
+                event=event,
+                bounds=resolved.bounds,
+                values=resolved.values,
+            )
+            yield _shaped(marker, key, resolved.after)
+        for own, values, image in resolved.rows():
+            if own is None:
+                yield None
+                continue
+            row = partial(self.row, own, write_time=image.write_time, expires=image.expires, values=values)
+            yield _shaped(row, own, image)
 
     def row(
         self,
@@ -377,6 +404,16 @@ class _Json:
         if not self._marks:
             return None
         return json.dumps({"table": self._name}, ensure_ascii=False).encode()
+
+
+def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | None) -> Shaped:
+    """The record of an image; or what stands for it in a digest, and why it can't be published."""
+    try:
+        return Shaped(make(image), None, key, image, make)
+    except HelenusError as error:
+        if error.kind is not Kind.POISON_EVENT:
+            raise
+        return Shaped(Record(None, str(error).encode(), ()), error, key, image, make)
 
 
 def _recode(table: Table, settings: ConnectorSettings) -> Callable[[bytes], bytes] | None:

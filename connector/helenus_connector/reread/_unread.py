@@ -9,18 +9,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from helenus_connector.gate.gate import Work
+from helenus_connector.reread._asking import Unread
+from helenus_connector.reread._work import Work
 from helenus_connector.reread.pending import AWAY, STUCK, Name, Pending
 from helenus_connector.reread.proof import packed
-from helenus_connector.reread.reader import Unread
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.text import as_text
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
 
-MOST_WAITING = 100_000
-"""How many keys of a query's tables may wait before a batch fails for one more: they are held in memory."""
 MOST_READS = 10
 """After so many reads that failed, a key may go to the topic of dead letters: in some five minutes."""
 _MOST_WHILE_AWAY = 5
@@ -43,25 +41,24 @@ class UnreadKeys:
     def note(self, work: Work, cause: Unread) -> None:
         """A key was not read."""
         self._causes.setdefault(id(work), cause)
-        is_new = work.events or (work.pending and work.pending.unread)  # else its proof alone was not to be had
-        if is_new and not cause.is_away:
-            self._stuck[_name(work)] = None
+        if work.is_asked_for and not cause.is_away:  # else only its confirmation was not to be had
+            self._stuck[work.name] = None
             if len(self._stuck) > _MOST_STUCK:
                 del self._stuck[next(iter(self._stuck))]
 
     def is_stuck(self, work: Work) -> bool:
         """Whether a key's last read failed though its replicas were there."""
-        return _name(work) in self._stuck or (work.pending is not None and work.pending.unread == STUCK)
+        return work.name in self._stuck or (work.pending is not None and work.pending.unread == STUCK)
 
     def cut(self, work: Work) -> None:
-        """A marker's read failed when a part of its rows was told: the batch has to be done again, without it."""
-        self._cut.add(_name(work))
+        """A marker's read failed when a part of its rows was published: the batch has to be done again, without it."""
+        self._cut.add(work.name)
 
     def was_cut(self, work: Work) -> bool:
         """Whether the attempt before failed for this marker; it is tried again after this one."""
-        if _name(work) not in self._cut:
+        if work.name not in self._cut:
             return False
-        self._cut.remove(_name(work))
+        self._cut.remove(work.name)
         return True
 
     def left(self, works: Iterable[Work]) -> list[Work]:
@@ -69,8 +66,8 @@ class UnreadKeys:
         found = []
         for work in works:
             if work.read_at is not None:
-                self._stuck.pop(_name(work), None)
-            elif not work.is_outdated and (work.events or (work.pending and work.pending.unread)):
+                self._stuck.pop(work.name, None)
+            elif not work.is_outdated and work.is_asked_for:
                 found.append(work)
         return found
 
@@ -96,9 +93,6 @@ class UnreadKeys:
     def pending(self, work: Work) -> Pending:
         """A key that is left, as it waits: its events have no outcome yet."""
         pending = work.pending
-        since = [pending.since] if pending else []
-        if work.event:
-            since.append(work.event.timestamp / 1000)
         return Pending(
             work.topic,
             work.partition,
@@ -108,7 +102,7 @@ class UnreadKeys:
             copies=work.events + (pending.copies if pending else 0),
             attempts=self.attempts(work),
             bounds=work.bounds,
-            since=min(since),
+            since=work.since,
             unread=AWAY if self.is_away(work) else STUCK,
             stripe=pending.stripe if pending and not work.events else 0,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -71,3 +73,11 @@ class Replicas:
         if factor := getattr(strategy, "replication_factor_info", None):
             return int(factor.all_replicas)
         return max(1, len(self.nodes(None)))
+
+
+def routing_key(key: Sequence[bytes | None]) -> bytes:
+    """A partition key as Cassandra hashes it: several columns are each ushort length, bytes, 0."""
+    values = [value or b"" for value in key]
+    if len(values) == 1:
+        return values[0]
+    return b"".join(struct.pack(">H", len(value)) + value + b"\0" for value in values)

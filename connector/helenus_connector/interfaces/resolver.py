@@ -1,0 +1,161 @@
+"""The interface of a resolver: what a key's row is now.
+
+    UPDATE and DELETE of one key in one batch → one Resolved, whose `after` is None: the row is gone.
+
+A resolver owns what makes its answer true: coalescing, reads and their levels, and the keys that wait until their
+answer is confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from helenus_connector.interfaces.gate import Admitted, Event
+from helenus_connector.interfaces.image import Image
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.event.change import Bound, Scope
+
+Bounds = tuple["Bound | None", "Bound | None"]
+"""Start and end of a range; None where it is open."""
+
+
+class LiveRow(NamedTuple):
+    """A row that lives in the scope of a delete marker. `key` is None if it has no form: then it can't be published."""
+
+    key: bytes | None
+    values: Key
+    image: Image
+
+
+class SchemaChanged(Exception):
+    """The table is not what it was: take its definition again, and resolve once more."""
+
+
+class RowsFailed(Exception):
+    """Raised by `Resolved.rows`; `cause` is why no more rows can be had."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+@dataclass(slots=True)
+class Resolved:
+    """What a key's row is now; or the scope of a delete marker (a partition, a range, a table) and the rows in it.
+
+    The resolver fills in, for the shape: `before` and `after`, the row as it was and as it is (None: not known, and
+    gone); of a marker `after` has the partition's static columns, and `rows` gives the rows that live, read as they are
+    asked for: each call reads from the first one, and may raise RowsFailed. `write_time` in µs and `expires` in s since
+    the epoch are what the record says, `newest` is the newest write time of the changes. `event` is the first event of
+    the batch that asks for it, of `events`; None if none does, as for a key that is read again. `parts` is the number
+    of partitions that share a truncation; one that `continues` was begun by an earlier batch, which published its
+    marker. `known` is the digest of what was published last, if that is known.
+    `is_confirmed` says that the answer is final: no digest of it is needed. `failure` is why there is no answer and
+    never will be: to be dead-lettered.
+
+    The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
+    appended.
+    """
+
+    topic: str
+    partition: int
+    key: bytes
+    values: Key
+    scope: Scope
+    bounds: Bounds | None = None
+    parts: int = 1
+    event: Event | None = None
+    events: int = 0
+    newest: int | None = None
+    write_time: int | None = None
+    expires: int | None = None
+    before: Image | None = None
+    after: Image | None = None
+    rows: Callable[[], Iterator[LiveRow]] | None = None
+    continues: bool = False
+    known: bytes | None = None
+    is_confirmed: bool = False
+    failure: HelenusError | None = None
+    digest: bytes = b""
+    published: bool = False
+    dead_lettered: bool = False
+    records: int = 0
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it is one row: no marker, whose scope has rows."""
+        return self.rows is None
+
+
+@dataclass(slots=True)
+class HandedBack:
+    """What a batch leaves: counts of events by outcome, and what the driver is to remember.
+
+    `waiting` are keys that wait from now on, `done` those that no longer do, `places` what was published where: their
+    types are the resolver's own. `unread` counts keys that wait because they can't be read, `error` is why the first of
+    them can't. `contradicted` counts changes that are believed although their row spoke against them to the end.
+    """
+
+    published: int = 0
+    unchanged: int = 0
+    outdated: int = 0
+    dead_lettered: int = 0
+    keys_read: int = 0
+    statements: int = 0
+    query_seconds: float = 0.0
+    unread: int = 0
+    contradicted: int = 0
+    error: HelenusError | None = None
+    waiting: list[Any] = field(default_factory=list)
+    done: list[Any] = field(default_factory=list)
+    places: dict[tuple[str, int], Any] = field(default_factory=dict)
+
+
+class Resolver(Protocol):
+    """The resolver of one table in one process.
+
+    One batch at a time: `use`, `take`, then `resolve` until one call succeeds, then `confirm` after the flush.
+    """
+
+    def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
+        """Go by this definition from now on. `is_certain`: it was read just now, so what is refused is not outdated."""
+        ...
+
+    def take(self, changes: Iterable[Admitted], due: Sequence[Any], made_at: float) -> None:
+        """Take a batch's changes, in order, and the keys that are `due`: what waits since an earlier batch.
+
+        Changes of one key become one Resolved. The table was made at `made_at`, s since the epoch.
+        """
+        ...
+
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Resolved]:
+        """Give each key, and each marker, of the batch; markers come before the rows within them.
+
+        The stage appends the records of one before it asks for the next, and calls `publishing` before the first of
+        them and `failed` if its rows can't be had. A repeated call starts again from the first key. `trusts_known`
+        says that no earlier attempt at this batch can have published anything newer than what is `known`. At most
+        `may_wait` keys of this batch are left to wait because they can't be read.
+
+        Raises SchemaChanged, and HelenusError CASSANDRA_READ or CASSANDRA_AUTH: then the batch is not done.
+        """
+        ...
+
+    def publishing(self, resolved: Resolved) -> None:
+        """Records of it are about to be appended: what was published of its keys before is the last no longer."""
+        ...
+
+    def failed(self, error: RowsFailed) -> None:
+        """The rows of the last one could not be had: what that means is decided when the next one is asked for."""
+        ...
+
+    def confirm(self) -> HandedBack:
+        """After the flush: mark at the gate what is published and confirmed, and say what waits. Once per batch."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files."""
+        ...

@@ -1,0 +1,107 @@
+"""What can't be published: poison events, rows that no record can hold, records too large.
+
+`errors.tolerance` and `errors.large.record` say what happens: the connector stops, a dead letter is appended, or a
+smaller record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.event import scope_asked
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.resolver import Resolved, SchemaChanged
+from helenus_connector.interfaces.shape import Record, Shape, Shaped
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Scope, encode
+from helenus_sinks import dead_letters
+from helenus_sinks.log import Log
+
+
+class Undeliverable:
+    """Does with what can't be published as a connector's settings say."""
+
+    def __init__(self, settings: ConnectorSettings) -> None:
+        self._settings = settings
+        self._name = f"{settings.keyspace}.{settings.table}"
+        self._stops = settings.errors_tolerance == "none"
+
+    def poison(self, log: Log, events: Iterable[tuple[Event, HelenusError]]) -> int:
+        """Dead-letter events that can't be decoded; how many. Raises the first one's error if the connector stops."""
+        count = 0
+        for event, cause in events:
+            if self._stops:
+                raise cause
+            self._append(log, event, cause)
+            count += 1
+        return count
+
+    def key(self, log: Log, resolved: Resolved, cause: HelenusError) -> None:
+        """Dead-letter a key that can't be read. Raises `cause` if the connector stops."""
+        cause = self._placed(resolved, cause, cause.where)
+        if self._stops:
+            raise cause
+        self._bury(log, resolved, resolved.key, cause)
+
+    def row(self, log: Log, resolved: Resolved, key: bytes, cause: HelenusError, altered: Callable[[], bool]) -> None:
+        """Dead-letter a row that no record can hold. If the connector stops, raises `cause`; or SchemaChanged if the
+        table was altered meanwhile: the row may be one of another definition.
+        """
+        if self._stops and altered():
+            raise SchemaChanged(cause.what)
+        cause = self._placed(resolved, cause, cause.where)
+        if self._stops:
+            raise cause
+        self._bury(log, resolved, key, cause)
+
+    def large(
+        self,
+        log: Log,
+        resolved: Resolved,
+        shaped: Shaped,
+        shape: Shape,
+        append: Callable[[Record], None],
+        error: HelenusError,
+    ) -> None:
+        """Do what `errors.large.record` says with a record that the broker does not take, as `error` says: `append` a
+        smaller one, or a dead letter. Raises RECORD_TOO_LARGE if the connector stops.
+        """
+        cause = self._placed(resolved, error, self._name)
+        if self._settings.errors_large_record == "dead-letter":
+            self._bury(log, resolved, shaped.key, cause)
+            return
+        if self._settings.errors_large_record == "reference" and shaped.image is not None:
+            for smaller, left_out in shape.smaller(shaped.image):
+                record = shaped.make(smaller)
+                try:
+                    append(record._replace(headers=[*record.headers, left_out]))
+                    return
+                except HelenusError as again:
+                    if again.kind is not Kind.RECORD_TOO_LARGE:
+                        raise
+        raise cause
+
+    def _placed(self, resolved: Resolved, error: HelenusError, where: str) -> HelenusError:
+        offset = f", offset {resolved.event.offset}" if resolved.event else ""
+        return error.at(f"{where}, event of {resolved.topic} {resolved.partition}{offset}")
+
+    def _bury(self, log: Log, resolved: Resolved, key: bytes, cause: HelenusError) -> None:
+        """Append a dead letter: the event that asked for a key, or one that would."""
+        own, event = key == resolved.key, resolved.event
+        if not own or event is None or scope_asked(event, resolved.values) is not resolved.scope:
+            event = _event(resolved, key)
+        self._append(log, event, cause)
+        resolved.dead_lettered |= own
+
+    def _append(self, log: Log, event: Event, cause: HelenusError) -> None:
+        dead_letters.append(log, self._settings.dead_letters, self._settings.name, event, cause)
+
+
+def _event(resolved: Resolved, key: bytes) -> Event:
+    """An event that asks for a key by itself: of a live row after a marker, or of a key that is read again."""
+    own = key == resolved.key
+    start, end = resolved.bounds if own and resolved.bounds else (None, None)
+    scope, parts = (resolved.scope, resolved.parts) if own else (Scope.ROW, 1)
+    change = Change(None, None, scope, parts=parts, write_time=resolved.newest, start=start, end=end)
+    return Event(resolved.topic, resolved.partition, -1, 0, key, encode(change))

@@ -1,0 +1,179 @@
+"""Whether a read confirms the changes of its key: what the row says of each, and what is known to be deleted since."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from cassandra import ConsistencyLevel
+
+from helenus_connector.gate.cache import MAY, Caches, ChangeCache
+from helenus_connector.gate.replicas import Replicas
+from helenus_connector.interfaces.gate import Gate
+from helenus_connector.interfaces.image import Image
+from helenus_connector.reread._work import Work
+from helenus_connector.reread.proof import ALL_COLUMNS, Awaited, Deletion, Row, Witness, block_for, is_proven, witness
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.event.change import Change, Effect, Scope
+
+_LIVE, _GONE, _DELETES = int(Effect.LIVE), int(Effect.GONE), int(Effect.GONE | Effect.DELETES)
+_WHOLE = 5  # the kind of a row's deletion, apart from those of columns of it
+
+
+def note_deletion(caches: Caches, change: Change, topic: str, partition: int, key: bytes) -> None:
+    """Remember what expires and what is deleted: a row that shows older cells later on is not what it will be.
+
+    Of a change that writes too it is not known which columns it deletes, and a truncation takes rows whatever their
+    times: these may explain what is missing.
+    """
+    effect, at = change.effect, change.write_time
+    if change.expires_at is not None:
+        caches.of(topic, partition).note_expiry()
+    if at is None:
+        return
+    if change.scope is Scope.TABLE:
+        caches.of(topic, partition).delete(MAY + change.scope, key, at, ALL_COLUMNS)
+    elif effect & _DELETES:
+        columns = 0 if effect & _GONE else effect & ALL_COLUMNS
+        kind = _WHOLE if change.scope is Scope.ROW and not columns else change.scope
+        caches.of(topic, partition).delete(kind + (MAY if effect & _LIVE else 0), key, at, columns or ALL_COLUMNS)
+
+
+class Evidence:
+    """Confirms the reads of one batch, of one version of a table; `min_age_s` is `settle.min.age.ms` in s."""
+
+    def __init__(self, gate: Gate, replicas: Replicas, caches: Caches, codec: KeyCodec, min_age_s: float) -> None:
+        self._gate = gate
+        self._replicas = replicas
+        self._caches = caches
+        self._codec = codec
+        self._min_age = min_age_s
+        self._factor: int | None = None
+        self._has_rows = codec.partition_columns < codec.columns
+
+    @property
+    def factor(self) -> int:
+        """The replication factor, as it was when the batch began."""
+        if self._factor is None:
+            self._factor = self._replicas.factor()
+        return self._factor
+
+    def unproven(self, work: Work) -> dict[bytes, Awaited]:
+        """The changes of a key for which its read proves no image. Notes `by_age`, `contradicted`, `rest`."""
+        work.by_age, work.contradicted, work.rest = set(), 0, 0.0
+        if work.read_at is None:
+            return work.awaited
+        if work.scope is Scope.TABLE:
+            return {}  # each node reports its own truncation: after the last one's, no replica holds the rows
+        found: dict[bytes, Awaited] = {}
+        factor, image, nodes = self.factor, work.after, self._gate.nodes
+        is_all = work.consistency == ConsistencyLevel.ALL
+        least = -1 if is_all else factor - block_for(work.consistency, factor)
+        cache = self._caches.of(work.topic, work.partition)
+        deleted = cache.has_deletions
+        may_show = image is not None and not deleted and not work.is_marked
+        row: Row | None = None
+        deletions: list[Deletion] = []
+        handed = work.pending.handed if work.pending else 0.0
+        rest = math.inf
+        for change, awaited in work.awaited.items():
+            met = nodes(work.topic, work.partition, work.values, change) > least
+            effect = awaited.effect
+            if may_show and (not effect or effect & _LIVE) and image.shows(awaited.write_time, effect):  # type: ignore[union-attr]
+                if met:
+                    continue  # the ordinary case, by its bytes
+                said = Witness.SHOWN
+            else:
+                if row is None:
+                    row = _row(image)
+                    deletions = self._deletions(cache, work) if deleted else []
+                said = self._witness(work, awaited, row, deletions, cache)
+            waited = awaited.waited(handed)
+            if met and is_proven(said, waited, self._min_age):
+                if said in (Witness.SILENT, Witness.AGAINST):
+                    work.by_age.add(change)
+                    work.contradicted += said is Witness.AGAINST
+                continue
+            found[change] = awaited
+            rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)
+        if work.pending and rest < math.inf:
+            work.rest = max(0.0, rest)
+        return found
+
+    def _witness(
+        self, work: Work, awaited: Awaited, row: Row, deletions: Sequence[Deletion], cache: ChangeCache
+    ) -> Witness:
+        now = time.time()
+        # What is not of the whole scope is of a partition's static columns.
+        of_statics = work.scope is Scope.PARTITION and awaited.effect and not awaited.effect & _GONE
+        if work.is_marked and self._has_rows and not of_statics:
+            return _of_scope(work, awaited, row)
+        if row.exists and any(deletion.undone_by(row) for deletion in deletions):
+            return Witness.AGAINST  # cells that are there will go
+        said = witness(awaited, row, deletions, now)
+        if said is Witness.AGAINST and self._is_unsure(work, awaited, deletions, cache, now):
+            return witness(awaited, row, deletions, now, unsure=True)
+        return said
+
+    def _is_unsure(
+        self, work: Work, awaited: Awaited, deletions: Sequence[Deletion], cache: ChangeCache, now: float
+    ) -> bool:
+        """Whether something that was written since may have taken away what a change wrote: a range that held it,
+        nulls among other values, deletions of its columns one by one, a truncation, a cell that has expired.
+        """
+        if awaited.write_time is None:
+            return False
+        found = [*deletions, self._of_partition(cache, Scope.RANGE, work), _known(cache, MAY + Scope.TABLE, b"")]
+        kinds = (Scope.ROW, Scope.STATIC, Scope.PARTITION, _WHOLE)
+        found += [_known(cache, MAY + kind, work.key) for kind in kinds]
+        if any(one is not None and one.time >= awaited.write_time for one in found):
+            return True
+        return any(other.may_hide(awaited, now) for other in work.awaited.values() if other is not awaited)
+
+    def _deletions(self, cache: ChangeCache, work: Work) -> list[Deletion]:
+        """The newest deletions that were reported of a row's columns, of it, and of its whole partition."""
+        kinds: tuple[int, ...] = (work.scope,)
+        if not self._has_rows:
+            kinds = (Scope.ROW, _WHOLE, Scope.PARTITION)
+        elif work.scope is Scope.ROW:
+            kinds = (Scope.ROW, _WHOLE)
+        elif work.scope is Scope.PARTITION:
+            kinds = (Scope.STATIC, Scope.PARTITION)
+        found = [_known(cache, kind, work.key) for kind in kinds]
+        if not work.is_marked:
+            found.append(self._of_partition(cache, Scope.PARTITION, work))
+        return [one for one in found if one is not None]
+
+    def _of_partition(self, cache: ChangeCache, scope: Scope, work: Work) -> Deletion | None:
+        """The newest deletion of this scope that was reported of a row's partition."""
+        if not self._has_rows or not cache.deletes(scope):
+            return None
+        n = self._codec.partition_columns
+        return _known(cache, scope, self._codec.encode([*work.values[:n], *[None] * (len(work.values) - n)]))
+
+
+def _known(cache: ChangeCache, kind: int, key: bytes) -> Deletion | None:
+    found = cache.deletion(kind, key)
+    return None if found is None else Deletion(*found)
+
+
+def _row(image: Image | None) -> Row:
+    """A row as its proof has it."""
+    if image is None:
+        return Row(False)
+    times = [None if time is None else int.from_bytes(time, "big", signed=True) for time in image.times]
+    return Row(True, times, image.timed) if len(times) == len(image.timed.bits) else Row(True)
+
+
+def _of_scope(work: Work, awaited: Awaited, row: Row) -> Witness:
+    """What the rows that live in a marker's scope, and a partition's static `row`, say of a change."""
+    written, effect = awaited.write_time, awaited.effect
+    if written is None or not effect:
+        return Witness.SILENT
+    statics = row.times if work.scope is Scope.PARTITION else ()  # a range has none
+    oldest = min((time for time in (work.oldest, *statics) if time is not None), default=None)
+    if oldest is not None and oldest <= written:
+        return Witness.AGAINST
+    # Of a range no bounds are remembered: rows of before it that come late are found by a second look.
+    return Witness.SILENT if work.timeless or work.scope is Scope.RANGE else Witness.ABSENT

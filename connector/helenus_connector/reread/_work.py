@@ -1,0 +1,179 @@
+"""What a batch reads: the changes of one key become one read, and so do those of one delete marker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from helenus_connector.gate.event import check, scope_of, values_of
+from helenus_connector.interfaces.gate import Admitted
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import Resolved
+from helenus_connector.reread.pending import Name, Pending
+from helenus_connector.reread.proof import Awaited, packed, unpacked
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.event.change import Change, Scope
+
+
+@dataclass(slots=True)
+class Work(Resolved):
+    """A key to read, or the scope of a marker: the events of this batch that touch it, and its `pending` entry if due.
+
+    It is read at level `consistency`; `read_at` is when the read began, s since the epoch, None if it was not read.
+    `awaited` are its changes by their ids, `unproven` those of them that the read proves nothing of, and `by_age` those
+    that it proves by the time that they waited; of these so many were `contradicted` by their row to the end. `rest` is
+    for how many seconds no read can prove more. Of a marker, `oldest` is the write time in µs of the oldest cell of the
+    rows in its scope, and `timeless` says that some of them show no time. `is_outdated`: the table can't have this key
+    any more.
+    """
+
+    consistency: int = 0
+    awaited: dict[bytes, Awaited] = field(default_factory=dict)
+    pending: Pending | None = None
+    read_at: float | None = None
+    unproven: dict[bytes, Awaited] = field(default_factory=dict)
+    by_age: set[bytes] = field(default_factory=set)
+    contradicted: int = 0
+    rest: float = 0.0
+    first_expires: int | None = None
+    oldest: int | None = None
+    timeless: bool = False
+    is_outdated: bool = False
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it is of more than a row: of a partition, a range of it, or the table."""
+        return self.scope in (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
+
+    @property
+    def name(self) -> Name:
+        return self.topic, self.partition, self.key, self.bounds
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether it has to be published; else it is read to be confirmed alone."""
+        return self.events > 0 or (self.pending is not None and self.pending.unread > 0)
+
+    @property
+    def since(self) -> float:
+        """When the first event that asks for it was appended, s since the epoch."""
+        since = [self.pending.since] if self.pending else []
+        return min([*since, self.event.timestamp / 1000] if self.event else since)
+
+    def begin(self) -> None:
+        """Forget an earlier attempt."""
+        self.read_at = self.after = self.failure = self.rows = self.known = None
+        self.published = self.dead_lettered = self.is_outdated = self.is_confirmed = False
+        self.digest, self.records = b"", 0
+
+    def saw(self, image: Image | None) -> None:
+        """Take note of what lives in a marker's scope; None for a row whose key has no form."""
+        oldest = image.oldest() if image else None
+        if image is None or oldest is None or image.timed.many or image.timed.untimed:
+            self.timeless = True  # of many cells the newest alone is shown
+        if oldest is not None and (self.oldest is None or oldest < self.oldest):
+            self.oldest = oldest
+
+
+class Works:
+    """What a batch reads: `by_name`; and what waits for a later one: `waiting`. `gone` are due keys that the table
+    can't have any more.
+    """
+
+    def __init__(self, codec: KeyCodec, consistency: int) -> None:
+        self.by_name: dict[Name, Work] = {}
+        self.waiting: dict[Name, Pending] = {}
+        self.gone: list[Pending] = []
+        self._codec = codec
+        self._consistency = consistency
+        self._awaited: dict[Name, dict[bytes, Awaited]] = {}
+        self._copied: list[tuple[Work, Admitted]] = []
+
+    def add(self, admitted: Admitted) -> None:
+        """Read a change's key; it waits with its key if it is published and nothing else asks for the key."""
+        event, change, key = admitted.event, admitted.change, admitted.key
+        bounds = (change.start, change.end) if change.scope is Scope.RANGE else None
+        name = (event.topic, event.partition, key, bounds)
+        work = self.by_name.get(name)
+        if work is None:
+            if admitted.is_published and admitted.id is not None:
+                self._wait(name, admitted, admitted.id)
+                return
+            work = Work(
+                event.topic,
+                event.partition,
+                key,
+                admitted.values,
+                change.scope,
+                bounds,
+                change.parts,
+                event,
+                consistency=self._consistency,
+            )
+            self.by_name[name] = work
+        work.scope = max(work.scope, scope_of(change, work.values))
+        work.events += 1
+        self._copied.append((work, admitted))
+        if change.write_time is not None and (work.newest is None or change.write_time > work.newest):
+            work.newest = change.write_time
+        if change.expires_at is not None and (work.first_expires is None or change.expires_at < work.first_expires):
+            work.first_expires = change.expires_at
+        if admitted.id is not None:
+            work.awaited.setdefault(admitted.id, awaited_of(change))
+
+    def add_due(self, due: Iterable[Pending], level: Callable[[Pending, Key, Iterable[bytes]], int]) -> None:
+        """Read keys that are due, at the `level` that confirms them. After all changes."""
+        for work, admitted in self._copied:
+            work.events += admitted.copies - 1
+        self._copied.clear()
+        for pending in due:
+            try:
+                self._add_due(pending, level)
+            except Malformed:
+                self.gone.append(pending)
+        for name, waiting in self.waiting.items():
+            waiting.awaited = packed(self._awaited[name])
+
+    def _wait(self, name: Name, admitted: Admitted, change: bytes) -> None:
+        topic, partition, key, bounds = name
+        scope, since = scope_of(admitted.change, admitted.values), admitted.event.timestamp / 1000
+        held = self.waiting.get(name)
+        if held is None:
+            held = self.waiting[name] = Pending(topic, partition, key, scope, bounds=bounds, since=since)
+        self._awaited.setdefault(name, {})[change] = awaited_of(admitted.change)
+        held.scope = max(held.scope, scope)
+        held.copies += admitted.copies
+
+    def _add_due(self, pending: Pending, level: Callable[[Pending, Key, Iterable[bytes]], int]) -> None:
+        scope = Scope(pending.scope)
+        key = pending.key if scope is Scope.TABLE else self._codec.current(pending.key)
+        name = (pending.topic, pending.partition, key, pending.bounds)
+        values = () if scope is Scope.TABLE else values_of(self._codec, key)
+        check(self._codec, values, pending.bounds)
+        awaited = unpacked(pending.awaited)
+        newer = self.waiting.pop(name, None)
+        if newer is not None:
+            awaited.update(self._awaited[name])
+            pending.copies += newer.copies
+            pending.since = min(pending.since, newer.since)
+        work = self.by_name.get(name)
+        if work is None:
+            # What was never read has to be published first: a higher level may not be had for long.
+            consistency = self._consistency if pending.unread else level(pending, values, awaited)
+            work = Work(pending.topic, pending.partition, key, values, scope, pending.bounds, consistency=consistency)
+            self.by_name[name] = work
+        work.scope = max(work.scope, scope)
+        work.pending = pending
+        work.awaited = {**awaited, **work.awaited}
+
+
+def awaited_of(change: Change) -> Awaited:
+    """What a change waits with; numbers that no agent writes count as none."""
+    effect, expired = change.effect, change.all_expired_at
+    if not 0 <= effect < 1 << 32:
+        effect = 0
+    if expired is not None and not 0 < expired < 1 << 32:
+        expired = None
+    return Awaited(change.write_time, math.nan, effect, expired)

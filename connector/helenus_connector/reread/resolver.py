@@ -1,0 +1,484 @@
+"""The resolver `reread`: asks Cassandra what a key's row is now. `interfaces.resolver` has the contract.
+
+take     the changes of a key become one read
+resolve  truncations, then markers, then rows: no record shows an older read than one before
+confirm  what a read does not prove waits with its key, and is read again
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+from cassandra import ConsistencyLevel
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.cache import Caches
+from helenus_connector.gate.event import written_at
+from helenus_connector.gate.replicas import Replicas
+from helenus_connector.interfaces.gate import Admitted, Gate
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import HandedBack, LiveRow, Resolved, RowsFailed, SchemaChanged
+from helenus_connector.reread._asking import KeyRefused, Unread
+from helenus_connector.reread._evidence import Evidence, note_deletion
+from helenus_connector.reread._unread import MOST_READS, UnreadKeys
+from helenus_connector.reread._work import Work, Works
+from helenus_connector.reread.budget import Budget
+from helenus_connector.reread.pending import AWAY, Pending, Place, Told
+from helenus_connector.reread.proof import level, packed
+from helenus_connector.reread.reader import Reader, Rows, stripe_of
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
+
+_PROOF_S = 2.0
+_SCAN_S = 10.0
+_log = structlog.get_logger(__name__)
+
+
+class Reread:
+    """The resolver of one table in one process. Keeps its statements between batches.
+
+    `partitions` says how many partitions the data topic has.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        session: Any,
+        gate: Gate,
+        replicas: Replicas,
+        caches: Caches,
+        budget: Budget,
+        partitions: Callable[[], int],
+    ) -> None:
+        self.consistency: int = getattr(ConsistencyLevel, settings.query_consistency)
+        self._settings = settings
+        self._session = session
+        self._gate = gate
+        self._replicas = replicas
+        self._caches = caches
+        self._budget = budget
+        self._partitions = partitions
+        self._unread = UnreadKeys()
+        self._reader: Reader | None = None
+        self._codec: KeyCodec
+        self._works: Works
+        self._evidence: Evidence
+        self._read: list[Work] = []
+        self._handed = HandedBack()
+        self._published: dict[Place, Told] = {}
+        self._made_at = self._began = self._patience = 0.0
+        self._trusts_known = False
+        self._failure: Exception | None = None
+        self._unreached: set[int] = set()
+        self._ahead: dict[int, Rows] = {}
+        self._scanned: dict[int, int] = {}
+
+    @property
+    def reader(self) -> Reader:
+        assert self._reader is not None, "use() comes first"
+        return self._reader
+
+    def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
+        if self._reader is None or self._reader.table is not table:
+            self._reader = Reader(self._session, table, self._settings)
+            self._reader.budget = self._budget
+        self._codec = codec
+        self._reader.is_current = is_certain
+
+    def take(self, changes: Iterable[Admitted], due: Sequence[Pending], made_at: float) -> None:
+        self._made_at = made_at
+        self._published = defaultdict(partial(Told, len(self.reader.table.clustering)))
+        works = self._works = Works(self._codec, self.consistency)
+        min_age_s = self._settings.settle_min_age_ms / 1000
+        self._evidence = Evidence(self._gate, self._replicas, self._caches, self._codec, min_age_s)
+        for admitted in changes:
+            if admitted.id is not None:
+                event = admitted.event
+                note_deletion(self._caches, admitted.change, event.topic, event.partition, admitted.key)
+            works.add(admitted)
+        works.add_due(due, self._level)
+
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Resolved]:
+        reader, found = self.reader, self._works
+        if "expires" in self._settings.headers and self._caches.has_expiring:
+            reader.asks_ttl = True
+        self._handed = HandedBack(
+            outdated=sum(pending.copies for pending in found.gone),
+            waiting=list(found.waiting.values()),
+            done=list(found.gone),
+            places=self._published,
+        )
+        self._trusts_known = trusts_known
+        self._began = time.monotonic()
+        self._patience = self._began + _PROOF_S
+        self._unread.begin()
+        self._unreached.clear()
+        self._ahead.clear()
+        self._scanned.clear()
+        statements, seconds = reader.statements, reader.seconds
+        works = list(found.by_name.values())
+        yield from self._resolve(works)
+        self._handed.statements = reader.statements - statements
+        self._handed.query_seconds = reader.seconds - seconds
+        yield from self._leave(works, may_wait)
+
+    def publishing(self, resolved: Resolved) -> None:
+        self._published[resolved.topic, resolved.partition].add(resolved.key, not resolved.is_row)
+
+    def failed(self, error: RowsFailed) -> None:
+        self._failure = error.cause
+
+    def close(self) -> None:
+        self._budget.close()
+
+    def _level(self, pending: Pending, values: Key, changes: Iterable[bytes]) -> int:
+        """The level at which a read of a due key confirms all of its changes."""
+        topic, partition = pending.place
+        nodes = min((self._gate.nodes(topic, partition, values, change) for change in changes), default=1)
+        return level(self.consistency, nodes, self._evidence.factor)
+
+    def _resolve(self, works: Sequence[Work]) -> Iterator[Resolved]:
+        scopes: dict[tuple[int, bool, int], list[Work]] = {}
+        rows: dict[tuple[bool, int], list[Work]] = {}
+        turns: dict[Key, int] = defaultdict(int)
+        for work in sorted(works, key=lambda w: -w.scope):
+            stuck, consistency = self._unread.is_stuck(work), work.consistency
+            if work.scope is Scope.TABLE:
+                yield from self._or_wait([work], partial(self._truncated, work))
+            elif work.scope is Scope.ROW or not self.reader.table.clustering:
+                rows.setdefault((stuck, consistency), []).append(work)
+            else:
+                # What lies within the same partition is read one after the other: rows of it may be in both.
+                partition = work.values[: self._codec.partition_columns]
+                scopes.setdefault((turns[partition], stuck, consistency), []).append(work)
+                turns[partition] += 1
+        for (_, stuck, _), members in sorted(scopes.items(), key=lambda item: item[0][:2]):
+            cut: list[tuple[Work, HelenusError]] = []
+            yield from self._or_wait(members, partial(self._scopes, members, cut), stuck)
+            for work, error in cut:
+                yield from self._again(work, error)
+        for (stuck, consistency), members in sorted(rows.items(), key=lambda item: item[0][0]):
+            yield from self._or_wait(members, partial(self._rows, members, consistency), stuck)
+
+    def _or_wait(
+        self, works: Sequence[Work], read: Callable[[], Iterator[Resolved]], stuck: bool = False
+    ) -> Iterator[Resolved]:
+        """Read keys. Those that are read to be confirmed alone give up after 2 s instead of failing the batch, and none
+        more is read at their level when that took long. Those that are `stuck` are read one by one, and wait too.
+        """
+        for work in works:
+            work.begin()
+        consistency = works[0].consistency
+        alone = not any(w.events for w in works)
+        if alone and not stuck and consistency in self._unreached:
+            return
+        reader = self.reader
+        reader.until = time.monotonic() + _PROOF_S if stuck else self._patience if alone else math.inf
+        reader.is_single = stuck
+        try:
+            yield from read()
+        except HelenusError as error:
+            if error.kind is not Kind.CASSANDRA_READ or not (alone or stuck):
+                raise
+            for work in works:
+                if work.read_at is None:
+                    self._unread.note(work, Unread(error, True))
+            if not stuck and time.monotonic() > self._patience:
+                self._unreached.add(consistency)
+        except SchemaChanged:
+            # Or a guardrail refuses the level, say: that is no reason to stop.
+            if not alone or not reader.is_current:
+                raise
+            self._unreached.add(consistency)
+        finally:
+            reader.is_single = False
+
+    def _truncated(self, work: Work) -> Iterator[Resolved]:
+        """A truncation, and the rows that live. A table that is full again may take long: what is left after some
+        seconds, or when a read fails, is left to a later batch.
+        """
+        if work.event is None:
+            work.parts = self._partitions()
+        first = work.pending.stripe if work.pending and not work.event else 0
+        work.continues = first > 0
+        work.rows = lambda: self._live(work, self._scan(work, first))
+        work.read_at = start = time.time()
+        is_whole = False
+        try:
+            yield from self._give(work)
+            is_whole = id(work) not in self._scanned
+        except HelenusError as error:
+            if error.kind is not Kind.CASSANDRA_READ or id(work) not in self._scanned:
+                raise
+            work.read_at, work.published = start, True
+        if not is_whole:
+            since = work.event.timestamp / 1000 if work.event else work.pending.since if work.pending else start
+            stripe = self._scanned[id(work)]
+            rest = Pending(work.topic, work.partition, work.key, work.scope, since=since, unread=AWAY, stripe=stripe)
+            self._handed.waiting.append(rest)
+
+    def _scopes(self, works: Sequence[Work], cut: list[tuple[Work, HelenusError]]) -> Iterator[Resolved]:
+        """Markers, each with the rows of its scope that live, and static columns. A partition is in one work. `cut` is
+        to hold those of which a part was published, and why no more.
+        """
+        asked: list[Work] = []
+        for work in works:
+            if self._unread.was_cut(work):
+                error = HelenusError(Kind.CASSANDRA_READ, "the read failed when a part of the rows was there")
+                self._unread.note(work, Unread(error, False))
+            else:
+                asked.append(work)
+        start, consistency = time.time(), works[0].consistency
+        for place, found in self.reader.scopes([(w.scope, w.values, w.bounds) for w in asked], consistency):
+            work = asked[place]
+            if isinstance(found, Unread):
+                self._unread.note(work, found)
+                continue
+            work.read_at = start
+            if isinstance(found, KeyRefused):
+                yield from self._refuse(work, found)
+                continue
+            work.after, self._ahead[id(work)] = found
+            try:
+                yield from self._give_scope(work)
+            except KeyRefused as refusal:
+                yield from self._refuse(work, refusal)
+            except HelenusError as failure:
+                if failure.kind is not Kind.CASSANDRA_READ:
+                    raise
+                if work.records:
+                    cut.append((work, failure))
+                    continue
+                self._unread.note(work, Unread(failure, False))
+                keys = self._published[work.topic, work.partition].keys
+                if keys[-1:] == [work.key]:
+                    keys.pop()
+
+    def _again(self, work: Work, error: HelenusError) -> Iterator[Resolved]:
+        """For who honours the marker, the rows that did not follow are gone: what can't be published whole is not
+        published at all.
+        """
+        if work.is_asked_for:
+            self._unread.cut(work)
+            raise error
+        work.consistency, self.reader.until = self.consistency, math.inf
+        self._published[work.topic, work.partition].keys.remove(work.key)
+        self._trusts_known = False
+        start = time.time()
+        try:
+            work.after = self.reader.statics(work.values, work.consistency)
+            work.read_at = start
+            yield from self._give_scope(work)
+        except KeyRefused as refusal:
+            work.read_at = start
+            yield from self._refuse(work, refusal)
+
+    def _rows(self, works: Sequence[Work], consistency: int) -> Iterator[Resolved]:
+        """Rows as the answers come: a batch's images are never held together, and reads go on meanwhile."""
+        asked: dict[Key, list[Work]] = {}
+        for work in works:
+            asked.setdefault(work.values, []).append(work)
+        start = time.time()
+        for key, image in self.reader.rows(asked, consistency):
+            for work in asked[key]:
+                if isinstance(image, Unread):
+                    self._unread.note(work, image)
+                    continue
+                work.read_at = start
+                if isinstance(image, KeyRefused):
+                    yield from self._refuse(work, image)
+                    continue
+                work.after = image
+                yield from self._give(work)
+                if image is not None:
+                    work.after = Image((), image.write_time)
+
+    def _give_scope(self, work: Work) -> Iterator[Resolved]:
+        if work.is_marked:
+            work.rows = lambda: self._live(work, self._of_scope(work))
+        return self._give(work)
+
+    def _give(self, work: Work) -> Iterator[Resolved]:
+        """Give one, and raise what kept the stage from publishing all of it."""
+        self._handed.keys_read += 1
+        work.known, work.write_time, work.expires = None, work.newest, None
+        if self._trusts_known and work.pending and not work.events and not self._is_covered(work):
+            work.known = work.pending.image
+        if work.rows is None:
+            work.unproven = self._evidence.unproven(work)
+            work.is_confirmed = not work.unproven
+            self._date(work)
+        self._failure = None
+        yield work
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            if not isinstance(failure, HelenusError) or failure.kind is Kind.CASSANDRA_READ:
+                work.read_at = work.read_at if isinstance(failure, KeyRefused) else None  # not all of it was read
+            raise failure
+        if work.rows is not None:
+            work.unproven = self._evidence.unproven(work)
+
+    def _date(self, work: Work) -> None:
+        """What the record of a row says of its write time and of when its first cell expires."""
+        image = work.after
+        if image is None:
+            return
+        if image.write_time is not None:
+            work.write_time = image.write_time
+            if not self.reader.tells_all_times and work.newest is not None:
+                work.write_time = max(work.write_time, work.newest)
+        # Of columns of many cells the read does not show it.
+        work.expires = min((at for at in (work.first_expires, image.expires) if at is not None), default=None)
+
+    def _of_scope(self, work: Work) -> Rows:
+        if id(work) in self._ahead:
+            return self._ahead.pop(id(work))
+        return self.reader.range(work.values, work.bounds or (None, None), work.consistency)
+
+    def _live(self, work: Work, rows: Rows) -> Iterator[LiveRow]:
+        """The live rows of a marker's scope, with their keys; takes note of what they show."""
+        work.oldest, work.timeless = None, False
+        if work.scope is Scope.PARTITION and work.after and work.after.values.count(None) < len(work.after.values):
+            work.saw(work.after)
+        encode = self._codec.encode
+        try:
+            for values, image in rows:
+                try:
+                    key: bytes | None = encode(values)
+                except Malformed:
+                    key = None  # the agent skips its events too
+                work.saw(image if key is not None else None)
+                yield LiveRow(key, values, image)
+        except (HelenusError, SchemaChanged, KeyRefused) as error:
+            raise RowsFailed(error) from None
+
+    def _scan(self, work: Work, first: int) -> Rows:
+        """The live rows of the table in a topic partition, from a stripe of the ring on, for some seconds. `_scanned`
+        says where to go on; it says nothing when all are read.
+        """
+        reached: int | None = None
+        for values, image in self.reader.part(work.partition, work.parts, work.consistency, first):
+            stripe = stripe_of(values[: self._codec.partition_columns])
+            if stripe != reached:
+                late = time.monotonic() > self._began + _SCAN_S
+                if reached is not None:
+                    self._scanned[id(work)] = stripe
+                    if late:
+                        return
+                reached = stripe
+            yield values, image
+        self._scanned.pop(id(work), None)
+
+    def _refuse(self, work: Work, refusal: KeyRefused) -> Iterator[Resolved]:
+        """Do without a key that no row can have: the table of before had it, or it is poison."""
+        since = [written_at(work.event)] if work.event else []
+        work.is_outdated = min(since + ([work.pending.since] if work.pending else [])) < self._made_at
+        if not work.is_asked_for and not work.is_outdated:
+            work.read_at = None  # it was read before
+            return
+        work.unproven = {}
+        if not work.is_outdated:
+            name = self.reader.table.full_name
+            work.failure = HelenusError(Kind.POISON_EVENT, f"no key of this table: {refusal}", name)
+            yield work
+
+    def _leave(self, works: Sequence[Work], may_wait: int) -> Iterator[Resolved]:
+        """Have the keys that were not read wait, each alone. After many reads a key may become a dead letter."""
+        self._read = list(works)
+        left = self._unread.left(works)
+        if not left:
+            return
+        table, handed = self.reader.table, self._handed
+        handed.error = self._unread.cause(left[0], table)
+        if sum(work.events > 0 for work in left) > may_wait:
+            raise HelenusError(Kind.CASSANDRA_READ, handed.error.what, handed.error.where)
+        waiting = set()
+        for work in left:
+            cause, attempts = self._unread.cause(work, table), self._unread.attempts(work)
+            if cause.kind is Kind.ROW_UNREADABLE:
+                _log.warning("row.unreadable", reads=attempts + 1, error=str(cause))
+                if attempts + 1 >= MOST_READS and self._settings.errors_tolerance == "all":
+                    work.read_at, work.unproven, work.failure = time.time(), {}, cause
+                    yield work
+                    continue
+            waiting.add(id(work))
+            if work.pending and (attempts == 0 or work.pending.key != work.key):
+                handed.done.append(work.pending)
+            handed.waiting.append(self._unread.pending(work))
+        handed.unread = len(waiting)
+        self._read = [work for work in works if id(work) not in waiting]
+
+    def confirm(self) -> HandedBack:
+        handed, gate = self._handed, self._gate
+        for work in self._read:
+            self._count(work)
+            is_read = work.read_at is not None
+            unproven = work.unproven if is_read else work.awaited
+            handed.contradicted += work.contradicted if is_read else 0
+            pending = work.pending
+            copies = 0 if work.is_outdated or work.dead_lettered or work.published or not pending else pending.copies
+            confirmed = is_read and not unproven
+            # What is left when others are confirmed came later: it waits as a new one.
+            is_new = len(unproven) < len(work.awaited)
+            if pending and (confirmed or is_new or pending.key != work.key):
+                handed.done.append(pending)
+            if confirmed:
+                handed.unchanged += copies
+            elif pending or unproven:
+                attempts = pending.attempts + 1 if pending and not is_new and pending.key == work.key else 0
+                waits = packed(unproven)
+                handed.waiting.append(
+                    Pending(
+                        *work.name[:3],
+                        work.scope,
+                        waits,
+                        self._last_published(work),
+                        copies,
+                        attempts,
+                        bounds=work.bounds,
+                        since=work.since,
+                        rest=work.rest,
+                    )
+                )
+            if is_read and id(work) not in self._scanned:  # of a truncation that is published in part, a part is left
+                for change in work.awaited:
+                    is_confirmed = change not in work.unproven
+                    gate.mark(work.topic, work.partition, change, is_confirmed, change in work.by_age)
+        return handed
+
+    def _count(self, work: Work) -> None:
+        """Count the events of a work by its outcome."""
+        events = work.events + (work.pending.copies if work.pending else 0)
+        if work.is_outdated:
+            self._handed.outdated += events
+        elif work.dead_lettered:
+            self._handed.dead_lettered += events
+        elif work.published:
+            self._handed.published += events
+
+    def _has_rows(self, work: Work) -> bool:
+        """Whether it is a marker, whose scope has rows."""
+        return work.is_marked and (work.scope is Scope.TABLE or len(self.reader.table.clustering) > 0)
+
+    def _is_covered(self, work: Work) -> bool:
+        """Whether a key may have been published with a marker of this batch."""
+        return self._published[work.topic, work.partition].covers(work.key)
+
+    def _last_published(self, work: Work) -> bytes | None:
+        """The digest of what was published last of a key; None if that is not known."""
+        published = self._published[work.topic, work.partition]
+        is_read = work.read_at is not None
+        if self._has_rows(work) and published.touches(work.key, more_than=int(is_read and work.published)):
+            return None  # records of its scope are newer, or not all of them were read
+        if not is_read and self._is_covered(work):
+            return None  # a marker took it away, or published it otherwise
+        return work.digest or (work.pending.image if work.pending else None)

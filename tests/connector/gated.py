@@ -1,0 +1,77 @@
+"""A gate, and the resolver `reread` behind it, without reads: what a batch would read, and what a read confirms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.cache import Caches
+from helenus_connector.gate.gate import OneGate
+from helenus_connector.interfaces.gate import Event, Gap, Intake
+from helenus_connector.reread._work import Work
+from helenus_connector.reread.pending import Name, Pending
+from helenus_connector.reread.proof import Awaited, unpacked
+from helenus_connector.reread.resolver import Reread
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.errors import HelenusError
+
+
+@dataclass
+class Batch:
+    """What became of a batch's events."""
+
+    read: int
+    settled: int
+    outdated: int
+    gaps: list[Gap]
+    poison: list[tuple[Event, HelenusError]]
+    works: dict[Name, Work]
+    waiting: dict[Name, Pending]
+    gone: list[Pending]
+
+    @property
+    def awaited(self) -> dict[Name, dict[bytes, Awaited]]:
+        return {name: unpacked(waits.awaited) for name, waits in self.waiting.items()}
+
+
+class Gated:
+    def __init__(self, settings: ConnectorSettings, replicas: Any, directory: Path) -> None:
+        self.caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
+        self.gate = OneGate(replicas, self.caches)
+        budget: Any = None
+        self.resolver = Reread(settings, None, self.gate, replicas, self.caches, budget, lambda: 1)
+
+    def admit(self, events: Iterable[Event], due: Sequence[Pending], codec: KeyCodec, made_at: float = 0.0) -> Batch:
+        reader: Any = SimpleNamespace(table=SimpleNamespace(clustering=()))
+        self.resolver._reader, self.resolver._codec = reader, codec
+        intake = Intake()
+        self.resolver.take(self.gate.admit(events, codec, made_at, intake), due, made_at)
+        found = self.resolver._works
+        return Batch(
+            intake.read,
+            intake.confirmed,
+            intake.outdated,
+            intake.gaps,
+            intake.poison,
+            found.by_name,
+            found.waiting,
+            found.gone,
+        )
+
+    def unproven(self, work: Work) -> dict[bytes, Awaited]:
+        return self.resolver._evidence.unproven(work)
+
+    def mark(self, work: Work) -> None:
+        """The record of a work is published."""
+        for change in work.awaited:
+            self.gate.mark(work.topic, work.partition, change, change not in work.unproven, change in work.by_age)
+
+    def save(self) -> None:
+        self.gate.save()
+
+    def close(self) -> None:
+        self.gate.close()
