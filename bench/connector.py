@@ -139,7 +139,7 @@ def change(digest: str, node: str, n: int) -> Change:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[*PIECES, []], default=list(PIECES))
+    parser.add_argument("parts", nargs="*", metavar="PART", default=list(PIECES))
     parser.add_argument("--seconds", type=float, default=6, help="of each measurement of reads")
     parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
     parser.add_argument("--rounds", type=int, default=3, help="of the backlog")

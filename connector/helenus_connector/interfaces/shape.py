@@ -5,7 +5,7 @@ Resolved key 5, `after` {v: x} → Record(key=5, value={v: x}); `after` None →
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from helenus_connector.interfaces.image import Image
@@ -44,7 +44,7 @@ class Shape(Protocol):
 
     schemas: Schemas | None
 
-    def records(self, resolved: Resolved) -> Iterator[Shaped | None]:
+    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
         """The record of a row; or of a marker, followed by those of the rows that live in its scope, in their order.
 
         None stands for a row whose key has no form. A row that can't be published has its `cause` and holds up no

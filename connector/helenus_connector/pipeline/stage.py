@@ -12,7 +12,7 @@ leaves the same events to be done again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,28 +154,22 @@ class Stage:
         if resolved.failure is not None:
             self._undeliverable.key(self.log, resolved, resolved.failure)
             return
-        shape = self._now.shape
+        shape = self._versions.now.shape
         try:
             # 3. shape
-            records: Iterable[Shaped | None] = shape.records(resolved)
-            if resolved.is_row:
-                records = list(records)  # one
+            records = shape.records(resolved)
             if resolved.known:
-                digest = _Digest()
-                for shaped in records:
-                    digest.add(shaped)
-                resolved.digest = digest.value
+                resolved.digest = _digest(records)
                 if resolved.digest == resolved.known:
                     return
-                records = records if resolved.is_row else shape.records(resolved)  # its rows are read once more
+                records = shape.records(resolved)  # rows of a marker are read once more
             # 4. append
             self._resolver.publishing(resolved)
-            digest = _Digest()
-            for shaped in records:
-                if shaped is None or shaped.cause is not None or not resolved.is_confirmed:
-                    digest.add(shaped)
-                self._append(resolved, shaped, outcome)
-            resolved.digest = digest.value
+            if resolved.is_confirmed:
+                for shaped in records:
+                    self._append(resolved, outcome, shaped)
+            else:
+                resolved.digest = _digest(records, partial(self._append, resolved, outcome))
         except RowsFailed as error:
             self._resolver.failed(error)
             return
@@ -183,8 +177,8 @@ class Stage:
         if resolved.newest is not None:
             outcome.newest_write_time = max(resolved.newest, outcome.newest_write_time or resolved.newest)
 
-    def _append(self, resolved: Resolved, shaped: Shaped | None, outcome: Outcome) -> None:
-        """Hand over a record, or do what is done without one."""
+    def _append(self, resolved: Resolved, outcome: Outcome, shaped: Shaped | None) -> None:
+        """Append a record, or do what is done without one."""
         if shaped is None:
             outcome.untold += 1
         elif shaped.cause is not None:
@@ -192,33 +186,26 @@ class Stage:
             self._undeliverable.row(self.log, resolved, shaped.key, shaped.cause, self._versions.is_altered)
         else:
             try:
-                self._hand_over(resolved, outcome, shaped.record)
+                self._append_record(resolved, outcome, shaped.record)
             except HelenusError as error:
                 if error.kind is not Kind.RECORD_TOO_LARGE:
                     raise
                 outcome.too_large += 1
-                append = partial(self._hand_over, resolved, outcome)
+                append = partial(self._append_record, resolved, outcome)
                 self._undeliverable.large(self.log, resolved, shaped, self._now.shape, append, error)
 
-    def _hand_over(self, resolved: Resolved, outcome: Outcome, record: Record) -> None:
-        self.log.append(self._now.topic, resolved.partition, record.key, record.value, record.headers)
+    def _append_record(self, resolved: Resolved, outcome: Outcome, record: Record) -> None:
+        self.log.append(self._versions.now.topic, resolved.partition, *record)
         resolved.records += 1
         outcome.records += 1
 
 
-class _Digest:
-    """What tells one image of a key, or of a scope's rows, from another."""
-
-    def __init__(self) -> None:
-        self._md5: Any = None
-
-    def add(self, shaped: Shaped | None) -> None:
-        if self._md5 is None:
-            self._md5 = hashlib.md5(usedforsecurity=False)
+def _digest(records: Iterable[Shaped | None], take: Callable[[Shaped | None], None] | None = None) -> bytes:
+    """What tells one image of a key, or of a scope's rows, from another; `take` is given each record on the way."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for shaped in records:
         for part in shaped.record[:2] if shaped is not None else ():
-            self._md5.update(b"\0" if part is None else b"\1%d\0" % len(part) + part)
-
-    @property
-    def value(self) -> bytes:
-        """16 bytes; none if nothing was added."""
-        return b"" if self._md5 is None else bytes(self._md5.digest())
+            digest.update(b"\0" if part is None else b"\1%d\0" % len(part) + part)
+        if take is not None:
+            take(shaped)
+    return digest.digest()

@@ -10,34 +10,38 @@ from cassandra import ConsistencyLevel
 
 from helenus_connector.gate.cache import MAY, Caches, ChangeCache
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.interfaces.gate import Gate
+from helenus_connector.interfaces.gate import Admitted, Gate
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread._work import Work
 from helenus_connector.reread.proof import ALL_COLUMNS, Awaited, Deletion, Row, Witness, block_for, is_proven, witness
 from helenus_schemas.codec.key import KeyCodec
-from helenus_schemas.event.change import Change, Effect, Scope
+from helenus_schemas.event.change import Effect, Scope
 
 _LIVE, _GONE, _DELETES = int(Effect.LIVE), int(Effect.GONE), int(Effect.GONE | Effect.DELETES)
 _WHOLE = 5  # the kind of a row's deletion, apart from those of columns of it
 
 
-def note_deletion(caches: Caches, change: Change, topic: str, partition: int, key: bytes) -> None:
+def note_deletion(caches: Caches, admitted: Admitted) -> None:
     """Remember what expires and what is deleted: a row that shows older cells later on is not what it will be.
 
     Of a change that writes too it is not known which columns it deletes, and a truncation takes rows whatever their
     times: these may explain what is missing.
     """
+    change = admitted.change
     effect, at = change.effect, change.write_time
+    if not effect & _DELETES and change.expires_at is None and change.scope is not Scope.TABLE:
+        return  # the ordinary case
+    cache = caches.of(admitted.event.topic, admitted.event.partition)
     if change.expires_at is not None:
-        caches.of(topic, partition).note_expiry()
+        cache.note_expiry()
     if at is None:
         return
     if change.scope is Scope.TABLE:
-        caches.of(topic, partition).delete(MAY + change.scope, key, at, ALL_COLUMNS)
+        cache.delete(MAY + change.scope, admitted.key, at, ALL_COLUMNS)
     elif effect & _DELETES:
         columns = 0 if effect & _GONE else effect & ALL_COLUMNS
         kind = _WHOLE if change.scope is Scope.ROW and not columns else change.scope
-        caches.of(topic, partition).delete(kind + (MAY if effect & _LIVE else 0), key, at, columns or ALL_COLUMNS)
+        cache.delete(kind + (MAY if effect & _LIVE else 0), admitted.key, at, columns or ALL_COLUMNS)
 
 
 class Evidence:

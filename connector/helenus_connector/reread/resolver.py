@@ -102,8 +102,7 @@ class Reread:
         self._evidence = Evidence(self._gate, self._replicas, self._caches, self._codec, min_age_s)
         for admitted in changes:
             if admitted.id is not None:
-                event = admitted.event
-                note_deletion(self._caches, admitted.change, event.topic, event.partition, admitted.key)
+                note_deletion(self._caches, admitted)
             works.add(admitted)
         works.add_due(due, self._level)
 
@@ -298,7 +297,8 @@ class Reread:
                     yield from self._refuse(work, image)
                     continue
                 work.after = image
-                yield from self._give(work)
+                self._prepare(work)
+                yield work
                 if image is not None:
                     work.after = Image((), image.write_time)
 
@@ -309,14 +309,7 @@ class Reread:
 
     def _give(self, work: Work) -> Iterator[Resolved]:
         """Give one, and raise what kept the stage from publishing all of it."""
-        self._handed.keys_read += 1
-        work.known, work.write_time, work.expires = None, work.newest, None
-        if self._trusts_known and work.pending and not work.events and not self._is_covered(work):
-            work.known = work.pending.image
-        if work.rows is None:
-            work.unproven = self._evidence.unproven(work)
-            work.is_confirmed = not work.unproven
-            self._date(work)
+        self._prepare(work)
         self._failure = None
         yield work
         if self._failure is not None:
@@ -327,8 +320,16 @@ class Reread:
         if work.rows is not None:
             work.unproven = self._evidence.unproven(work)
 
-    def _date(self, work: Work) -> None:
-        """What the record of a row says of its write time and of when its first cell expires."""
+    def _prepare(self, work: Work) -> None:
+        """Fill in what the stage and the shape go by."""
+        self._handed.keys_read += 1
+        work.known, work.write_time, work.expires = None, work.newest, None
+        if work.pending and self._trusts_known and not work.events and not self._is_covered(work):
+            work.known = work.pending.image
+        if work.rows is not None:
+            return
+        work.unproven = self._evidence.unproven(work)
+        work.is_confirmed = not work.unproven
         image = work.after
         if image is None:
             return

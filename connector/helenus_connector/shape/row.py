@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import Bounds, Resolved
+from helenus_connector.interfaces.resolver import Bounds, LiveRow, Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape.registry import Registry
 from helenus_schemas.avro import schema as avro
@@ -81,19 +81,16 @@ class RowShape:
         self._names = [c.name for c in columns]
         self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
 
-    def records(self, resolved: Resolved) -> Iterator[Shaped | None]:
+    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+        if resolved.rows is not None:
+            return self._marked(resolved, resolved.rows)
+        key, write_time, expires, values = resolved.key, resolved.write_time, resolved.expires, resolved.values
+        event = resolved.event.value if resolved.event else None
+        return (_shaped(lambda image: self.row(key, image, write_time, event, expires, values), key, resolved.after),)
+
+    def _marked(self, resolved: Resolved, rows: Callable[[], Iterator[LiveRow]]) -> Iterator[Shaped | None]:
+        """The records of a delete marker and of the rows that live in its scope."""
         key, event = resolved.key, resolved.event.value if resolved.event else None
-        if resolved.rows is None:
-            row = partial(
-                self.row,
-                key,
-                write_time=resolved.write_time,
-                event=event,
-                expires=resolved.expires,
-                values=resolved.values,
-            )
-            yield _shaped(row, key, resolved.after)
-            return
         if resolved.scope is Scope.TABLE:
             if not resolved.continues:
                 yield _shaped(lambda _: self.truncation(resolved.write_time, event), key, None)
@@ -107,7 +104,7 @@ class RowShape:
                 values=resolved.values,
             )
             yield _shaped(marker, key, resolved.after)
-        for own, values, image in resolved.rows():
+        for own, values, image in rows():
             if own is None:
                 yield None
                 continue
