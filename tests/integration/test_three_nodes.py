@@ -392,12 +392,13 @@ def test_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hint
 
 def test_a_batch_of_a_thousand_rows_over_many_micro_batches(pipeline: Three, session: Any) -> None:
     """One mutation with one digest on three nodes; a micro-batch takes 600 events."""
-    rows = "".join(f"INSERT INTO {WIDE} (p, c, v) VALUES (1, {c}, 'v{c}');" for c in range(1000))
+    rows = "".join(f"INSERT INTO {WIDE} (p, c, v) VALUES (777, {c}, 'v{c}');" for c in range(1000))
     session.execute(f"BEGIN UNLOGGED BATCH {rows} APPLY BATCH")
     pipeline.settles(WIDE, session)
-    assert len({decode(m.value()).digest for m in pipeline.events(WIDE)}) == 1
-    assert len(pipeline.events(WIDE)) == 3000
-    assert len({r.key["c"] for r in pipeline.records(WIDE)}) == 1000
+    events = [decode(m.value()) for m in pipeline.events(WIDE)]
+    counts = Counter(event.digest for event in events)
+    assert [count for count in counts.values() if count >= 1000] == [3000]
+    assert len({r.key["c"] for r in pipeline.records(WIDE) if r.key["p"] == 777}) == 1000
 
 
 def test_workers_that_die_hand_their_partitions_to_others(pipeline: Three, session: Any) -> None:

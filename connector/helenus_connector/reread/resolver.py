@@ -26,11 +26,12 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import HandedBack, LiveRow, Resolved, RowsFailed, SchemaChanged
 from helenus_connector.reread._asking import KeyRefused, Unread
 from helenus_connector.reread._evidence import Evidence, note_deletion
+from helenus_connector.reread._outcome import hand_back, last_published
 from helenus_connector.reread._unread import MOST_READS, UnreadKeys
 from helenus_connector.reread._work import Work, Works
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.pending import AWAY, Pending, Place, Told
-from helenus_connector.reread.proof import level, packed
+from helenus_connector.reread.proof import level
 from helenus_connector.reread.reader import Reader, Rows, stripe_of
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
@@ -419,67 +420,17 @@ class Reread:
         self._read = [work for work in works if id(work) not in waiting]
 
     def confirm(self) -> HandedBack:
-        handed, gate = self._handed, self._gate
+        rows_of_markers = len(self.reader.table.clustering) > 0
         for work in self._read:
-            self._count(work)
-            is_read = work.read_at is not None
-            unproven = work.unproven if is_read else work.awaited
-            handed.contradicted += work.contradicted if is_read else 0
-            pending = work.pending
-            copies = 0 if work.is_outdated or work.dead_lettered or work.published or not pending else pending.copies
-            confirmed = is_read and not unproven
-            # What is left when others are confirmed came later: it waits as a new one.
-            is_new = len(unproven) < len(work.awaited)
-            if pending and (confirmed or is_new or pending.key != work.key):
-                handed.done.append(pending)
-            if confirmed:
-                handed.unchanged += copies
-            elif pending or unproven:
-                attempts = pending.attempts + 1 if pending and not is_new and pending.key == work.key else 0
-                waits = packed(unproven)
-                handed.waiting.append(
-                    Pending(
-                        *work.name[:3],
-                        work.scope,
-                        waits,
-                        self._last_published(work),
-                        copies,
-                        attempts,
-                        bounds=work.bounds,
-                        since=work.since,
-                        rest=work.rest,
-                    )
-                )
-            if is_read and id(work) not in self._scanned:  # of a truncation that is published in part, a part is left
+            is_scope = work.is_marked and (rows_of_markers or work.scope is Scope.TABLE)
+            published = self._published[work.topic, work.partition]
+            hand_back(work, self._handed, last_published(work, published, is_scope))
+            if work.read_at is not None and id(work) not in self._scanned:  # of a truncation in part, a part is left
                 for change in work.awaited:
                     is_confirmed = change not in work.unproven
-                    gate.mark(work.topic, work.partition, change, is_confirmed, change in work.by_age)
-        return handed
-
-    def _count(self, work: Work) -> None:
-        """Count the events of a work by its outcome."""
-        events = work.events + (work.pending.copies if work.pending else 0)
-        if work.is_outdated:
-            self._handed.outdated += events
-        elif work.dead_lettered:
-            self._handed.dead_lettered += events
-        elif work.published:
-            self._handed.published += events
-
-    def _has_rows(self, work: Work) -> bool:
-        """Whether it is a marker, whose scope has rows."""
-        return work.is_marked and (work.scope is Scope.TABLE or len(self.reader.table.clustering) > 0)
+                    self._gate.mark(work.topic, work.partition, change, is_confirmed, change in work.by_age)
+        return self._handed
 
     def _is_covered(self, work: Work) -> bool:
         """Whether a key may have been published with a marker of this batch."""
         return self._published[work.topic, work.partition].covers(work.key)
-
-    def _last_published(self, work: Work) -> bytes | None:
-        """The digest of what was published last of a key; None if that is not known."""
-        published = self._published[work.topic, work.partition]
-        is_read = work.read_at is not None
-        if self._has_rows(work) and published.touches(work.key, more_than=int(is_read and work.published)):
-            return None  # records of its scope are newer, or not all of them were read
-        if not is_read and self._is_covered(work):
-            return None  # a marker took it away, or published it otherwise
-        return work.digest or (work.pending.image if work.pending else None)

@@ -1,0 +1,52 @@
+"""What a batch hands back of each key: its events by their outcome, and whether it waits to be confirmed."""
+
+from __future__ import annotations
+
+from helenus_connector.interfaces.resolver import HandedBack
+from helenus_connector.reread._work import Work
+from helenus_connector.reread.pending import Pending, Told
+from helenus_connector.reread.proof import packed
+
+
+def hand_back(work: Work, handed: HandedBack, image: bytes | None) -> None:
+    """Count a key's events, and have it wait if a change of it is not confirmed. `image` is the digest of what was
+    published last.
+    """
+    pending = work.pending
+    copies = pending.copies if pending else 0
+    events = work.events + copies
+    if work.is_outdated:
+        handed.outdated += events
+    elif work.dead_lettered:
+        handed.dead_lettered += events
+    elif work.published:
+        handed.published += events
+    waits = 0 if work.is_outdated or work.dead_lettered or work.published else copies
+    is_read = work.read_at is not None
+    unproven = work.unproven if is_read else work.awaited
+    handed.contradicted += work.contradicted if is_read else 0
+    # What is left when others are confirmed came later: it waits as a new one.
+    is_new = len(unproven) < len(work.awaited)
+    is_confirmed = is_read and not unproven
+    if pending and (is_confirmed or is_new or pending.key != work.key):
+        handed.done.append(pending)
+    if is_confirmed:
+        handed.unchanged += waits
+        return
+    if not pending and not unproven:
+        return
+    attempts = pending.attempts + 1 if pending and not is_new and pending.key == work.key else 0
+    topic, partition, key, bounds = work.name
+    again = Pending(topic, partition, key, work.scope, packed(unproven), image, waits, attempts, bounds=bounds)
+    again.since, again.rest = work.since, work.rest
+    handed.waiting.append(again)
+
+
+def last_published(work: Work, published: Told, is_scope: bool) -> bytes | None:
+    """The digest of what was published last of a key, or of a marker's scope; None if that is not known."""
+    is_read = work.read_at is not None
+    if is_scope and published.touches(work.key, more_than=int(is_read and work.published)):
+        return None  # records of its scope are newer, or not all of them were read
+    if not is_read and published.covers(work.key):
+        return None  # a marker took it away, or published it otherwise
+    return work.digest or (work.pending.image if work.pending else None)
