@@ -77,7 +77,7 @@ class Reread:
         self._handed = HandedBack()
         self._published: dict[Place, Told] = {}
         self._made_at = self._began = self._patience = 0.0
-        self._trusts_known = False
+        self._trusts_known = self._has_begun = False
         self._failure: Exception | None = None
         self._unreached: set[int] = set()
         self._ahead: dict[int, Rows] = {}
@@ -99,6 +99,7 @@ class Reread:
         self._made_at = made_at
         self._published = defaultdict(partial(Told, len(self.reader.table.clustering)))
         works = self._works = Works(self._codec, self.consistency)
+        self._has_begun = False
         min_age_s = self._settings.settle_min_age_ms / 1000
         self._evidence = Evidence(self._gate, self._replicas, self._caches, self._codec, min_age_s)
         for admitted in changes:
@@ -126,6 +127,9 @@ class Reread:
         self._scanned.clear()
         statements, seconds = reader.statements, reader.seconds
         works = list(found.by_name.values())
+        for work in works if self._has_begun else ():
+            work.begin()
+        self._has_begun = True
         yield from self._resolve(works)
         self._handed.statements = reader.statements - statements
         self._handed.query_seconds = reader.seconds - seconds
@@ -175,8 +179,6 @@ class Reread:
         """Read keys. Those that are read to be confirmed alone give up after 2 s instead of failing the batch, and none
         more is read at their level when that took long. Those that are `stuck` are read one by one, and wait too.
         """
-        for work in works:
-            work.begin()
         consistency = works[0].consistency
         alone = not any(w.events for w in works)
         if alone and not stuck and consistency in self._unreached:
@@ -422,9 +424,12 @@ class Reread:
     def confirm(self) -> HandedBack:
         rows_of_markers = len(self.reader.table.clustering) > 0
         for work in self._read:
-            is_scope = work.is_marked and (rows_of_markers or work.scope is Scope.TABLE)
-            published = self._published[work.topic, work.partition]
-            hand_back(work, self._handed, last_published(work, published, is_scope))
+            if work.published and not (work.unproven or work.by_age or work.pending or work.dead_lettered):
+                self._handed.published += work.events  # the ordinary case
+            else:
+                is_scope = work.is_marked and (rows_of_markers or work.scope is Scope.TABLE)
+                published = self._published[work.topic, work.partition]
+                hand_back(work, self._handed, last_published(work, published, is_scope))
             if work.read_at is not None and id(work) not in self._scanned:  # of a truncation in part, a part is left
                 for change in work.awaited:
                     is_confirmed = change not in work.unproven
