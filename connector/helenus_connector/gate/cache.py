@@ -1,4 +1,4 @@
-"""The MD5 cache: which Changes of one events partition are published and settled, and which nodes reported them.
+"""The MD5 cache: which changes of one events partition are published and confirmed, and which nodes reported them.
 
 One memory-mapped file per events partition, shared by the host's Python workers: Spark gives a worker no partition of
 its own, and ends idle ones. A partition is in one task at a time, so there is no lock. The cache is bounded by entries
@@ -8,7 +8,7 @@ A node has a place in a table, by the order in which nodes were met, and of 64 b
 are more nodes, some share a bit, and count as one. So reports may count for too few nodes, never for too many.
 
 A node's events come in the order of its log, but for those that are sent or read again. So what a node reports twice
-is another write, if it lies behind all that this node reported before.
+is another write, if it lies after all that this node reported before.
 
 File: 15 bytes, the kinds of deletions it holds, and one that is 1 if cells with a TTL were written; 1,024 nodes of
 16 bytes id, 8 bytes segment, 8 bytes position of the last report; then slots of 32 bytes in sets of 8.
@@ -34,9 +34,9 @@ from helenus_connector.config.run_directory import has_room, on_disk
 from helenus_schemas.event.change import Change, place
 
 PUBLISHED = 1
-"""A record that shows the Change, or a later one of its key, is acknowledged."""
+"""A record that shows the change, or a later one of its key, is acknowledged."""
 SETTLED = 2
-"""The read behind that record is proven: copies of the Change can be dropped."""
+"""The read of that record confirms it: copies of the change can be dropped."""
 
 BY_AGE = 4
 """It was settled since nothing spoke against it for long: a node that reports it later is heard."""
@@ -45,7 +45,7 @@ _NODES = 1024
 _BITS = 64
 _NODE = struct.Struct(">16sqq")
 MAY = 8
-"""Added to a kind of deletion: a Change that deletes nothing for sure, but may."""
+"""Added to a kind of deletion: a change that may delete, but need not."""
 
 _KINDS = 16
 _EXPIRING = _KINDS - 1
@@ -60,7 +60,7 @@ _HEAD = _KINDS + _NODES * _NODE.size
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of a Change: bits of the nodes that reported it, and flags. `at` is its slot's."""
+    """What is known of a change: bits of the nodes that reported it, and flags. `at` is its slot's."""
 
     nodes: int = 0
     flags: int = 0
@@ -68,14 +68,14 @@ class Entry:
 
 
 def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
-    """16 bytes that name a Change within its events partition: one digest covers every row of a mutation."""
+    """16 bytes that name a change within its events partition: one digest covers every row of a mutation."""
     return hashlib.blake2b(digest + scope + key, digest_size=16).digest()
 
 
 class ChangeCache:
     """The cache of one events partition, in `path`; at most `capacity` entries, none older than `expire_s` seconds.
 
-    A batch `begin`s, and what it says is in the file when it has called `save`: one search and one write a Change.
+    A batch `begin`s, and what it says is in the file when it has called `save`: one search and one write a change.
     `last` is what each node, by its host id, reported last in it.
     """
 
@@ -101,16 +101,16 @@ class ChangeCache:
         self.last.clear()
 
     def look(self, change: bytes) -> Entry:
-        """What is known of a Change; an empty Entry if nothing is."""
+        """What is known of a change; an empty Entry if nothing is."""
         return self._held.get(change) or self._find(change)
 
     def report(self, change: bytes, entry: Entry, node: bytes) -> None:
-        """Note that a node reported a Change, in the entry that `look` gave."""
+        """Note that a node reported a change, in the entry that `look` gave."""
         entry.nodes |= self.bit(node)
         self._held[change] = entry
 
     def mark(self, change: bytes, flags: int) -> None:
-        """Set flags of a Change, unless it is forgotten: only after the flush of its record is acknowledged."""
+        """Set flags of a change, unless it is forgotten: only after the flush of its record is acknowledged."""
         entry = self.look(change)
         if entry.at < 0 and change not in self._held:
             return
@@ -118,14 +118,14 @@ class ChangeCache:
         self._held[change] = entry
 
     def clear(self) -> None:
-        """Forget all Changes, and what was deleted."""
+        """Forget all changes, and what was deleted."""
         self._held.clear()
         self._deletions.clear()
         self._map[:_EXPIRING] = bytes(_EXPIRING)
         self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
 
     def is_new(self, node: bytes, reported: tuple[int, int]) -> bool:
-        """Whether a segment and position in a node's log are behind all that it reported before this batch."""
+        """Whether a segment and position in a node's log are after all that it reported before this batch."""
         at = self._place(node)
         return at >= 0 and reported > _NODE.unpack_from(self._map, at)[1:]
 
@@ -196,7 +196,7 @@ class ChangeCache:
         return start + times.index(min(times)) * _SLOT.size
 
     def nodes(self, entry: Entry) -> list[set[str]]:
-        """The host ids of the nodes that reported a Change; of those that share a bit, one did."""
+        """The host ids of the nodes that reported a change; of those that share a bit, one did."""
         found: dict[int, set[str]] = {}
         for index in range(_NODES):
             held = self._map[(at := _KINDS + index * _NODE.size) : at + 16]

@@ -18,7 +18,7 @@ _LARGEST_KEY = 0xFFFF  # bytes that Cassandra takes of a partition key; a byte o
 
 
 def identity(change: Change, key: bytes) -> bytes | None:
-    """16 bytes that name a change among its copies; None if nothing tells its copies: without a node, or with a digest
+    """16 bytes that name a change among its copies; None if they can't be recognised: without a node, or with a digest
     that is no MD5, as a backfill's. Such a one always goes on.
     """
     if not change.node or not change.digest or not _MD5.fullmatch(change.digest):

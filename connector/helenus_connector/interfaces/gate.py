@@ -41,7 +41,7 @@ class Admitted:
     """A change event that goes on: the `event` as it was read, and what was decoded of it.
 
     `key` is the key in today's form, `values` are the CQL bytes of its columns (none if it concerns the whole table).
-    `id` names the change among its replicas' copies; None if nothing tells its copies, then each of them goes on.
+    `id` names the change among its replicas' copies; None if they can't be recognised, then each of them goes on.
     `copies` counts the events of this batch that are it, itself included: it is right once all events are read. With
     `is_published` an earlier batch published the change, and its read is not confirmed yet.
     """

@@ -128,7 +128,7 @@ class Resolver(Protocol):
     def take(self, changes: Iterable[Admitted], due: Sequence[Any], made_at: float) -> None:
         """Take a batch's changes, in order, and the keys that are `due`: what waits since an earlier batch.
 
-        Changes of one key become one Resolved. The table was made at `made_at`, s since the epoch.
+        Changes of one key become one Resolved. The table was created at `made_at`, s since the epoch.
         """
         ...
 

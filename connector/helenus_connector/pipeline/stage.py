@@ -143,7 +143,7 @@ class Stage:
                 raise HelenusError(Kind.CASSANDRA_READ, what, self._name) from None
             self._renew()
         except HelenusError as error:
-            # The topic takes less than the producer was told: now the producer knows, and says which record it is.
+            # The topic takes less than the producer knew: now the producer knows, and says which record it is.
             if is_last or error.kind is not Kind.RECORD_TOO_LARGE:
                 raise
             self.log.close()
@@ -201,7 +201,7 @@ class Stage:
 
 
 def _digest(records: Iterable[Shaped | None], take: Callable[[Shaped | None], None] | None = None) -> bytes:
-    """What tells one image of a key, or of a scope's rows, from another; `take` is given each record on the way."""
+    """Tells one image of a key, or of a scope's rows, from another; `take` is given each record on the way."""
     digest = hashlib.md5(usedforsecurity=False)
     for shaped in records:
         for part in shaped.record[:2] if shaped is not None else ():

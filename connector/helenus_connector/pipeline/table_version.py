@@ -29,7 +29,7 @@ class Version(NamedTuple):
 
     @property
     def made_at(self) -> float:
-        """When the table was made, s since the epoch, if its id tells; else 0."""
+        """When the table was created, s since the epoch, if its id says so; else 0."""
         return (self.table.id.time - _UUID_EPOCH) / 1e7 if self.table.id.version == 1 else 0.0
 
     @property
@@ -53,12 +53,12 @@ class Versions:
         self._known: object = None  # of the cluster's schema
 
     def follow(self, log: Log) -> None:
-        """Take over a new definition: one small read tells whether any schema changed."""
+        """Take over a new definition: one small read says whether any schema changed."""
         self._take(definition(self._session, self._settings, self._known), log, force=False)
 
     def is_altered(self) -> bool:
         """Whether a row that was just read may be of another definition: of a table that was recreated, or with a
-        column of another type. A column that came or went meanwhile is told of by who writes it.
+        column of another type. A column that was added or dropped meanwhile is noticed when someone writes it.
         """
         found = definition(self._session, self._settings, self._known)
         if found is None:
@@ -81,17 +81,17 @@ class Versions:
         """The data topic, and what makes its records. Where the topic's schemas refuse the table's,
         `schema.on.incompatible=new-topic` goes on in a topic of the table as it was created last, and stays there.
         """
-        topic, anew = self._settings.data, f"{self._settings.data}-{str(table.id)[:8]}"
+        topic, other = self._settings.data, f"{self._settings.data}-{str(table.id)[:8]}"
         has_schemas = self._settings.output_format == "key-value-avro" or log.keeps_schemas
         may_move = self._settings.schema_on_incompatible == "new-topic" and has_schemas
-        if may_move and anew in log.topics():
-            return anew, self._accepted(table, anew, log)
+        if may_move and other in log.topics():
+            return other, self._accepted(table, other, log)
         try:
             return topic, self._accepted(table, topic, log)
         except HelenusError as error:
             if error.kind is not Kind.REGISTRY_REFUSED or not may_move:
                 raise
-            return anew, self._moved(table, topic, anew, log, error)
+            return other, self._moved(table, topic, other, log, error)
 
     def _is_other(self, table: Table) -> bool:
         return (table.id, table.cql) != (self.now.table.id, self.now.table.cql)
@@ -106,16 +106,16 @@ class Versions:
             self.now = Version(table, KeyCodec(table), topic, shape)
         self._known = known
 
-    def _moved(self, table: Table, topic: str, anew: str, log: Log, why: HelenusError) -> RowShape:
+    def _moved(self, table: Table, topic: str, other: str, log: Log, why: HelenusError) -> RowShape:
         """Make another topic. Only where its schemas are there: once it is, there is no way back."""
         partitions = log.topics().get(topic)
         if partitions is None:
             raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", topic)
         if self._registry is not None:
-            RowShape(table, self._settings, self._registry, anew)
-        log.create(anew, partitions, {"cleanup.policy": "compact"})
-        shape = self._accepted(table, anew, log)
-        _log.warning("data.new_topic", topic=anew, reason=str(why))
+            RowShape(table, self._settings, self._registry, other)
+        log.create(other, partitions, {"cleanup.policy": "compact"})
+        shape = self._accepted(table, other, log)
+        _log.warning("data.new_topic", topic=other, reason=str(why))
         return shape
 
     def _accepted(self, table: Table, topic: str, log: Log) -> RowShape:

@@ -38,7 +38,7 @@ _TOO_MUCH = (ReadTimeout, OperationTimedOut, ReadFailure)
 _SINGLE_ATTEMPTS = 3
 _MOST_STUCK = 10  # single keys that may fail where others are read: with more, the cluster is too slow
 _PAGE = 500  # rows of an answer that are held at once
-BUDGET = 32 << 20  # bytes of rows that are asked for and not handed on yet
+BUDGET = 32 << 20  # bytes of rows that are asked for and not given to the caller yet
 _ROW = 4 << 20  # bytes a row is taken for until some are seen
 _PROBE_S = 600.0  # until nodes are asked again for what one of them did not know
 _OF_MANY = "MAXWRITETIME"  # new in Cassandra 5.0
@@ -58,7 +58,7 @@ class Unread(NamedTuple):
 class Asking:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
     `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
-    With `asks_ttl` rows are read with their cells' TTL, as far as CQL tells it.
+    With `asks_ttl` rows are read with their cells' TTL, as far as CQL shows it.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and hardly
     before. `is_current` says that the table is known to be as it is here: what is refused, is for its key.
@@ -270,7 +270,7 @@ class Asking:
         if _OF_MANY.lower() not in str(error).lower() or _OF_MANY not in cql:
             return False
         if self.tells_all_times:
-            self._timed = [(c, told) for c, told in self._timed if not told.startswith(_OF_MANY)]
+            self._timed = [(c, selected) for c, selected in self._timed if not selected.startswith(_OF_MANY)]
             self.tells_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
             self._made.clear()
         return True
@@ -300,7 +300,7 @@ class Asking:
         """Ask for a page of so many rows; for all where they are as few as the keys: a paged answer to a group costs
         Cassandra a fifth more.
         """
-        # Beside the rows of whole partitions are their static columns, with their own times.
+        # With the rows of whole partitions come their static columns, with their own times.
         is_whole = query.is_paged and query.span is not None
         name = query.where, query.statics, is_whole, self.asks_ttl
         made = self._made.get(name)
@@ -319,12 +319,12 @@ class Asking:
 
     def _select(self, where: str, is_whole: bool) -> Any:
         columns = [quote(c.name) for c in self.table.primary_key + self.table.values]
-        behind = f" WHERE {where}" if where else ""
+        condition = f" WHERE {where}" if where else ""
         more = [f"WRITETIME({quote(c.name)})" for c in self._timed_statics] if is_whole else []
         more += [f"TTL({quote(c.name)})" for c in self._expiring if self.asks_ttl]
         while True:
-            told = [*columns, *(expression for _, expression in self._timed), *more]
-            cql = f"SELECT {', '.join(told)} FROM {self._name()}{behind}"
+            selected = [*columns, *(expression for _, expression in self._timed), *more]
+            cql = f"SELECT {', '.join(selected)} FROM {self._name()}{condition}"
             try:
                 return self._prepare(cql)
             except SchemaChanged as error:
@@ -337,7 +337,7 @@ class Asking:
         return self._prepare(f"SELECT DISTINCT {', '.join(columns + times)} FROM {self._name()} WHERE {where}")
 
     def _columns_with_write_time(self) -> list[tuple[Column, str]]:
-        """The columns whose write time CQL tells. Before Cassandra 5.0 it tells none of a column of many cells."""
+        """The columns whose write time CQL shows. Before Cassandra 5.0 it shows none of a column of many cells."""
         if any(c.type.name == "counter" for c in self.table.regulars):
             return []
         simple = [(c, f"WRITETIME({quote(c.name)})") for c in self.table.regulars if not c.type.multicell]
@@ -368,6 +368,6 @@ class Asking:
 def _is_load(error: BaseException) -> bool:
     """Whether a read failed as reads of less may not. Each node that is overloaded sends the driver to the next one."""
     overloaded = isinstance(error, NoHostAvailable) and any(
-        isinstance(told, OverloadedErrorMessage) for told in error.errors.values()
+        isinstance(answer, OverloadedErrorMessage) for answer in error.errors.values()
     )
     return overloaded or isinstance(error, _TOO_MUCH)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from helenus_schemas.codec.key import Key
 
 _STATEMENT = 10
-"""What a statement costs beside its reads, in reads of a partition: as measured by `bench connector`."""
+"""What a statement costs besides its reads, in reads of a partition: as measured by `bench connector`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Span:
 class Grouping:
     """How the keys of a table with so many key columns, of which so many are of the partition key, are grouped.
 
-    `home` tells what partition keys of one statement have to share, such as the nodes that hold them; `most` is how
+    `home` says what partition keys of one statement have to share, such as the nodes that hold them; `most` is how
     many keys a statement reads at most.
     """
 

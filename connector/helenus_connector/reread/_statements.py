@@ -1,4 +1,4 @@
-"""The reads of a table as CQL: what stands behind WHERE, and the values that are bound there."""
+"""The reads of a table as CQL: what stands after WHERE, and the values that are bound there."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Statements:
         """Keys of which the first `width` columns are asked for, and agree but for a span.
 
         Values go each for itself, those of the span filling up to one of a few numbers. A list of them Cassandra takes
-        apart and makes anew: it would ask for other bytes than it was given, of a mapped inet say, or refuse what it
+        apart and makes again: it would ask for other bytes than it was given, of a mapped inet say, or refuse what it
         holds. Lists of tuples it leaves as they are.
         """
         is_paged = width < len(self._columns) and not statics
         first = [v or b"" for v in keys[0][:width]]
         if len(keys) == 1:
             return Query(self._where(None, 1, width), first, keys, None, span, width, statics, is_paged)
-        before, behind = first[: span.start], first[span.end :]
+        before, after = first[: span.start], first[span.end :]
         asked = [tuple(v or b"" for v in k[span.start : span.end]) for k in keys]
         if span.end - span.start > 1:
             values, size = [collection([tuple_value(v) for v in asked])], 0
@@ -70,7 +70,7 @@ class Statements:
             values += values[-1:] * (size - len(keys))
         place = routing_key(tuple(first[: self._partition]))
         where = self._where(span, size, width)
-        return Query(where, [*before, *values, *behind], keys, place, span, width, statics, is_paged)
+        return Query(where, [*before, *values, *after], keys, place, span, width, statics, is_paged)
 
     def halves(self, query: Query) -> list[Query]:
         """The same in two."""

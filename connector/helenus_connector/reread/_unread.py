@@ -20,7 +20,7 @@ from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
 
 MOST_READS = 10
-"""After so many reads that failed, a key may go to the topic of dead letters: in some five minutes."""
+"""After so many reads that failed, a key may become a dead letter: in some five minutes."""
 _MOST_WHILE_AWAY = 5
 _MOST_STUCK = 10_000
 _LONGEST = 200  # characters of a value in a message

@@ -30,7 +30,7 @@ _UNANSWERED = (DriverException, NoHostAvailable, ConnectionException)
 def definition(session: Any, settings: ConnectorSettings, known: object = None) -> tuple[object, Table] | None:
     """A version of the cluster's schema, and the table by it; None if a node that is asked has the `known` version.
 
-    A node that lags behind an ALTER has the definition before, and rows read by that would be proven without the new
+    A node that lags behind an ALTER has the definition before, and rows read by that would be confirmed without the new
     column. So when a node has another version, all that are up are asked, and the definition that was altered last is
     taken. Raises HelenusError CASSANDRA_READ, TABLE_UNSUPPORTED and TABLE_MISSING.
     """
@@ -41,10 +41,12 @@ def definition(session: Any, settings: ConnectorSettings, known: object = None) 
         if version == known:
             return None
         nodes = _by_version(session, version, answer.response_future.coordinator_host)
-        told = [_told(partial(session.execute, host=host), settings, alone=len(nodes) == 1) for host in nodes.values()]
+        found = [
+            _found(partial(session.execute, host=host), settings, alone=len(nodes) == 1) for host in nodes.values()
+        ]
     except _UNANSWERED as error:
         raise HelenusError(Kind.CASSANDRA_READ, f"cannot read the schema: {error}", name, _ANSWERS) from None
-    (_, table), version = max(zip(told, nodes, strict=True), key=lambda of: of[0][0])
+    (_, table), version = max(zip(found, nodes, strict=True), key=lambda of: of[0][0])
     if table is None:
         raise HelenusError(Kind.TABLE_MISSING, "there is no such table", name)
     return version, table
@@ -61,7 +63,7 @@ def _by_version(session: Any, version: object, host: Any) -> dict[object, Any]:
     return found
 
 
-def _told(ask: Callable[..., Any], settings: ConnectorSettings, alone: bool) -> tuple[tuple[int, int], Table | None]:
+def _found(ask: Callable[..., Any], settings: ConnectorSettings, alone: bool) -> tuple[tuple[int, int], Table | None]:
     """The table as a node has it; and when it, and the keyspace's types, were altered last, µs, if that matters.
 
     Each ALTER writes all of a row.
@@ -77,13 +79,13 @@ def _told(ask: Callable[..., Any], settings: ConnectorSettings, alone: bool) -> 
 def _whole(ask: Callable[..., Any], settings: ConnectorSettings) -> Table | None:
     """The table as two reads in a row have it.
 
-    A read is several queries: a table that is made anew between them has its new id and the columns of before.
+    A read is several queries: a table that is recreated between them has its new id and the columns of before.
     """
     name = f"{settings.keyspace}.{settings.table}"
     seen: list[Table | str | None] = []
     while len(seen) < 2 or seen[-1] != seen[-2]:
         if len(seen) == _TRIES:
-            raise HelenusError(Kind.CASSANDRA_READ, "the schema changes over and over", name)
+            raise HelenusError(Kind.CASSANDRA_READ, "the schema keeps changing", name)
         try:
             tables = read_tables(SimpleNamespace(execute=ask), settings.keyspace).values()
             seen.append(next((t for t in tables if t.full_name == name), None))

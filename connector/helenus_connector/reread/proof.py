@@ -1,8 +1,8 @@
-"""When a read proves the image of a key for a Change.
+"""When a read proves the image of a key for a change.
 
 The commit log is written before the memtable, by as long as a memtable has no room, and a read may miss the one replica
-that has the write. So two things are asked of a read. It must meet a replica that reported the Change: of RF 3, two
-reported and LOCAL_QUORUM reads two. And the row must bear witness: it shows a cell of the Change, or why it can't show
+that has the write. So two things are asked of a read. It must meet a replica that reported the change: of RF 3, two
+reported and LOCAL_QUORUM reads two. And the row must bear witness: it shows a cell of the change, or why it can't show
 any. Only where a row can't bear witness it is believed after a time, which is far longer than any write takes.
 """
 
@@ -24,7 +24,7 @@ _LIVE, _DELETES, _ROW, _GONE, _COUNTER = map(
 )
 ALL_COLUMNS = (1 << COLUMN_BITS) - 1 << FIRST_COLUMN
 AGAINST = 10
-"""How many times longer a Change waits that the row speaks against: that lacks what was written, or shows what was
+"""How many times longer a change waits that the row speaks against: that lacks what was written, or shows what was
 deleted. That may be so for good, after a tombstone was purged, say."""
 _AWAITED = struct.Struct(">16sqdQQ")
 AWAITED_BYTES = _AWAITED.size
@@ -49,10 +49,10 @@ def meets(consistency: int, nodes: int, rf: int) -> bool:
 
 
 class Witness(enum.Enum):
-    """What a row says of a Change.
+    """What a row says of a change.
 
-    SHOWN: the Change is in it, or newer cells are in all its columns: it can't be undone. ABSENT: it shows nothing of
-    what the Change, or a deletion after it, deletes. SILENT: it can't say. AGAINST: it lacks what the Change wrote, or
+    SHOWN: the change is in it, or newer cells are in all its columns: it can't be undone. ABSENT: it shows nothing of
+    what the change, or a deletion after it, deletes. SILENT: it can't say. AGAINST: it lacks what the change wrote, or
     shows what it deleted.
     """
 
@@ -73,11 +73,11 @@ class Row(NamedTuple):
     timed: Timed = Timed()
 
     def shows(self, write_time: int, effect: int) -> bool:
-        """Whether a cell was written at that very time, by a Change of this effect."""
+        """Whether a cell was written at that very time, by a change of this effect."""
         if not effect:
             return write_time in self.times
-        told = zip(self.times, self.timed.bits, strict=True)
-        return bool(effect & _LIVE) and any(time == write_time and bit & effect for time, bit in told)
+        cells = zip(self.times, self.timed.bits, strict=True)
+        return bool(effect & _LIVE) and any(time == write_time and bit & effect for time, bit in cells)
 
 
 class Deletion(NamedTuple):
@@ -102,7 +102,7 @@ class Deletion(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """A Change whose read is not proven: its write time in µs, when the driver first had its last report, s by a clock
+    """A change whose read is not proven: its write time in µs, when the driver first had its last report, s by a clock
     that is not set (NaN: it has not yet), its effect, when the last of its cells expires, s since the epoch.
     """
 
@@ -112,7 +112,7 @@ class Awaited(NamedTuple):
     all_expired_at: int | None = None
 
     def may_hide(self, change: Awaited, now: float) -> bool:
-        """Whether it may have taken away all that another Change wrote: a cell that expired hides older ones."""
+        """Whether it may have taken away all that another change wrote: a cell that expired hides older ones."""
         if self.write_time is None or change.write_time is None or self.write_time < change.write_time:
             return False
         return _is_expired(self, now)
@@ -123,7 +123,7 @@ class Awaited(NamedTuple):
 
 
 def witness(change: Awaited, row: Row, deletions: Sequence[Deletion], now: float, unsure: bool = False) -> Witness:
-    """What a row says of a Change, where these `deletions` are known of it; `now` in s since the epoch.
+    """What a row says of a change, where these `deletions` are known of it; `now` in s since the epoch.
     `unsure` says that something written since may have taken away what is missing.
 
     A node shows all of a mutation's part in a row at once: who shows one cell of it shows it.
@@ -165,7 +165,7 @@ def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion
         null, older, newer, unclear = columns, 0, 0, 0
     null &= ~unclear
     if older & ~unclear:
-        return Witness.AGAINST  # an older cell where this Change, or a newer one, must be
+        return Witness.AGAINST  # an older cell where this change, or a newer one, must be
     if columns and newer == columns:
         return Witness.SHOWN
     later = [deletion for deletion in deletions if deletion.time >= time]
@@ -177,7 +177,7 @@ def _of_write(time: int, change: Awaited, row: Row, deletions: Sequence[Deletion
     if gone and columns and (row.exists or not effect & _ROW) and (newer | null & gone) == columns:
         return Witness.ABSENT
     if not columns and row.exists:
-        # The row itself was written, and is there: by this Change, if no cell holds it and no later deletion is known.
+        # The row itself was written, and is there: by this change, if no cell holds it and no later deletion is known.
         held = any(at is not None for at in row.times) or timed.untimed
         return Witness.SILENT if held or later else Witness.SHOWN
     if unsure:
@@ -192,11 +192,11 @@ def _of_deletion(time: int, effect: int, row: Row) -> Witness:
         return Witness.ABSENT
     timed = row.timed
     columns = ALL_COLUMNS if effect & _GONE else effect & ALL_COLUMNS
-    told, unclear, lives = 0, columns & timed.untimed, False
+    shown, unclear, lives = 0, columns & timed.untimed, False
     for at, bit, single in zip(row.times, timed.bits, timed.single, strict=True):
         if not bit & columns:
             continue
-        told |= bit
+        shown |= bit
         if at is None:
             continue
         lives = True
@@ -209,7 +209,7 @@ def _of_deletion(time: int, effect: int, row: Row) -> Witness:
     if effect & _GONE:
         # That it lives again is seen by a newer cell.
         return Witness.ABSENT if lives and not unclear else Witness.SILENT
-    return Witness.SILENT if unclear or columns & ~told else Witness.ABSENT
+    return Witness.SILENT if unclear or columns & ~shown else Witness.ABSENT
 
 
 def is_proven(said: Witness, waited: float, min_age_s: float) -> bool:
@@ -251,5 +251,5 @@ def unstamped(data: bytes) -> bytes:
 
 
 def unknown(now: float) -> bytes:
-    """Stands for Changes that are not known one by one: to be read at level ALL, and not too early."""
+    """Stands for changes that are not known one by one: to be read at level ALL, and not too early."""
     return packed({bytes(16): Awaited(None, now)})

@@ -1,4 +1,4 @@
-"""A deleted range of clustering keys as CQL can ask for it: slices of one column behind columns that are equal.
+"""A deleted range of clustering keys as CQL can ask for it: slices of one column after columns that are equal.
 
 A range's bounds are prefixes of the clustering key, compared as tuples in the table's order. CQL compares tuples by
 value, which is another order where some columns are descending: so a range is taken apart into slices that are right
@@ -36,14 +36,14 @@ def slices(bounds: Bounds) -> list[Slice]:
         return []  # all that has the common prefix is left out
     middle = Slice(first[:common])
     before: list[Slice] = []
-    behind: list[Slice] = []
+    after: list[Slice] = []
     if start and common < len(first):
         middle = replace(middle, low=_limit(start, common))
         before = [Slice(first[:n], low=_limit(start, n)) for n in range(len(first) - 1, common, -1)]
     if end and common < len(last):
         middle = replace(middle, high=_limit(end, common))
-        behind = [Slice(last[:n], high=_limit(end, n)) for n in range(common + 1, len(last))]
-    return [*before, middle, *behind]
+        after = [Slice(last[:n], high=_limit(end, n)) for n in range(common + 1, len(last))]
+    return [*before, middle, *after]
 
 
 def _excludes(bound: Bound | None, common: int) -> bool:
@@ -51,5 +51,5 @@ def _excludes(bound: Bound | None, common: int) -> bool:
 
 
 def _limit(bound: Bound, column: int) -> Bound:
-    """The limit on one column; of the values before the bound's last one, the rows beyond are told by other slices."""
+    """The limit on one column; of the values before the bound's last one, the rows beyond are in other slices."""
     return Bound(bound.inclusive and column == len(bound.values) - 1, bound.values[column : column + 1])

@@ -54,8 +54,8 @@ class Reader(Asking):
         self.is_single = False
         self._live = 1.0  # of the keys that were asked for lately
         self._of_rows = self._timed
-        self._told = self._times_of(self._timed)
-        self._told_statics = Timed.of(self._timed_statics, _without(table.statics, self._timed_statics))
+        self._shown = self._times_of(self._timed)
+        self._statics_timed = Timed.of(self._timed_statics, _without(table.statics, self._timed_statics))
 
     def rows(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image | KeyRefused | Unread | None]]:
         """Each of these keys once with its row, None if it has none, in the order of the answers.
@@ -83,7 +83,7 @@ class Reader(Asking):
                     elif is_last:
                         yield key, None
                 left = [key for key, row in zip(left, rows, strict=True) if row is None]
-            # Keys without a row tell nothing of how large rows are, but how many there are to come.
+            # Keys without a row say nothing about how large rows are, but how many there are to come.
             self._live = max(read / len(query.keys), self._live / 2, _FEWEST)
 
     def statics(self, key: Key, consistency: int) -> Image | None:
@@ -207,7 +207,7 @@ class Reader(Asking):
             yield self._queries.group(span, members, width, statics)
 
     def _home(self) -> Callable[[Key], Hashable]:
-        """Tells of a partition key the nodes that hold it, and how many before it compare equal and are another.
+        """Gives for a partition key the nodes that hold it, and how many before it compare equal and are another.
 
         Cassandra reads such keys of one `IN` as one.
         """
@@ -238,11 +238,11 @@ class Reader(Asking):
     def _image(self, row: RawRow) -> Image:
         end = self._key_width + len(self.table.values)
         values = row[self._key_width : end] or row[: self._key_width]
-        if self._of_rows is not self._timed:  # a node has not the function that tells more
-            self._of_rows, self._told = self._timed, self._times_of(self._timed)
+        if self._of_rows is not self._timed:  # a node has not the function that shows more
+            self._of_rows, self._shown = self._timed, self._times_of(self._timed)
         times = row[end : end + len(self._timed)]
         expires = _expires(row[len(row) - len(self._expiring) :]) if self.asks_ttl else None
-        return Image(values, *_times(times), self._told, expires)
+        return Image(values, *_times(times), self._shown, expires)
 
     def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
         columns = [column for column, _ in timed]
@@ -252,16 +252,16 @@ class Reader(Asking):
         """The static columns, of a row of them alone."""
         end = self._pk_width + len(self.table.statics)
         values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
-        return Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]), self._told_statics)
+        return Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]), self._statics_timed)
 
     def _beside(self, row: RawRow) -> Image | None:
-        """The static columns beside a row."""
+        """The static columns that come with a row."""
         if not self.table.statics:
             return None
         start, end = self._key_width + len(self.table.regulars), self._key_width + len(self.table.values)
         last = len(row) - (len(self._expiring) if self.asks_ttl else 0)
         times = row[last - len(self._timed_statics) : last]
-        return Image((*[None] * len(self.table.regulars), *row[start:end]), *_times(times), self._told_statics)
+        return Image((*[None] * len(self.table.regulars), *row[start:end]), *_times(times), self._statics_timed)
 
 
 def _expires(ttls: Sequence[bytes | None]) -> int | None:
@@ -308,10 +308,10 @@ def _newest(times: Sequence[bytes | None]) -> int | None:
     if first is not None and times.count(first) == len(times):  # as of a row that was written at once
         newest = first
     else:
-        told = [time for time in times if time]
-        if not told:
+        known = [time for time in times if time]
+        if not known:
             return None
-        newest = max(told)
+        newest = max(known)
     if newest[0] < 0x80:  # as bytes they are in the order of numbers, unless some are negative
         return int.from_bytes(newest, "big")
-    return max(int.from_bytes(time, "big", signed=True) for time in told)
+    return max(int.from_bytes(time, "big", signed=True) for time in known)

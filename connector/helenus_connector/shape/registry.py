@@ -1,7 +1,7 @@
 """Schemas in a Confluent-compatible registry, with the ids kept on the host.
 
-A worker process that Spark ends forgets its ids; a file beside the cache keeps them, so that a registry that is away
-stops only the writing of schemas it has not seen. They are kept beside the checkpoint too, for a worker that starts
+A worker process that Spark ends forgets its ids; a file next to the cache keeps them, so that a registry that is away
+stops only the writing of schemas it has not seen. They are kept next to the checkpoint too, for a worker that starts
 while the registry is away: one that answers is asked first, as it may have lost its schemas meanwhile.
 """
 
@@ -43,7 +43,7 @@ class Registry:
     """
 
     def __init__(self, settings: ConnectorSettings, memory: Path, kept: Path | None = None) -> None:
-        # The client gets the login beside the address: its errors, and the log of its library, tell addresses.
+        # The client gets the login apart from the address: its errors, and the log of its library, show addresses.
         self._url, login = _apart(settings.value_converter_schema_registry_url)
         if given := settings.value_converter_schema_registry_basic_auth_user_info:
             if login:
@@ -101,7 +101,7 @@ class Registry:
         """The id of the subject's latest schema, if this one gives the same bytes; else as `register`.
 
         For keys: their bytes decide on compaction and place, so a column that gets another name changes nothing.
-        `value` is the schema of the values beside them. Raises REGISTRY_REFUSED too where names would be wrong.
+        `value` is the schema of the values that go with them. Raises REGISTRY_REFUSED too where names would be wrong.
         """
 
         def ask() -> int:

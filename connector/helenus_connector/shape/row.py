@@ -138,17 +138,17 @@ class RowShape:
             if image is None:
                 return Record(self._form.key(key, hollow), self._form.gone, headers)
             try:
-                told = self._form.value(key, image.values)
+                value = self._form.value(key, image.values)
             except _BAD_BYTES:
-                image, left_out = self._tellable(image)
+                image, left_out = self._publishable(image)
                 if not left_out:
                     raise
                 headers.append(_left_out(left_out))
-                told = self._form.value(key, image.values)
-            return Record(self._form.key(key, hollow), told, headers)
+                value = self._form.value(key, image.values)
+            return Record(self._form.key(key, hollow), value, headers)
         except _BAD_BYTES as error:
             where = self._where(image)
-            raise HelenusError(Kind.POISON_EVENT, f"a value cannot be told: {error}", where) from None
+            raise HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", where) from None
 
     def marker(
         self,
@@ -168,7 +168,9 @@ class RowShape:
         try:
             limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
         except _BAD_BYTES as error:
-            raise HelenusError(Kind.POISON_EVENT, f"a bound cannot be told: {error}", self._table.full_name) from None
+            raise HelenusError(
+                Kind.POISON_EVENT, f"a bound cannot be published: {error}", self._table.full_name
+            ) from None
         return Record(record.key, record.value, [*record.headers, scope, *limits])
 
     def truncation(self, write_time: int | None, event: bytes | None = None) -> Record:
@@ -178,7 +180,7 @@ class RowShape:
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         """The image without its largest column, without its two largest and so on, and the header that names them."""
-        image, left_out = self._tellable(image)
+        image, left_out = self._publishable(image)
         sizes = sorted(((len(v), i) for i, v in enumerate(image.values) if v), reverse=True)
         values = list(image.values)
         for _, at in sizes if self._table.values else ():
@@ -186,8 +188,8 @@ class RowShape:
             left_out.append(self._names[at])
             yield Image(tuple(values), image.write_time), _left_out(left_out)
 
-    def _tellable(self, image: Image) -> tuple[Image, list[str]]:
-        """The image without the columns that hold what no record tells, see `is_unpublishable`, and their names."""
+    def _publishable(self, image: Image) -> tuple[Image, list[str]]:
+        """The image without the columns that hold what no record can, see `is_unpublishable`, and their names."""
         columns = avro.value_columns(self._table)
         kept = len(avro.never_null(self._table))
         pairs = list(zip(columns, image.values, strict=True))
@@ -209,7 +211,7 @@ class RowShape:
         return f'{{"inclusive":{"true" if bound.inclusive else "false"},"values":{values}}}'.encode()
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
-        """Where a change of the row was read. An agent that is not ours tells less."""
+        """Where a change of the row was read. An agent that is not ours says less."""
         _, bare = unframed(None, event)
         try:
             change = decode(bare)
@@ -320,7 +322,7 @@ def _frame(schema: int) -> bytes:
 
 
 class _Avro:
-    """`key-value-avro`: behind the frames of the key's and the value's schema."""
+    """`key-value-avro`: after the frames of the key's and the value's schema."""
 
     gone = None
 
