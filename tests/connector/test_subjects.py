@@ -129,12 +129,12 @@ def test_a_level_that_somebody_chose_stays(keys: Keys, chosen: str | None, then:
 
 
 REFUSED = [
-    pytest.param(table("a b"), table("b a", of=NEW), r"told as \(a, b\), and .* made anew with the key \(b, a\)"),
-    pytest.param(table("id", "email", t="text"), table("email", "id", of=NEW, t="text"), r"made anew .* \(email\)"),
-    pytest.param(table("k c"), table("k d", of=NEW), r"made anew .* \(k, d\)"),
+    pytest.param(table("a b"), table("b a", of=NEW), r"written as \(a, b\), and .* recreated with the key \(b, a\)"),
+    pytest.param(table("id", "email", t="text"), table("email", "id", of=NEW, t="text"), r"recreated .* \(email\)"),
+    pytest.param(table("k c"), table("k d", of=NEW), r"recreated .* \(k, d\)"),
     # BACKWARD takes a column more, which is nullable: the rows of before would stay for ever, under keys that lack it.
-    pytest.param(table("k"), table("k c", of=NEW), r"made anew .* \(k, c\)"),
-    pytest.param(table("k c", "v"), table("k c", "v", of=NEW, t="text"), r"made anew .* \(k, c\)"),
+    pytest.param(table("k"), table("k c", of=NEW), r"recreated .* \(k, c\)"),
+    pytest.param(table("k c", "v"), table("k c", "v", of=NEW, t="text"), r"recreated .* \(k, c\)"),
     pytest.param(table("id"), table("number", "id"), r"told as \(id\), and id is the name of another"),
     pytest.param(table("k a b"), table("k b a"), r"told as \(k, a, b\), and a, b is the name of another"),
     *(

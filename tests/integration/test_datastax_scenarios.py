@@ -62,7 +62,7 @@ from integration.pipeline import Pipeline, write_properties
 from patience import eventually
 
 from helenus_schemas import names
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event.change import decode
 from helenus_sinks.kafka import KafkaLog

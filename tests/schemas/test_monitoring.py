@@ -58,7 +58,7 @@ def test_every_line_of_a_json_log_is_json() -> None:
     """Those of libraries too."""
     code = """
 import logging, structlog
-from helenus_schemas import logs
+from helenus_schemas.service import logs
 logs.configure()
 logs.configure("warning", "json")
 log, library = structlog.get_logger(), logging.getLogger("library")

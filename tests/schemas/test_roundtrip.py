@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemas.cqldata import SCALARS, cql_bytes, in_json, same, shown, types, values
 
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.codec.to_avro import optionals

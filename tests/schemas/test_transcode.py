@@ -18,7 +18,7 @@ from cassandra.util import Date, Duration, Time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.codec.to_avro import _without_zeros, encoder, long_bytes, optionals, plain, read_long

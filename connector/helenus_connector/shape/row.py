@@ -17,7 +17,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.reread.ranges import Bounds
 from helenus_connector.reread.reader import Image
 from helenus_connector.shape.registry import Registry
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import to_avro as transcode
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -165,7 +165,7 @@ class RowShape:
     def _tellable(self, image: Image) -> tuple[Image, list[str]]:
         """The image without the columns that hold what no record tells, see `is_unpublishable`, and their names."""
         columns = avro.value_columns(self._table)
-        kept = len(avro.never_null(self._table))
+        kept = len(avro.required_columns(self._table))
         pairs = list(zip(columns, image.values, strict=True))
         left_out = {c.name for c, v in pairs[kept:] if v and is_unpublishable(c.type, v)}
         values = tuple(None if c.name in left_out else v for c, v in pairs)
@@ -228,7 +228,7 @@ def _is_hollow(t: CqlType, value: bytes | None) -> bool:
 
 def shown(table: Table, settings: ConnectorSettings) -> Table:
     """The table as its records show it: some of its columns, their types in the forms that were asked for."""
-    return table.only(settings.columns).telling(settings.forms)
+    return table.only(settings.columns).shown(settings.forms)
 
 
 def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
@@ -286,7 +286,7 @@ def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, 
 
     key_frame = _frame(registry.keep(f"{topic}-key", key, value))
     # A value by the key's schema keeps it as the key does: a column that is not nullable cannot get another name.
-    keeps = bool(avro.never_null(table))
+    keeps = bool(avro.required_columns(table))
     shown_by = registry.keep(f"{topic}-value", value, value) if keeps else registry.register(f"{topic}-value", value)
     return _Avro(table, settings, key_frame, _frame(shown_by), truncation, nullable)
 
@@ -316,9 +316,9 @@ class _Avro:
         self._value_frame = value_frame
         self._recode = _recode(table, settings)
         columns = avro.value_columns(table)
-        never_null = avro.never_null(table)
-        self._never_null = [transcode.plain(c.type, key=True) for c in never_null]
-        self._encode = transcode.optionals([c.type for c in columns[len(never_null) :]], key=not table.values)
+        required = avro.required_columns(table)
+        self._required = [transcode.plain(c.type, key=True) for c in required]
+        self._encode = transcode.optionals([c.type for c in columns[len(required) :]], key=not table.values)
         self._encode_all = transcode.optionals([c.type for c in columns], key=not table.values)
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
@@ -327,12 +327,12 @@ class _Avro:
         return self._key_frame + (self._recode(key) if self._recode else key)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
-        if not self._never_null:
+        if not self._required:
             return self._value_frame + self._encode(values)
         if self._codec.hollow(values):
             return self._framed("value") + self._encode_all(values)
-        width = len(self._never_null)
-        first = [encode(value or b"") for encode, value in zip(self._never_null, values[:width], strict=True)]
+        width = len(self._required)
+        first = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]
         return b"".join([self._value_frame, *first, self._encode(values[width:])])
 
     def truncation(self) -> bytes | None:

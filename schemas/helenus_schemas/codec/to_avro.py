@@ -205,13 +205,13 @@ def _without_zeros(value: int, most: int, power: int = 10, size: int = 1) -> tup
 
 def _told(t: CqlType) -> Encode:
     """A decimal, varint or time in the form that was asked for."""
-    if t.told == "microseconds":
+    if t.shown_as == "microseconds":
         return lambda data: long_bytes(as_microseconds(data))
     text = as_text(t)
     assert text is not None
-    if t.told == "string":
+    if t.shown_as == "string":
         return _text(text)
-    if t.told == "long":
+    if t.shown_as == "long":
         return lambda data: long_bytes(as_long(data))
     return lambda data: struct.pack("<d", as_double(data))
 
@@ -332,7 +332,7 @@ _KEY_SHOWN = _Form({"varint": _sized})
 
 
 def _encoder(t: CqlType, form: _Form) -> Encode:
-    if t.told:
+    if t.shown_as:
         return _told(t)
     if t.name in _SCALARS:
         return form.own.get(t.name, _SCALARS[t.name])

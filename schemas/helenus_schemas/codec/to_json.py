@@ -66,7 +66,7 @@ def encoder(t: CqlType, key: bool = False) -> Encode:
 
     Raises ValueError for a type without JSON form.
     """
-    if t.told:
+    if t.shown_as:
         return _told(t)
     if key and t.name in _IN_KEYS:
         return _IN_KEYS[t.name]
@@ -123,13 +123,13 @@ def _datastax(t: CqlType) -> Encode:
 
 def _told(t: CqlType) -> Encode:
     """A decimal, varint or time in the form that was asked for."""
-    if t.told == "microseconds":
+    if t.shown_as == "microseconds":
         return lambda data: str(as_microseconds(data))
     text = as_text(t)
     assert text is not None
-    if t.told == "double":
+    if t.shown_as == "double":
         return lambda data: _quoted(spelled(as_double(data)))
-    return (lambda data: f'"{text(data)}"') if t.told == "string" else lambda data: str(as_long(data))
+    return (lambda data: f'"{text(data)}"') if t.shown_as == "string" else lambda data: str(as_long(data))
 
 
 def _string(data: bytes) -> str:

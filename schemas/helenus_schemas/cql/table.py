@@ -84,10 +84,10 @@ class Table:
         columns = tuple(c for c in self.columns if c.kind in keys or re.fullmatch(pattern, c.name))
         return self if len(columns) == len(self.columns) else replace(self, columns=columns)
 
-    def telling(self, forms: Mapping[str, str]) -> Table:
-        """This table with the decimals and varints of its values, not of its key, told as `CqlType.telling` has it."""
+    def shown(self, forms: Mapping[str, str]) -> Table:
+        """This table with the decimals, varints and times of its values, not of its key, as `CqlType.shown` has it."""
         keys = ("partition_key", "clustering")
-        columns = (c if c.kind in keys else replace(c, type=c.type.telling(forms)) for c in self.columns)
+        columns = (c if c.kind in keys else replace(c, type=c.type.shown(forms)) for c in self.columns)
         return replace(self, columns=tuple(columns)) if forms else self
 
     def column(self, name: str) -> Column | None:

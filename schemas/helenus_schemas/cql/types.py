@@ -36,7 +36,7 @@ class CqlType:
     """A CQL type. `name` is a scalar's name or `list`, `set`, `map`, `tuple`, `vector`, `udt`, `custom`.
 
     `args` are element types (a UDT's field types), `fields` a UDT's field names, `label` a UDT's or custom type's name.
-    `told` is how records show a decimal, varint or time, `string`, `double`, `long` or `microseconds`; empty: exactly.
+    `shown_as`: how records show a decimal, varint or time, `string`, `double`, `long`, `microseconds`; empty: exactly.
     """
 
     name: str
@@ -45,7 +45,7 @@ class CqlType:
     label: str = ""
     fields: tuple[str, ...] = ()
     dimension: int = 0
-    told: str = ""
+    shown_as: str = ""
 
     @property
     def multicell(self) -> bool:
@@ -65,12 +65,12 @@ class CqlType:
             return 16 if self.label == "org.apache.cassandra.db.marshal.LexicalUUIDType" else 0
         return _WIDTHS.get(self.name, 0)
 
-    def telling(self, forms: Mapping[str, str]) -> CqlType:
-        """This type with its decimals, varints and times `told` as `forms` says. Keys of maps are text anyway."""
+    def shown(self, forms: Mapping[str, str]) -> CqlType:
+        """This type with its decimals, varints and times as `forms` says, by type. Keys of maps are text anyway."""
         if not self.args:
-            return replace(self, told=forms[self.name]) if self.name in forms else self
+            return replace(self, shown_as=forms[self.name]) if self.name in forms else self
         keep = 1 if self.name == "map" else 0
-        return replace(self, args=(*self.args[:keep], *(a.telling(forms) for a in self.args[keep:])))
+        return replace(self, args=(*self.args[:keep], *(a.shown(forms) for a in self.args[keep:])))
 
     def __str__(self) -> str:
         if self.name == "udt":

@@ -7,7 +7,7 @@ before them.
 
 from __future__ import annotations
 
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table
 
 VALUE = (

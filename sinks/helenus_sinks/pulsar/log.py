@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from helenus_schemas.avro.schema import TABLE_ID, has_times, made_anew, objection, other_times, parsed, text, unnamed
+from helenus_schemas.avro.build import TABLE_ID, text
+from helenus_schemas.avro.compare import has_times, incompatibility, other_times, parsed, recreated, without_names
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.settings.model import PulsarSettings
 from helenus_sinks.log import Headers, Schemas, TopicError
@@ -249,7 +250,7 @@ class PulsarLog:
         names_table = schemas.key is not None and TABLE_ID in schemas.key  # as events' do not
         self._check_times(topic, schemas, names_table)
         known = self._known_key(topic, schemas) if names_table else None
-        if known is not None and (what := made_anew(parsed(known), parsed(schemas.key or ""))):
+        if known is not None and (what := recreated(parsed(known), parsed(schemas.key or ""))):
             raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
         try:
             return self._registered(topic, schemas)
@@ -308,11 +309,13 @@ class PulsarLog:
         Raises REGISTRY_REFUSED where names would be wrong.
         """
         old, new, value = map(parsed, (known, schemas.key or "", schemas.value))
-        if unnamed(old) != unnamed(new):
+        if without_names(old) != without_names(new):
             return None
-        if what := objection(old, new, value):
+        if what := incompatibility(old, new, value):
             raise HelenusError(Kind.REGISTRY_REFUSED, what, self._where)
-        if unnamed(value) == unnamed(new):  # of a table of key columns only: its value goes by the key's schema
+        if without_names(value) == without_names(
+            new
+        ):  # of a table of key columns only: its value goes by the key's schema
             without = {name: part for name, part in json.loads(known).items() if name != TABLE_ID}
             return replace(schemas, key=known, value=text(without))
         return replace(schemas, key=known)
