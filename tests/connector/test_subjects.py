@@ -135,10 +135,12 @@ REFUSED = [
     # BACKWARD takes a column more, which is nullable: the rows of before would stay for ever, under keys that lack it.
     pytest.param(table("k"), table("k c", of=NEW), r"recreated .* \(k, c\)"),
     pytest.param(table("k c", "v"), table("k c", "v", of=NEW, t="text"), r"recreated .* \(k, c\)"),
-    pytest.param(table("id"), table("number", "id"), r"told as \(id\), and id is the name of another"),
-    pytest.param(table("k a b"), table("k b a"), r"told as \(k, a, b\), and a, b is the name of another"),
+    pytest.param(table("id"), table("number", "id"), r"written as \(id\), and id is the name of another"),
+    pytest.param(table("k a b"), table("k b a"), r"written as \(k, a, b\), and a, b is the name of another"),
     *(
-        pytest.param(typed(t, "a", "b"), typed(t, "c", "a"), rf"told as \(k\), and k\.{path}a is the name of another")
+        pytest.param(
+            typed(t, "a", "b"), typed(t, "c", "a"), rf"written as \(k\), and k\.{path}a is the name of another"
+        )
         for t, path in {
             "{}": "",
             "frozen<list<{}>>": "",

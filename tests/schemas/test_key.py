@@ -50,7 +50,7 @@ def test_what_may_have_been_is_bounded() -> None:
     now = codec(*(udt(f"t{i}", 20) for i in range(8)), *(udt(f"s{i}", 1) for i in range(40)))
     with pytest.raises(Malformed):
         now.current(b"\2\2")
-    assert len(now._before) == keys._FORMER
+    assert len(now._former_types) == keys._FORMER
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4])

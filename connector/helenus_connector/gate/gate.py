@@ -35,8 +35,8 @@ from helenus_connector.reread.proof import (
 from helenus_connector.reread.ranges import Bounds
 from helenus_connector.reread.reader import Image, routing_key
 from helenus_connector.reread.replicas import Replicas
+from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.key import Key, KeyCodec, Outgrown
-from helenus_schemas.codec.to_avro import long_bytes
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Effect, Scope, decode, gist, matched, place, unframed

@@ -18,7 +18,7 @@ from helenus_connector.reread.ranges import Bounds
 from helenus_connector.reread.reader import Image
 from helenus_connector.shape.registry import Registry
 from helenus_schemas.avro import build as avro
-from helenus_schemas.codec import to_avro as transcode
+from helenus_schemas.codec import avro_long, to_avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.codec.unpublishable import is_unpublishable
@@ -211,7 +211,7 @@ class RowShape:
         columns = avro.value_columns(self._table)
         for column, value in zip(columns, image.values if image else (), strict=False):
             try:
-                transcode.optionals([column.type])([value])
+                to_avro.optionals([column.type])([value])
                 jsonform.objects([column.name], [column.type])([value])
             except _BAD_BYTES:
                 return f"{self._table.full_name}, column {column.name}"
@@ -276,7 +276,7 @@ def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, 
         return _Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
     if registry is None:
         return _Avro(table, settings, b"", b"", lambda: None, None)
-    name = transcode.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
+    name = avro_long.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
 
     def truncation() -> bytes:
         return _frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
@@ -317,9 +317,9 @@ class _Avro:
         self._recode = _recode(table, settings)
         columns = avro.value_columns(table)
         required = avro.required_columns(table)
-        self._required = [transcode.plain(c.type, key=True) for c in required]
-        self._encode = transcode.optionals([c.type for c in columns[len(required) :]], key=not table.values)
-        self._encode_all = transcode.optionals([c.type for c in columns], key=not table.values)
+        self._required = [to_avro.plain(c.type, key=True) for c in required]
+        self._encode = to_avro.optionals([c.type for c in columns[len(required) :]], key=not table.values)
+        self._encode_all = to_avro.optionals([c.type for c in columns], key=not table.values)
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
         if values:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from helenus_schemas.codec.to_avro import long_bytes, read_long
+from helenus_schemas.codec.avro_long import long_bytes, read_long
 from helenus_schemas.cql.values import Malformed
 
 
