@@ -14,8 +14,9 @@ import pulsar
 
 from helenus_connector.log.pulsar_reader import offset
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.change import Change, decode
+from helenus_schemas.event.change import Change
 from helenus_schemas.event.datastax import unsorted_value
+from helenus_schemas.event.wire import decode
 from helenus_sinks.pulsar.admin import Admin, Refused
 from helenus_sinks.pulsar.log import PulsarConfig
 from helenus_stack.errors import StackError

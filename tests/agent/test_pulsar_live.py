@@ -17,8 +17,8 @@ from agent.test_live import (
     test_stopped_while_the_broker_is_away,
 )
 
-from helenus_schemas.event import change, datastax
-from helenus_schemas.names import partition
+from helenus_schemas.event import datastax, wire
+from helenus_schemas.event.placement import partition
 from helenus_sinks.log import Schemas
 from helenus_sinks.pulsar.admin import Admin
 from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
@@ -143,7 +143,7 @@ def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
 
     def told() -> list[str]:
         values = [message.data() for number in range(4) for message in live.messages(odd, number)]
-        return sorted(change.decode(datastax.unsorted_value(value)).scope.name for value in values)
+        return sorted(wire.decode(datastax.unsorted_value(value)).scope.name for value in values)
 
     for part in range(2):
         agent = live.start(**only)

@@ -29,7 +29,8 @@ from helenus_connector.shape.row import RowShape
 from helenus_schemas.cql.table import Column, Table, read_tables
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Scope, decode
+from helenus_schemas.event.change import Scope
+from helenus_schemas.event.wire import decode
 from helenus_schemas.service.cassandra import connect
 from helenus_stack.records import messages
 from helenus_stack.status import Status

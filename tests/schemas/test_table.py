@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from helenus_schemas import names
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.cql.types import parse, quote
 from helenus_schemas.errors import POLICIES, HelenusError, Kind, told_in
+from helenus_schemas.event import placement
 
 ID = uuid.UUID(int=7)
 
@@ -113,9 +113,9 @@ def test_widths_in_the_commit_log(width: int, t: str) -> None:
 
 
 def test_partition_of_a_token() -> None:
-    assert names.partition(-(1 << 63), 7) == 0
-    assert names.partition((1 << 63) - 1, 7) == 65535 % 7
-    assert {names.partition(t << 48, 4) for t in range(-8, 8)} == {0, 1, 2, 3}
+    assert placement.partition(-(1 << 63), 7) == 0
+    assert placement.partition((1 << 63) - 1, 7) == 65535 % 7
+    assert {placement.partition(t << 48, 4) for t in range(-8, 8)} == {0, 1, 2, 3}
 
 
 def test_a_table_of_some_columns() -> None:

@@ -39,7 +39,9 @@ from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.key import Key, KeyCodec, Outgrown
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, Change, Effect, Scope, decode, gist, matched, place, unframed
+from helenus_schemas.event.change import Bound, Change, Effect, Scope
+from helenus_schemas.event.own_format import log_position, match_own_format, parse_match
+from helenus_schemas.event.wire import decode, without_frames
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _LIVE, _GONE, _DELETES = int(Effect.LIVE), int(Effect.GONE), int(Effect.GONE | Effect.DELETES)
@@ -197,7 +199,7 @@ class Gate:
 
     def _admit(self, event: Event, admitted: Admitted, codec: KeyCodec) -> None:
         cache = self._cache(event.topic, event.partition)
-        match = matched(event.value) if event.value and event.key is not None else None
+        match = match_own_format(event.value) if event.value and event.key is not None else None
         copied: tuple[int, bytes, bytes, bytes] | None = None
         if match is not None and event.key is not None:
             key = codec.current(event.key)
@@ -222,7 +224,7 @@ class Gate:
             node, identity = (change.node or "").encode(), _identity(change, key)
         entry = cache.look(identity) if identity is not None else Entry()
         bit = cache.bit(node)
-        is_again = entry.nodes & bit and cache.is_new(node, place(match or change))
+        is_again = entry.nodes & bit and cache.is_new(node, log_position(match or change))
         if is_again or not entry.nodes & bit:
             cache.last[node] = match or change  # what is sent again lies before
         if entry.flags and is_again:
@@ -234,7 +236,7 @@ class Gate:
                 return
             entry.flags &= ~(SETTLED | BY_AGE)  # until its key is read, also if this batch is done again
         if match is not None:
-            change = gist(match)
+            change = parse_match(match)
         elif change.scope is Scope.TABLE:
             # Rows go whatever their write times: who writes one again with its own may write the very same bytes.
             cache.clear()
@@ -521,7 +523,7 @@ def _identity(change: Change, key: bytes) -> bytes | None:
 
 def _decode(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
     """The Change of an event, whichever agent wrote it, and its key in today's form."""
-    key, value = unframed(event.key, event.value or b"")
+    key, value = without_frames(event.key, event.value or b"")
     change = decode(value)
     if change.scope in (Scope.TABLE, Scope.GAP):
         return change, key or b""
@@ -545,8 +547,8 @@ def _scoped(change: Change, key: bytes, codec: KeyCodec) -> tuple[Change, bytes]
 def asks_for(work: Work) -> Scope:
     """What the event of a work asks for by itself: others of its key may ask for more."""
     value = work.event.value if work.event and work.event.value else b""
-    match = matched(value)
-    return _scope(gist(match) if match else decode(unframed(None, value)[1]), work.values)
+    match = match_own_format(value)
+    return _scope(parse_match(match) if match else decode(without_frames(None, value)[1]), work.values)
 
 
 def _scope(change: Change, key: Key) -> Scope:

@@ -32,7 +32,8 @@ from helenus_connector.shape.row import Record
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, Scope, encode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import encode
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log

@@ -25,10 +25,10 @@ from helenus_connector.reread._statements import routing_key as routing_key
 from helenus_connector.reread.proof import Timed
 from helenus_connector.reread.ranges import Bounds, slices
 from helenus_connector.reread.rows import Page, RawRow
-from helenus_schemas import names
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event import placement
 from helenus_schemas.event.change import Scope
 
 _FEWEST = 0.001
@@ -137,8 +137,8 @@ class Reader(Asking):
         other partitions are skipped.
         """
         stripe, is_dense = first + (partition - first) % parts, False
-        while stripe < names.STRIPES:
-            last = stripe if is_dense else names.STRIPES - 1
+        while stripe < placement.STRIPES:
+            last = stripe if is_dense else placement.STRIPES - 1
             count, gap, passed = 0, -1, 0
             for key, image in self._alive(self._scan(self._queries.stripes(stripe, last), consistency)):
                 at = stripe_of(key[: self._pk_width])
@@ -325,7 +325,7 @@ class _Whole(Iterator[RawRow]):
 
 def stripe_of(partition_key: Key) -> int:
     """The stripe of the ring that holds a partition."""
-    return names.stripe(Murmur3Token.hash_fn(routing_key(partition_key)))
+    return placement.stripe(Murmur3Token.hash_fn(routing_key(partition_key)))
 
 
 def _times(times: Sequence[bytes | None]) -> tuple[int | None, Sequence[bytes | None]]:

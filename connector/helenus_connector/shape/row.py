@@ -26,7 +26,8 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, decode, unframed
+from helenus_schemas.event.change import Bound
+from helenus_schemas.event.wire import decode, without_frames
 from helenus_sinks.log import Headers, Schemas
 
 _FRAME = struct.Struct(">bI")
@@ -186,7 +187,7 @@ class RowShape:
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
         """Where a change of the row was read. An agent that is not ours tells less."""
-        _, bare = unframed(None, event)
+        _, bare = without_frames(None, event)
         try:
             change = decode(bare)
         except ValueError:  # its key and digest were enough

@@ -1,8 +1,8 @@
 """DataStax's form of events on Pulsar, so that a topic may have their agents' events and ours under one schema version.
 
 A value begins with their three fields as Java's reflection sorts them, and a key is an Avro record; both schemas are
-here byte for byte as their agents register them. Our further fields follow the three: who reads with this schema stops
-before them.
+here byte for byte as their agents register them. Our further fields follow the three: a reader that goes by this schema
+stops before them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TWO = 36  # with a digest alone
 
 
 def key_schema(table: Table) -> str:
-    """The schema of a table's keys, as JSON. It is theirs but where only ours is exact, as for a `time`.
+    """The schema of a table's keys, as JSON. It is theirs, except where only ours is exact, as for a `time`.
 
     Raises Unmappable, naming the column.
     """
     record = avro.key_schema(table)
-    fields = [{name: told for name, told in field.items() if name != "default"} for field in record["fields"]]
+    fields = [{name: part for name, part in field.items() if name != "default"} for field in record["fields"]]
     return avro.text({**record, "doc": f"Primary key schema for table {table.full_name}", "fields": fields})
 
 
@@ -39,7 +39,7 @@ def sorted_value(value: bytes) -> bytes:
 
 
 def unsorted_value(value: bytes) -> bytes:
-    """What `sorted_value` was given; any other value as it is."""
+    """Undoes `sorted_value`; any other value is returned as it is."""
     if len(value) < _TWO or value[:3] != b"\0\2@" or not (value[35] == 0 or value[35:37] == b"\2H"):
         return value
     width = _THREE if value[35] else _TWO
