@@ -16,7 +16,7 @@ _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _OPTIONAL = rb"(?:\x00|\x02(" + _LONG + rb"))"
 _OF_A_KEY = re.compile(
     rb"\x02@([0-9a-f]{32})\x02H(.{36})\x00([\x00\x02\x04])"
-    + (_LONG * 2 + rb"(" + _LONG * 2 + rb")" + _OPTIONAL * 2 + rb"\x00\x00(?:(" + _LONG + rb")" + _OPTIONAL + rb")?"),
+    + (_LONG * 2 + rb"(" + _LONG * 2 + rb")" + _OPTIONAL * 2 + rb"\x00\x00(" + _LONG + rb")" + _OPTIONAL),
     re.DOTALL,
 )
 _SCOPES = {b"\0": Scope.ROW, b"\2": Scope.STATIC, b"\4": Scope.PARTITION}
@@ -35,8 +35,8 @@ def parse_match(match: re.Match[bytes]) -> Change:
     write_time = None if written is None else read_long(written, 0)[0]
     expires_at = None if expires is None else read_long(expires, 0)[0]
     all_expired_at = None if expired is None else read_long(expired, 0)[0]
-    bits = 0 if effect is None else _effect(effect)
     ids = digest.decode(), node.decode()
+    bits = _effect(effect)
     return Change(*ids, _SCOPES[scope], 0, 1, -1, -1, write_time, expires_at, None, None, False, bits, all_expired_at)
 
 

@@ -111,10 +111,8 @@ def decode(data: bytes) -> Change:
         end, at = _read_bound(data, at)
         if parts < 1:
             raise Malformed(f"not an event's value: a part of {parts}")
-        effect, all_expired_at = 0, None
-        if at < len(data):
-            effect, at = read_long(data, at)
-            all_expired_at, at = _read_optional(data, at)
+        effect, at = read_long(data, at)
+        all_expired_at, at = _read_optional(data, at)
         return Change(
             digest,
             node,
