@@ -25,7 +25,7 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import cassandra
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_sinks.kafka import broker_error
 
 ROOT = Path(__file__).parents[1]

@@ -34,7 +34,8 @@ from helenus_agent.segments.transfer import transfer_of
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
-from helenus_schemas.settings.model import NO_PULSAR, check_properties, together
+from helenus_schemas.settings.properties import check_properties, together
+from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka import KafkaLog
 
 if TYPE_CHECKING:

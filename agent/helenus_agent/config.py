@@ -27,15 +27,9 @@ from helenus_schemas.settings.fields import (
     ReplicationFactor,
     topic,
 )
-from helenus_schemas.settings.model import (
-    About,
-    Alias,
-    CassandraSettings,
-    ConfigError,
-    LogSettings,
-    Problem,
-    PulsarSettings,
-)
+from helenus_schemas.settings.model import About, Alias
+from helenus_schemas.settings.properties import ConfigError, Problem
+from helenus_schemas.settings.shared import CassandraSettings, LogSettings, PulsarSettings
 from helenus_sinks.kafka import objections
 
 

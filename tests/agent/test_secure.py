@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 from patience import eventually
 
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.secure import AGENT, STRANGER
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status

@@ -20,7 +20,7 @@ from patience import eventually
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event import change, wire
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.records import messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status

@@ -29,7 +29,7 @@ from patience import eventually
 
 from helenus_connector.top import Worker
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 from helenus_stack.records import Decoder

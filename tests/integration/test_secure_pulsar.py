@@ -17,7 +17,7 @@ from integration.test_secure_connector import environment
 from patience import eventually
 
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
 from helenus_stack.pulsar_reader import PulsarReader
 from helenus_stack.secure import AGENT, CONNECTOR, PULSAR_ADMIN, STRANGER

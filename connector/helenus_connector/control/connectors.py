@@ -22,7 +22,7 @@ from helenus_connector.log.events import Offsets
 from helenus_connector.reread.pending import PendingKeys
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
-from helenus_schemas.settings.model import ConfigError, Problem
+from helenus_schemas.settings.properties import ConfigError, Problem
 
 _log = structlog.get_logger(__name__)
 _LAST_BATCH_S = 30.0

@@ -11,7 +11,7 @@ from helenus_connector.config.connector import WorkerSettings
 from helenus_connector.log import _kafka as kafka_events
 from helenus_connector.log.events import Message, Planner, Range
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings.model import NO_PULSAR
+from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka import KafkaLog
 from helenus_sinks.log import Log
 

@@ -20,7 +20,7 @@ from cassandra.policies import (
 from cassandra.query import named_tuple_factory
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 
 _ASK_NEXT_S = 1.0
 _HEARTBEAT_S = 5

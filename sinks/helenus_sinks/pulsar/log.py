@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 from helenus_schemas.avro.build import TABLE_ID, text
 from helenus_schemas.avro.compare import has_times, incompatibility, other_times, parsed, recreated, without_names
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_schemas.settings.model import PulsarSettings
+from helenus_schemas.settings.shared import PulsarSettings
 from helenus_sinks.log import Headers, Schemas, TopicError
 from helenus_sinks.pulsar._writer import FRAME_BYTES, RECORD_BYTES, Record, Writer
 from helenus_sinks.pulsar.admin import Admin, Refused
