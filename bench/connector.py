@@ -47,7 +47,7 @@ from helenus_schemas.event import placement
 from helenus_schemas.event.change import Change, Effect, column_bit
 from helenus_schemas.event.wire import encode
 from helenus_schemas.service.cassandra import connect
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack import programs
 from helenus_stack.cql import session
 from helenus_stack.java import spark_java_home

@@ -73,7 +73,7 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
             if topic != settings.events:
                 others[topic] += 1
                 continue
-            if dead_letters.lacks(letter.headers()):
+            if dead_letters.is_incomplete(letter.headers()):
                 incomplete += 1
                 continue
             if not 0 <= target < partitions:

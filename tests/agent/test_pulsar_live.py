@@ -21,7 +21,8 @@ from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.placement import partition
 from helenus_sinks.log import Schemas
 from helenus_sinks.pulsar.admin import Admin
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 
 __all__ = [
     "test_broker_away",

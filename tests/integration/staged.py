@@ -20,7 +20,7 @@ from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import encode
 from helenus_schemas.service.cassandra import connect
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.records import messages
 from helenus_stack.status import Status
 

@@ -65,7 +65,7 @@ from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.event import placement
 from helenus_schemas.event.wire import decode
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.records import Record, bare, messages, read
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status

@@ -18,7 +18,8 @@ from patience import eventually
 
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.pulsar_reader import PulsarReader
 from helenus_stack.secure import AGENT, CONNECTOR, PULSAR_ADMIN, STRANGER
 from helenus_stack.stack import Stack

@@ -17,7 +17,8 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.change import Change, Scope
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration

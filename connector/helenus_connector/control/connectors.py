@@ -428,7 +428,7 @@ class Connectors:
     def _changed(self) -> None:
         kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
         kept = {**self._aside, **kept}
-        durable.make(self._directory)
+        durable.make_directory(self._directory)
         # A configuration may hold passwords.
         text = json.dumps(kept, indent=1)
         durable.write(self._store, text, "the connectors", "connectors.after-write", 0o600)

@@ -26,8 +26,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `dropped` holds columns that old log segments may still name. `hides_columns`: it has COMPACT STORAGE of
-    a kind whose rows are stored with columns that CQL does not show, which are among `columns`.
+    """A table. `dropped` holds columns that old commit log segments may still name. `hides_columns`: it has COMPACT
+    STORAGE of a kind whose rows have columns that CQL does not show; those are among `columns`.
     """
 
     keyspace: str
@@ -40,7 +40,7 @@ class Table:
 
     @property
     def unsupported(self) -> str | None:
-        """Why changes of this table can't be told, None if they can."""
+        """Why changes of this table can't be captured, None if they can."""
         if not self.hides_columns:
             return None
         return (
@@ -75,7 +75,7 @@ class Table:
 
     @cached_property
     def values(self) -> tuple[Column, ...]:
-        """The columns of a data record's value, in its order: all outside the key."""
+        """The columns of a data record's value, in their order there: all outside the key."""
         return self.regulars + self.statics
 
     def only(self, pattern: str) -> Table:
@@ -182,9 +182,9 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
 
 
 def _hides_columns(table: Any, columns: Iterable[Column]) -> bool:
-    """By the flags that Cassandra 3.11 to 5.0 have: `compound` for what is not compact, `dense` for compact tables with
-    clustering columns. Without either the columns are static ones, beside a clustering column and a value that are
-    hidden; of a table of key columns only, the value is: its type is `empty`. Super columns hide a map.
+    """By the flags of Cassandra 3.11 to 5.0: `compound` for tables that are not compact, `dense` for compact tables
+    with clustering columns. Without either the columns are static ones, next to a hidden clustering column and a hidden
+    value. A dense table of key columns only hides its value, of the type `empty`. Super columns hide a map.
     """
     flags = getattr(table, "flags", None)
     if flags is None or ("compound" in flags and "dense" not in flags):

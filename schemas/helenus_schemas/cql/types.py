@@ -20,8 +20,8 @@ _WIDTHS = {
     "uuid": 16,
     "timeuuid": 16,
 }
-# Words that are no names: reserved_keywords.txt of cassandra-all 5.0, what only 3.11 has, and two more that its lexer
-# takes for values.
+# Words that must be quoted: reserved_keywords.txt of cassandra-all 5.0, those that only 3.11 has, and two more that its
+# lexer takes for values.
 _RESERVED = frozenset(
     "add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe drop "
     "entries execute false from full grant if in index infinity insert into is keyspace limit materialized mbean "
@@ -61,7 +61,7 @@ class CqlType:
         if self.name == "vector":
             return self.dimension * self.args[0].width
         if self.name == "custom":
-            # The only one of Cassandra's own that has no name in CQL and is fixed.
+            # The only one of Cassandra's own types that has no name in CQL and a fixed width.
             return 16 if self.label == "org.apache.cassandra.db.marshal.LexicalUUIDType" else 0
         return _WIDTHS.get(self.name, 0)
 
@@ -95,7 +95,7 @@ def quote(name: str) -> str:
 def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
     """Parse a type as `system_schema` prints it; `udts` maps a UDT's name to its (unfrozen) type.
 
-    Raises ValueError for text that is no type, and for a UDT that is not in `udts`.
+    Raises ValueError for other text, and for a UDT that is not in `udts`.
     """
     tokens = [(m[3] or m[4] if m[1] is None else m[1].replace('""', '"'), m[1], m[2]) for m in _TOKEN.finditer(text)]
     found, end = _parse(tokens, 0, {} if udts is None else udts, text)
