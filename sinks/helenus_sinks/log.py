@@ -32,7 +32,7 @@ class TopicError(HelenusError):
 class Log(Protocol):
     """Appends records to topics of a message broker. Delivery is at least once.
 
-    - `append` puts a record into a queue; it may wait for room. A record is durable only after a later `flush` returned.
+    - `append` puts a record into a queue; it may wait for room. A record is durable only when a later `flush` returns.
     - Records that one Log appends to a partition keep their order, also when they are sent again.
     - If `flush` raises, at least one record since the last successful flush is not acknowledged. The Log has dropped
       its queue: the caller appends everything since that flush again. Some records may arrive twice.
@@ -91,7 +91,7 @@ class Log(Protocol):
         ...
 
     def hurry(self, seconds: float) -> None:
-        """Limit all waiting from now on to `seconds` in sum: used at shutdown.
+        """All waiting ends within `seconds` from now, also in later calls: for a shutdown.
 
         A signal handler may call it while the Log is used.
         """

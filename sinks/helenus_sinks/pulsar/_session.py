@@ -35,7 +35,7 @@ class Session:
         self.by_key = settings.batches == "key"
         self.writers: dict[tuple[str, int], Writer] = {}
         self.error: HelenusError | None = None
-        self.heard = ""
+        self.last_problem = ""
         self.largest = FRAME_MAX
         self.taken = self.taken_bytes = self.done = self.done_bytes = 0
         self.loop = asyncio.new_event_loop()

@@ -29,13 +29,13 @@ Record = tuple["bytes | None", "bytes | None", Headers]
 
 
 class Owner(Protocol):
-    """The session, as its writers see it: they report to it. `heard` is the last passing error, `largest` the largest
-    message that a broker takes.
+    """The session, as its writers see it: they report to it. `last_problem` is the last passing error, `largest` the
+    size of the largest message that a broker takes.
     """
 
     client: Client
     error: HelenusError | None
-    heard: str
+    last_problem: str
     largest: int
     loop: asyncio.AbstractEventLoop
     where: str
@@ -126,7 +126,7 @@ class Writer:
 
     def lost(self, why: str) -> None:
         """The producer is gone; another one sends what it left, if anything."""
-        self._session.heard = why
+        self._session.last_problem = why
         self._connection = None
         if self._unacknowledged or self.records:
             self.pump()
@@ -152,7 +152,7 @@ class Writer:
                 try:
                     connection = await self._produce()
                 except HelenusError as error:
-                    self._session.heard = error.what
+                    self._session.last_problem = error.what
                     if fatal := self._fatal(error):
                         self._session.failed(fatal)
                     continue
@@ -173,7 +173,7 @@ class Writer:
         more = {} if self._topic_epoch is None else {"topic_epoch": self._topic_epoch}
         connection.producers[self._id] = self
         try:
-            said = await connection.ask(
+            reply = await connection.ask(
                 "producer",
                 topic=self._topic,
                 producer_id=self._id,
@@ -188,8 +188,8 @@ class Writer:
             connection.producers.pop(self._id, None)
             raise
         self._epoch += 1
-        if said.HasField("topic_epoch"):
-            self._topic_epoch = said.topic_epoch
+        if reply.HasField("topic_epoch"):
+            self._topic_epoch = reply.topic_epoch
         return connection
 
     def _fatal(self, error: HelenusError) -> HelenusError | None:

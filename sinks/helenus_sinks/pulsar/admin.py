@@ -55,8 +55,8 @@ class Admin:
 
         Without retention Pulsar deletes messages that no subscription waits for.
         """
-        said = self.ask("GET", f"persistent/{topic}/retention?applied=true")
-        if said and said.get("retentionTimeInMinutes"):
+        reply = self.ask("GET", f"persistent/{topic}/retention?applied=true")
+        if reply and reply.get("retentionTimeInMinutes"):
             return
         compacts = config.get("cleanup.policy") == "compact"
         keep = -1 if compacts else int(config.get("retention.ms", "-1"))

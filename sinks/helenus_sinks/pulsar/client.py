@@ -14,7 +14,7 @@ from helenus_sinks.pulsar.wire import command
 
 _CONNECT_TIMEOUT = 5.0
 _HOPS = 20
-_REDIRECT, _CONNECT = 0, 1
+_CONNECT = 1
 
 
 def end_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -67,18 +67,18 @@ class Client:
         asked = await self.service()
         authoritative = False
         for _ in range(_HOPS):
-            said = await asked.ask("lookup", topic=topic, authoritative=authoritative)
-            url = said.brokerServiceUrlTls if asked.address.tls else said.brokerServiceUrl
+            reply = await asked.ask("lookup", topic=topic, authoritative=authoritative)
+            url = reply.brokerServiceUrlTls if asked.address.tls else reply.brokerServiceUrl
             (address,) = Address.parse(url)[:1]
-            if said.proxy_through_service_url and (address.host, address.port) != (
+            if reply.proxy_through_service_url and (address.host, address.port) != (
                 asked.address.host,
                 asked.address.port,
             ):
                 address = Address(asked.address.host, asked.address.port, asked.address.tls, str(address))
             found = await self.connection(address)
-            if said.response == _CONNECT:
+            if reply.response == _CONNECT:
                 return found
-            asked, authoritative = found, said.authoritative
+            asked, authoritative = found, reply.authoritative
         raise pulsar_error(Kind.BROKER_UNREACHABLE, f"Pulsar: brokers send us round in circles for {topic}")
 
     async def partitions(self, topic: str) -> int | None:
@@ -88,26 +88,26 @@ class Client:
         """
         service = await self.service()
         try:
-            said = await service.ask("partitioned_metadata", topic=topic, metadata_auto_creation_enabled=False)
+            reply = await service.ask("partitioned_metadata", topic=topic, metadata_auto_creation_enabled=False)
         except Answered as error:
             if error.code == TOPIC_NOT_FOUND:
                 return None
             raise
-        return int(said.partitions)
+        return int(reply.partitions)
 
     async def register(self, topic: str, schema: Any) -> bytes:
         """Register a schema at a topic, or one of its partitions; returns its version. Raises HelenusError."""
         connection = await self.broker(topic)
         try:
-            said = await connection.ask("schema", topic=topic, schema=schema)
+            reply = await connection.ask("schema", topic=topic, schema=schema)
         except Answered as error:
             if error.code != TOPIC_NOT_FOUND:
                 raise
             # A new topic's partition exists once it had a producer.
             await connection.ask("producer", topic=topic, producer_id=0)
             connection.write(command("close_producer", producer_id=0, request_id=0))
-            said = await connection.ask("schema", topic=topic, schema=schema)
-        return bytes(said.schema_version)
+            reply = await connection.ask("schema", topic=topic, schema=schema)
+        return bytes(reply.schema_version)
 
     async def schema(self, topic: str) -> Any:
         """The latest schema of a topic. Raises HelenusError."""

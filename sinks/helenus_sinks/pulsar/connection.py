@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._request = 0
-        self._heard = True
+        self._received = True
         self._timer: asyncio.TimerHandle | None = None
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.closed = False
@@ -126,11 +126,11 @@ class Connection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(_KEEP_ALIVE, self._keep_alive)
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._received = True
         self._buffer += data
         try:
-            for name, said in commands(self._buffer):
-                self._take(name, said)
+            for name, reply in commands(self._buffer):
+                self._take(name, reply)
         except ValueError as error:
             self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, f"Pulsar: {error}", str(self.address)))
 
@@ -178,21 +178,21 @@ class Connection(asyncio.Protocol):
             producer.lost(error.what)
         self.producers.clear()
 
-    def _take(self, name: str, said: Any) -> None:
+    def _take(self, name: str, reply: Any) -> None:
         if name == "send_receipt":
-            if producer := self.producers.get(said.producer_id):
-                producer.receipt(said.sequence_id)
+            if producer := self.producers.get(reply.producer_id):
+                producer.receipt(reply.sequence_id)
         elif name == "send_error":
-            if producer := self.producers.get(said.producer_id):
-                producer.refused(said.error, said.message)
+            if producer := self.producers.get(reply.producer_id):
+                producer.refused(reply.error, reply.message)
         elif name == "close_producer":
             # The topic is unloaded, or deleted: the next lookup shows which.
-            if producer := self.producers.pop(said.producer_id, None):
+            if producer := self.producers.pop(reply.producer_id, None):
                 producer.lost("the broker closed the producer")
         elif name == "ping":
             self.write(command("pong"))
         elif name == "connected":
-            self.largest = said.max_message_size or FRAME_MAX
+            self.largest = reply.max_message_size or FRAME_MAX
             if not self.ready.done():
                 self.ready.set_result(None)
         elif name == "auth_challenge":
@@ -200,29 +200,29 @@ class Connection(asyncio.Protocol):
             fields = {"client_version": _CLIENT, "response": login, "protocol_version": PROTOCOL_VERSION}
             self.write(command("auth_response", **fields))
         elif name == "error" and not self.ready.done():
-            self.fail(broker_error(said.error, said.message, str(self.address)))
+            self.fail(broker_error(reply.error, reply.message, str(self.address)))
         elif name == "close_consumer":
-            self.consumers.discard(said.consumer_id)
+            self.consumers.discard(reply.consumer_id)
         elif name != "pong":
-            self._answer(name, said)
+            self._answer(name, reply)
 
-    def _answer(self, name: str, said: Any) -> None:
-        if name == "producer_success" and said.HasField("producer_ready") and not said.producer_ready:
+    def _answer(self, name: str, reply: Any) -> None:
+        if name == "producer_success" and reply.HasField("producer_ready") and not reply.producer_ready:
             return  # another one has exclusive access: the answer comes when that one is gone
-        answer = self._waiting.get(said.request_id)
+        answer = self._waiting.get(reply.request_id)
         if answer is None or answer.done():
             return
         code, message = ("error_code", "error_message") if name.endswith("schema_response") else ("error", "message")
-        if code in said.DESCRIPTOR.fields_by_name and said.HasField(code):
-            answer.set_exception(broker_error(getattr(said, code), getattr(said, message), str(self.address)))
+        if code in reply.DESCRIPTOR.fields_by_name and reply.HasField(code):
+            answer.set_exception(broker_error(getattr(reply, code), getattr(reply, message), str(self.address)))
         else:
-            answer.set_result(said)
+            answer.set_result(reply)
 
     def _keep_alive(self) -> None:
-        if not self._heard:
+        if not self._received:
             what = f"Pulsar does not answer for {_KEEP_ALIVE:.0f} s"
             self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, what, str(self.address)))
             return
-        self._heard = False
+        self._received = False
         self.write(command("ping"))
         self._timer = asyncio.get_running_loop().call_later(_KEEP_ALIVE, self._keep_alive)

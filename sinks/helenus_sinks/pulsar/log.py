@@ -72,10 +72,10 @@ class PulsarLog:
         namespace = f"{self._settings.tenant}/{self._settings.namespace}"
 
         async def ask(client: Client) -> list[str]:
-            said = await (await client.service()).ask("get_topics", namespace=namespace, mode=0)
-            if not said.topics:  # a missing namespace has none either, but then the lookup of a topic fails
+            reply = await (await client.service()).ask("get_topics", namespace=namespace, mode=0)
+            if not reply.topics:  # a missing namespace has none either, but then the lookup of a topic fails
                 await client.broker(self._settings.name("any"))
-            return [str(topic) for topic in said.topics]
+            return [str(topic) for topic in reply.topics]
 
         found: dict[str, int] = {}
         whole: set[str] = set()
@@ -166,7 +166,7 @@ class PulsarLog:
             if now > min(since + timeout, self._latest):
                 break
             session.wait(min(_SLICE, timeout or _SLICE))
-        left, error, heard = session.left, session.error, session.heard
+        left, error, last_problem = session.left, session.error, session.last_problem
         if not left and not error:
             return
         self.close()
@@ -174,7 +174,7 @@ class PulsarLog:
             if error.kind is Kind.RECORD_TOO_LARGE:
                 self._largest = min(self._largest, session.largest)
             raise error
-        reason = f": {heard}" if heard else ""
+        reason = f": {last_problem}" if last_problem else ""
         raise HelenusError(
             Kind.APPEND_FAILED, f"Pulsar did not acknowledge {left} records in time{reason}", self._where
         )
@@ -209,7 +209,7 @@ class PulsarLog:
         deadline = time.monotonic() + _ROOM_TIMEOUT
         while session.full and not session.error:
             if time.monotonic() > min(deadline, self._latest):
-                reason = f": {session.heard}" if session.heard else ""
+                reason = f": {session.last_problem}" if session.last_problem else ""
                 raise HelenusError(Kind.APPEND_FAILED, f"Pulsar takes no records: the queue is full{reason}", topic)
             session.wait(_SLICE)
         if session.error:
