@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import CqlType, quote
+from helenus_schemas.cql.types import CqlType, quote, walk
 from helenus_schemas.names import avro_name
 
 Schema = Any
@@ -134,7 +134,7 @@ class _Schemas:
         self.suffix = ""
         made = {
             _hashed(t, table.keyspace): _made_name(t, table.keyspace)
-            for t in _walk(c.type for c in table.columns)
+            for t in walk(c.type for c in table.columns)
             if t.name in ("tuple", "map")
         }
         self.alike = {name for name, uses in Counter(made.values()).items() if uses > 1}
@@ -262,15 +262,9 @@ def _without_bytes(schema: Schema) -> Schema:
 _SCHEMAS = {"type", "items", "values", "fields"}
 
 
-def _walk(types: Iterable[CqlType]) -> Iterator[CqlType]:
-    for t in types:
-        yield t
-        yield from _walk(t.args)
-
-
 def _check(key: CqlType) -> None:
     """A map's key is shown as text: every type has that form, except custom ones."""
-    for t in _walk([key]):
+    for t in walk([key]):
         if t.name == "custom":
             raise Unmappable(f"a map with keys of the type {t}")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from helenus_schemas.codec.avro_long import SHORT, long_bytes
 from helenus_schemas.cql.text import as_double, as_long, as_microseconds, as_text, inet
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import Malformed, duration
+from helenus_schemas.cql.values import Malformed, duration, wrong_size
 
 Encode = Callable[[bytes], bytes]
 _LOWEST_SCALE = -(1 << 31)
@@ -41,7 +41,7 @@ def _number(width: int, code: str, offset: int = 0) -> Encode:
 
     def encode(data: bytes) -> bytes:
         if len(data) != width:
-            raise _not(width, data)
+            raise wrong_size(data, width)
         value = unpack(data)[0] - offset
         # As long_bytes: a call is half the cost.
         rest = (value << 1) ^ (value >> 63)
@@ -53,7 +53,7 @@ def _number(width: int, code: str, offset: int = 0) -> Encode:
 def _reversed(width: int) -> Encode:
     def encode(data: bytes) -> bytes:
         if len(data) != width:
-            raise _not(width, data)
+            raise wrong_size(data, width)
         return data[::-1]
 
     return encode
@@ -61,7 +61,7 @@ def _reversed(width: int) -> Encode:
 
 def _boolean(data: bytes) -> bytes:
     if len(data) != 1:
-        raise _not(1, data)
+        raise wrong_size(data, 1)
     return b"\1" if data != b"\0" else b"\0"
 
 
@@ -69,10 +69,6 @@ def exact_boolean(data: bytes) -> bytes:
     if data not in (b"\0", b"\1"):
         raise Malformed(f"a boolean of the bytes {data.hex()} where 00 and 01 are exact")
     return data
-
-
-def _not(width: int, data: bytes) -> Malformed:
-    return Malformed(f"{len(data)} bytes where {width} are a value")
 
 
 def _inet(data: bytes) -> bytes:
@@ -83,7 +79,7 @@ def _inet(data: bytes) -> bytes:
 
 def _uuid(data: bytes) -> bytes:
     if len(data) != 16:
-        raise _not(16, data)
+        raise wrong_size(data, 16)
     text = data.hex()
     # "H" is the Avro length of 36 characters.
     return f"H{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()

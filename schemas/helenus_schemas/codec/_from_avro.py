@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from helenus_schemas.codec.avro_long import read_long
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import Malformed
+from helenus_schemas.cql.values import Malformed, wrong_size
 
 Decode = Callable[[bytes, int], "tuple[bytes, int]"]
 """From Avro bytes and an offset to a value's CQL bytes and the offset after it. Raises ValueError or IndexError."""
@@ -91,7 +91,7 @@ def _text(parse: Callable[[str], bytes]) -> Decode:
 def _reversed(width: int) -> Decode:
     def decode(data: bytes, at: int) -> tuple[bytes, int]:
         if len(data) - at < width:
-            raise Malformed(f"{len(data) - at} bytes where {width} are a value")
+            raise wrong_size(data[at:], width)
         return data[at : at + width][::-1], at + width
 
     return decode

@@ -15,8 +15,9 @@ from helenus_schemas.codec._from_avro import nullable as read_nullable
 from helenus_schemas.codec.avro_long import long_bytes, read_long
 from helenus_schemas.codec.to_avro import Optional, encoder, nullable
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import MAY_BE_EMPTY, Malformed, stand_in
+from helenus_schemas.cql.text import as_microseconds
+from helenus_schemas.cql.types import CqlType, walk
+from helenus_schemas.cql.values import MAY_BE_EMPTY, Malformed, stand_in, wrong_size
 
 Key = tuple["bytes | None", ...]
 """CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition.
@@ -199,19 +200,13 @@ def _may_grow(t: CqlType) -> bool:
 
 def _former_tables(table: Table) -> Iterator[Table]:
     """The table as it may have been: with fewer fields in types of its key, those that miss the fewest first."""
-    most = {t.label: len(t.fields) - 1 for c in table.primary_key for t in _walk(c.type) if len(t.fields) > 1}
+    most = {t.label: len(t.fields) - 1 for t in walk(c.type for c in table.primary_key) if len(t.fields) > 1}
     for missing in range(1, sum(most.values()) + 1):
         for labels in combinations_with_replacement(most, missing):
             cuts = Counter(labels)
             if all(most[label] >= count for label, count in cuts.items()):
                 columns = (replace(c, type=_cut(c.type, cuts)) for c in table.columns)
                 yield replace(table, columns=tuple(columns))
-
-
-def _walk(t: CqlType) -> Iterator[CqlType]:
-    yield t
-    for arg in t.args:
-        yield from _walk(arg)
 
 
 def _cut(t: CqlType, cuts: Mapping[str, int]) -> CqlType:
@@ -246,13 +241,11 @@ def _datastax(t: CqlType, clustering: bool) -> tuple[Encode, Decode]:
 def _unsigned(width: int) -> Encode:
     def encode(data: bytes) -> bytes:
         if len(data) != width:
-            raise Malformed(f"{len(data)} bytes where {width} are a value")
+            raise wrong_size(data, width)
         return long_bytes(int.from_bytes(data, "big"))
 
     return encode
 
 
 def _microseconds(data: bytes) -> bytes:
-    if len(data) != 8:
-        raise Malformed(f"{len(data)} bytes where 8 are a value")
-    return long_bytes(int.from_bytes(data, "big", signed=True) // 1000)
+    return long_bytes(as_microseconds(data))

@@ -29,6 +29,7 @@ from helenus_schemas.cql.values import (
     entries,
     fields,
     vector,
+    wrong_size,
 )
 
 Encode = Callable[[bytes], str]
@@ -163,7 +164,7 @@ def _quoted(number: str) -> str:
 
 def _uuid(data: bytes) -> str:
     if len(data) != 16:
-        raise Malformed(f"{len(data)} bytes where 16 are a value")
+        raise wrong_size(data, 16)
     text = data.hex()
     return f'"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"'
 
@@ -191,7 +192,7 @@ def _duration(data: bytes) -> str:
 
 def _boolean(data: bytes) -> str:
     if len(data) != 1:
-        raise Malformed(f"{len(data)} bytes where 1 is a value")
+        raise wrong_size(data, 1)
     return "true" if data != b"\0" else "false"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from helenus_schemas.cql.types import CqlType, parse, quote
+from helenus_schemas.cql.types import CqlType, parse, quote, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Table:
     @cached_property
     def cql(self) -> str:
         """The table's definition as text, its user-defined types first: the same on every node."""
-        types = dict(_types(column.type for column in self.columns))
+        types = {t.label: t for t in walk(c.type for c in self.columns) if t.name == "udt"}
         lines = [
             f"CREATE TYPE {quote(self.keyspace)}.{quote(name)} "
             f"({', '.join(f'{quote(f)} {t}' for f, t in zip(udt.fields, udt.args, strict=True))});"
@@ -129,13 +129,6 @@ class Table:
 
     def _named(self, kind: str) -> tuple[Column, ...]:
         return tuple(sorted((c for c in self.columns if c.kind == kind), key=lambda c: c.name))
-
-
-def _types(types: Iterable[CqlType]) -> Iterable[tuple[str, CqlType]]:
-    for t in types:
-        if t.name == "udt":
-            yield t.label, t
-        yield from _types(t.args)
 
 
 def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Table]:

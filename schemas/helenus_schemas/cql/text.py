@@ -16,7 +16,7 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, loc
 from itertools import zip_longest
 
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import Malformed
+from helenus_schemas.cql.values import wrong_size
 
 AsText = Callable[[bytes], str]
 
@@ -36,7 +36,7 @@ def as_text(t: CqlType) -> AsText | None:
 def as_microseconds(data: bytes) -> int:
     """A time's µs since midnight, rounded down. Raises Malformed."""
     if len(data) != 8:
-        raise Malformed(f"{len(data)} bytes where 8 are a value")
+        raise wrong_size(data, 8)
     return int.from_bytes(data, "big", signed=True) // 1000
 
 

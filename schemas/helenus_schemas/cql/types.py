@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 SCALARS = frozenset(
@@ -84,6 +84,13 @@ class CqlType:
         else:
             return self.name
         return f"frozen<{text}>" if self.frozen and self.name != "tuple" else text
+
+
+def walk(types: Iterable[CqlType]) -> Iterator[CqlType]:
+    """Types and all types within them, each before its own."""
+    for t in types:
+        yield t
+        yield from walk(t.args)
 
 
 def quote(name: str) -> str:

@@ -34,6 +34,11 @@ def stand_in(t: CqlType) -> bytes:
     return bytes(t.width or _WIDTHS.get(t.name, 0))
 
 
+def wrong_size(data: bytes, width: int) -> Malformed:
+    """The error for a value that has not its type's fixed size."""
+    return Malformed(f"{len(data)} bytes where {width} {'is' if width == 1 else 'are'} a value")
+
+
 class NullElement(Malformed):
     """A collection with an element that is null. Cassandra accepts it as a bound parameter."""
 

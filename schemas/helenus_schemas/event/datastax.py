@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Table
+from helenus_schemas.event.wire import THREE_FIELDS
 
 VALUE = (
     '{"type":"record","name":"MutationValue","namespace":"com.datastax.oss.cdc","fields":['
@@ -18,8 +19,7 @@ VALUE = (
 )
 """As Pulsar's Java client makes it of their class."""
 VALUE_PROPERTIES = (("__alwaysAllowNull", "true"), ("__jsr310ConversionEnabled", "false"))
-_THREE = 73  # bytes of the fields, with a digest and a node
-_TWO = 36  # with a digest alone
+_NO_NODE = 36  # bytes of the three fields with a digest alone
 
 
 def key_schema(table: Table) -> str:
@@ -34,13 +34,13 @@ def key_schema(table: Table) -> str:
 
 def sorted_value(value: bytes) -> bytes:
     """An event's value, as our agent makes it with a digest, and a node or none, with the columns first."""
-    width = _THREE if value[34] else _TWO
+    width = THREE_FIELDS if value[34] else _NO_NODE
     return b"\0%b%b" % (value[: width - 1], value[width:])
 
 
 def unsorted_value(value: bytes) -> bytes:
     """Undoes `sorted_value`; any other value is returned as it is."""
-    if len(value) < _TWO or value[:3] != b"\0\2@" or not (value[35] == 0 or value[35:37] == b"\2H"):
+    if len(value) < _NO_NODE or value[:3] != b"\0\2@" or not (value[35] == 0 or value[35:37] == b"\2H"):
         return value
-    width = _THREE if value[35] else _TWO
+    width = THREE_FIELDS if value[35] else _NO_NODE
     return b"%b\0%b" % (value[1:width], value[width:]) if len(value) > width else value

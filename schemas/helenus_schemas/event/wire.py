@@ -56,7 +56,7 @@ SCHEMA: dict[str, Any] = {
 """The value's Avro schema. Its first three fields alone are DataStax's."""
 
 _FRAME = 5
-_THREE = 73
+THREE_FIELDS = 73
 """Bytes of DataStax's three fields with a digest and a node, in either order."""
 
 
@@ -139,7 +139,7 @@ def without_frames(key: bytes | None, value: bytes) -> tuple[bytes | None, bytes
 
     A frame is a zero byte and the 4 bytes of a schema's id. Only in their values a digest's length, 32, follows it.
     """
-    if len(value) == _FRAME + _THREE and value[:1] == b"\0" and value[_FRAME : _FRAME + 2] == b"\2@":
+    if len(value) == _FRAME + THREE_FIELDS and value[:1] == b"\0" and value[_FRAME : _FRAME + 2] == b"\2@":
         return key and key[_FRAME:], value[_FRAME:]
     return key, value
 
