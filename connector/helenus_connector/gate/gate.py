@@ -536,7 +536,7 @@ def _decode(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
 def _scoped(change: Change, key: bytes, codec: KeyCodec) -> tuple[Change, bytes]:
     """Another agent's key with a time stands for all rows of its microsecond."""
     values = codec.decode(key)
-    ends = codec.microsecond(values)
+    ends = codec.same_microsecond(values)
     if ends is None:
         return change, key
     start, end = (Bound(True, values) for values in ends)

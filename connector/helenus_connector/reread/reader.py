@@ -94,7 +94,7 @@ class Reader(Asking):
         SchemaChanged: all may come when some keys are answered.
         """
         self._probe()
-        same, width = self._codec.same, self._key_width
+        normalized, width = self._codec.normalized, self._key_width
         for query, answer in self._run(self._grouped(keys, width), consistency):
             if isinstance(answer, (KeyRefused, Unread)):
                 yield from ((key, answer) for key in query.keys)
@@ -102,8 +102,8 @@ class Reader(Asking):
             left, read = query.keys, 0
             for page, is_last in self._pages(query, answer, consistency):
                 # A row answers with its key in the form it was first written in, which need not be the one asked for.
-                found = {same(row[:width]): row for row in page}
-                rows = [found.get(same(key)) for key in left]
+                found = {normalized(row[:width]): row for row in page}
+                rows = [found.get(normalized(key)) for key in left]
                 if len(found) > len(rows) - rows.count(None):
                     raise self._masked()
                 read += len(page)
@@ -247,7 +247,7 @@ class Reader(Asking):
 
         @cache
         def home(key: Key) -> Hashable:
-            same = seen.setdefault(self._codec.compared(key), {}) if self._codec.several_forms else {}
+            same = seen.setdefault(self._codec.comparable(key), {}) if self._codec.several_forms else {}
             turn = same.setdefault(key, len(same))
             if alone:
                 return turn

@@ -110,7 +110,7 @@ class RowShape:
         hollow: Key = ()
         if b"" in values or (image is not None and b"" in image.values):
             headers += self._empty_header(values, image)
-            hollow = values if self._codec.hollow(values) else ()
+            hollow = values if self._codec.stand_in_places(values) else ()
         try:
             if image is None:
                 return Record(self._form.key(key, hollow), self._form.gone, headers)
@@ -324,13 +324,13 @@ class _Avro:
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
         if values:
-            return self._framed("key") + self._codec.optional(values)
+            return self._framed("key") + self._codec.encode_nullable(values)
         return self._key_frame + (self._recode(key) if self._recode else key)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
         if not self._required:
             return self._value_frame + self._encode(values)
-        if self._codec.hollow(values):
+        if self._codec.stand_in_places(values):
             return self._framed("value") + self._encode_all(values)
         width = len(self._required)
         first = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]

@@ -66,27 +66,27 @@ class KeyCodec:
     def encode(self, key: Sequence[bytes | None]) -> bytes:
         """The key as an Avro record without header: partition columns plain, clustering columns nullable."""
         n = self.partition_columns
-        hollow = self.hollow(key)
+        places = self.stand_in_places(key)
         values = (
-            [self._stand_ins[i] if i in hollow else value for i, value in enumerate(key[:n])] if hollow else key[:n]
+            [self._stand_ins[i] if i in places else value for i, value in enumerate(key[:n])] if places else key[:n]
         )
         parts = [encode(value or b"") for encode, value in zip(self._encoders, values, strict=True)]
         parts += [encode(value) for encode, value in zip(self._nullable, key[n:], strict=True)]
-        return b"".join([*parts, *map(long_bytes, hollow)])
+        return b"".join([*parts, *map(long_bytes, places)])
 
-    def hollow(self, key: Sequence[bytes | None]) -> list[int]:
+    def stand_in_places(self, key: Sequence[bytes | None]) -> list[int]:
         """The places in the partition key of values of no bytes that their types do not have: they get stand-ins."""
         return [i for i in self._stand_ins if not key[i]] if b"" in key else []
 
-    def optional(self, key: Sequence[bytes | None]) -> bytes:
+    def encode_nullable(self, key: Sequence[bytes | None]) -> bytes:
         """The key as an Avro record all of whose columns are nullable: values of no bytes are null."""
         return b"".join([encode(value) for encode, value in zip(self._optional, key, strict=True)])
 
-    def same(self, key: Key) -> Key:
+    def normalized(self, key: Key) -> Key:
         """The key in the form that `decode` returns: rows may be written, or read, with other forms of equal values."""
         return key if self._one_form else self.decode(self.encode(key))
 
-    def compared(self, key: Key) -> bytes:
+    def comparable(self, key: Key) -> bytes:
         """Bytes that are the same for partition keys that Cassandra's comparison holds for equal. Where keys have
         `several_forms`, equal ones may belong to different partitions.
         """
@@ -102,7 +102,7 @@ class KeyCodec:
             return self.encode(self._foreign.decode(data))
         return self._of_now(data) if self._grows else data
 
-    def microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
+    def same_microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
         """First and last clustering values, in the table's order, that one key of DataStax's may stand for: its time is
         in µs, so 1000 times in ns share it.
 

@@ -26,8 +26,8 @@ _NO_VARIABLE = (
 _SECRET_KEY = re.compile(r"pass|pwd|secret|jaas|token|credential|user\.?info|\bkeys?\b|[^.]key\b", re.IGNORECASE)
 _NO_SECRET_KEY = re.compile(r"(location|file|path|dir|type|class|url|enable|enabled|(de)?serializer)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(pass\w*|pwd|secret|token)\W?[=:]", re.IGNORECASE)
-# A login is behind the scheme, or where an address without one begins, as `user:`. A password may have any of :, /, @
-# and commas in it, so the login ends at the last @ before a space, or before a comma that a scheme is behind.
+# A login follows the scheme, or begins an address without one, as `user:`. A password may have any of :, /, @ and
+# commas in it, so the login ends at the last @ before a space, or before a comma with a scheme after it.
 _LOGIN = re.compile(r"(?:(?<=://)|(?<![^\s,])(?=[^\s,:/@]+:(?!//)))(?:(?!,[\w+.-]+://)\S)+(?=@)")
 
 
