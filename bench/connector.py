@@ -41,12 +41,13 @@ from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import spare
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
-from helenus_schemas import names
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
-from helenus_schemas.event.change import Change, Effect, column_bit, encode
+from helenus_schemas.event import placement
+from helenus_schemas.event.change import Change, Effect, column_bit
+from helenus_schemas.event.wire import encode
 from helenus_schemas.service.cassandra import connect
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack import programs
 from helenus_stack.cql import session
 from helenus_stack.java import spark_java_home
@@ -305,7 +306,7 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
     def produce(rows: int, turn: int) -> None:
         for n in range(rows):
             raw = struct.pack(">i", n)
-            partition = names.partition(Murmur3Token.hash_fn(raw), PARTS)
+            partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
             digest = hashlib.md5(raw + bytes([turn]), usedforsecurity=False).hexdigest()
             value = encode(change(digest, NODES[0], turn * rows + n))
             log.append("events-bench.backlog", partition, codec.encode((raw,)), value)

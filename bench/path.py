@@ -131,7 +131,7 @@ class Arrivals:
 
 def write(cassandra: Any, seconds: float, rate: int) -> list[tuple[bytes, int, float]]:
     """Write at a rate; returns key, write time in µs and the moment of the acknowledgement of each."""
-    from helenus_schemas.codec.to_avro import long_bytes
+    from helenus_schemas.codec.avro_long import long_bytes
 
     statement = cassandra.prepare("INSERT INTO bench.latency (k, v) VALUES (?, ?) USING TIMESTAMP ?")
     writes = []

@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.connector import cpu_of
 from bench.path import Arrivals, delays, is_ready, report, running, topics_exist, wait
-from helenus_schemas.codec.to_avro import long_bytes
+from helenus_schemas.codec.avro_long import long_bytes
 from helenus_stack import programs
 from helenus_stack.cql import session
 from helenus_stack.java import spark_java_home

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import http.server
+import pickle
 import shutil
 import threading
 import uuid
@@ -25,8 +26,10 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import cassandra
-from helenus_schemas.settings.model import CassandraSettings
-from helenus_sinks.kafka import broker_error
+from helenus_schemas.settings.shared import CassandraSettings
+from helenus_sinks.kafka.errors import broker_error
+from helenus_sinks.pulsar.admin import Refused
+from helenus_sinks.pulsar.errors import Answered, pulsar_error
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,15 +49,27 @@ def test_kafka_s_errors_are_about_kafka(code: int, kind: Kind, words: str) -> No
     assert "pulsar" not in str(error).lower()
 
 
-def test_no_error_of_kafka_s_goes_without_advice_of_its_own() -> None:
-    """That of the kind is Pulsar's."""
-    paths = ROOT / "sinks/helenus_sinks/kafka.py", ROOT / "connector/helenus_connector/log/_kafka.py"
+def test_no_error_of_pulsar_s_goes_without_advice_of_its_own() -> None:
+    """That of the kind is Kafka's."""
+    log = ROOT / "connector/helenus_connector/log"
+    paths = [*(ROOT / "sinks/helenus_sinks/pulsar").glob("*.py"), *log.glob("*pulsar*.py")]
     calls = [n for path in paths for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call) and n.args]
-    raised = [call for call in calls if ast.unparse(call.args[0]).startswith("Kind.BROKER_")]
-    assert len(raised) >= 4
-    for call in raised:
-        needed = {"HelenusError": 4, "TopicError": 5}[ast.unparse(call.func)]
-        assert len(call.args) == needed, ast.unparse(call)
+    raised = [call for call in calls if ast.unparse(call.args[0]) == "kind" or "Kind.BROKER_" in ast.unparse(call)]
+    named = {name: [c for c in raised if ast.unparse(c.func) == name] for name in ("HelenusError", "TopicError")}
+    assert len([call for call in raised if ast.unparse(call.func) in ("pulsar_error", "Answered")]) >= 10
+    for name, needed in (("HelenusError", 4), ("TopicError", 5)):
+        for call in named[name]:
+            assert len(call.args) == needed, ast.unparse(call)
+
+
+def test_pulsar_s_errors_are_about_pulsar() -> None:
+    for error in (
+        Answered(Kind.BROKER_REFUSED, "no"),
+        Refused(503, "no"),
+        pulsar_error(Kind.BROKER_UNREACHABLE, "away"),
+    ):
+        assert "pulsar." in pickle.loads(pickle.dumps(error)).advice
+    assert "bootstrap.servers" not in pulsar_error(Kind.BROKER_UNREACHABLE, "away").advice
 
 
 def test_a_second_agent(tmp_path: Path) -> None:

@@ -34,8 +34,9 @@ from helenus_agent.segments.transfer import transfer_of
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
-from helenus_schemas.settings.model import NO_PULSAR, check_properties, together
-from helenus_sinks.kafka import KafkaLog
+from helenus_schemas.settings.properties import check_properties, together
+from helenus_schemas.settings.shared import NO_PULSAR
+from helenus_sinks.kafka.log import KafkaLog
 
 if TYPE_CHECKING:
     from helenus_sinks.pulsar.log import PulsarLog
@@ -233,7 +234,8 @@ def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
         log.replication_factor = settings.topic_creation_default_replication_factor
         return log
     try:
-        from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+        from helenus_sinks.pulsar.config import PulsarConfig
+        from helenus_sinks.pulsar.log import PulsarLog
     except ImportError as error:
         raise HelenusError(Kind.CONFIG, f"log=pulsar: {error}", advice=NO_PULSAR) from None
     return PulsarLog(PulsarConfig.of(settings))

@@ -27,16 +27,10 @@ from helenus_schemas.settings.fields import (
     ReplicationFactor,
     topic,
 )
-from helenus_schemas.settings.model import (
-    About,
-    Alias,
-    CassandraSettings,
-    ConfigError,
-    LogSettings,
-    Problem,
-    PulsarSettings,
-)
-from helenus_sinks.kafka import objections
+from helenus_schemas.settings.model import About, Alias
+from helenus_schemas.settings.properties import ConfigError, Problem
+from helenus_schemas.settings.shared import CassandraSettings, LogSettings, PulsarSettings
+from helenus_sinks.kafka.settings import wrong_settings
 
 
 def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -159,7 +153,7 @@ def check(settings: AgentSettings, source: str) -> None:
     if settings.log != "kafka":
         return
     key, field = "kafka.producer.", settings.kafka_producer
-    found = objections({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
+    found = wrong_settings({"bootstrap.servers": settings.kafka_bootstrap_servers, **field}, field)
     problems = []
     for name, reason in found.items():
         value = masking.shown(field[name], masking.is_secret(key + name, field[name])) if name else None

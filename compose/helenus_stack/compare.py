@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from helenus_schemas.avro.schema import value_columns
+from helenus_schemas.avro.build import value_columns
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, quote
 from helenus_schemas.names import avro_name

@@ -13,7 +13,7 @@ from cassandra.query import dict_factory, named_tuple_factory
 
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.errors import StackError
 from helenus_stack.show import value_text
 from helenus_stack.status import Status

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from helenus_schemas.settings.model import read_properties
+from helenus_schemas.settings.properties import read_properties
 from helenus_stack.errors import StackError
 from helenus_stack.process import STOP_SECONDS, Process, python_module, stop
 from helenus_stack.status import Status

@@ -14,10 +14,11 @@ import pulsar
 
 from helenus_connector.log.pulsar_reader import offset
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.change import Change, decode
+from helenus_schemas.event.change import Change
 from helenus_schemas.event.datastax import unsorted_value
+from helenus_schemas.event.wire import decode
 from helenus_sinks.pulsar.admin import Admin, Refused
-from helenus_sinks.pulsar.log import PulsarConfig
+from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_stack.errors import StackError
 from helenus_stack.records import GONE, PATIENCE_S, Avro, Record, from_json
 from helenus_stack.status import Status

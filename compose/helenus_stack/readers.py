@@ -9,7 +9,8 @@ from typing import Protocol
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from helenus_connector.log.events import Message
-from helenus_schemas.event.change import Change, decode
+from helenus_schemas.event.change import Change
+from helenus_schemas.event.wire import decode
 from helenus_stack.errors import StackError
 from helenus_stack.records import FRAME, Decoder, Record, messages
 from helenus_stack.status import Status

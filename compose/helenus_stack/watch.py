@@ -10,7 +10,7 @@ from contextlib import closing
 import fastavro
 
 from helenus_connector.log.events import Message
-from helenus_schemas.avro.schema import key_schema
+from helenus_schemas.avro.build import key_schema
 from helenus_schemas.cql.table import read_tables
 from helenus_stack.cql import session
 from helenus_stack.errors import StackError

@@ -18,7 +18,7 @@ from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
 from helenus_schemas.settings import masking
-from helenus_schemas.settings.model import read_properties
+from helenus_schemas.settings.properties import read_properties
 
 
 class _Commands(click.Group):

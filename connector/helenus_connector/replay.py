@@ -13,7 +13,7 @@ from helenus_connector.log.events import Message
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
-from helenus_schemas.event.change import decode, encode, unframed
+from helenus_schemas.event.wire import decode, encode, without_frames
 from helenus_schemas.service.cassandra import connect
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log, Schemas
@@ -73,13 +73,13 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
             if topic != settings.events:
                 others[topic] += 1
                 continue
-            if dead_letters.lacks(letter.headers()):
+            if dead_letters.is_incomplete(letter.headers()):
                 incomplete += 1
                 continue
             if not 0 <= target < partitions:
                 what = f"a dead letter of {topic}, partition {target}, which has {partitions}"
                 raise HelenusError(Kind.POISON_EVENT, what, _place(letter))
-            key, value = unframed(letter.key(), letter.value() or b"")
+            key, value = without_frames(letter.key(), letter.value() or b"")
             log.append(settings.events, target, key, _again(value, log.keeps_schemas))
             done += 1
         log.flush(_FLUSH_TIMEOUT_S)

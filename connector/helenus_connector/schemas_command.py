@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
 from helenus_connector.shape.row import declared, nullable_schema, schemas, shown
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
@@ -42,7 +42,7 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
         found = {"key": key, "value": value, "truncation": avro.TRUNCATION}
         table = shown(tables[name], one)
         if len(table.partition_key) > 1:
-            parts = ("key", "value") if avro.never_null(table) else ("key",)
+            parts = ("key", "value") if avro.required_columns(table) else ("key",)
             found.update({f"{part}-nullable": nullable_schema(table, one, part) for part in parts})
         for part, schema in found.items():
             yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})

@@ -1,7 +1,7 @@
 """Every error an operator can meet, and what happens on it: one table, read by the agent and the connector.
 
 A `HelenusError` says what went wrong and where; its `Kind` decides whether the work is retried, dead-lettered or
-stopped, and which advice is printed where the error brings none of its own. Errors survive pickling, because Spark
+stopped, and which advice is printed where the error has none of its own. Errors survive pickling, because Spark
 carries them from worker to driver.
 """
 
@@ -69,7 +69,7 @@ POLICIES: dict[Kind, Policy] = {
     Kind.ROW_UNREADABLE: Policy(
         Action.DEAD_LETTER,
         "SELECT this key in cqlsh and look into the nodes' logs: too many tombstones (tombstone_failure_threshold), or "
-        "a damaged SSTable (nodetool scrub); others go on, and it is read again until it can be; "
+        "a damaged SSTable (nodetool scrub); other keys are processed, and this one is read again until that succeeds; "
         "errors.tolerance=all dead-letters its events after ten reads",
     ),
     Kind.CDC_DISABLED: Policy(
@@ -78,32 +78,29 @@ POLICIES: dict[Kind, Policy] = {
     Kind.CDC_ENCRYPTED: Policy(
         Action.STOP,
         "encrypted segments are not supported: set transparent_data_encryption_options: enabled: false and restart the "
-        "node; what it logged encrypted has to be taken from the tables",
+        "node; changes in encrypted segments have to be read from the tables",
     ),
     Kind.CDC_DIRECTORY: Policy(
         Action.STOP, "run the agent as a user that may read and delete in cdc_raw, or correct cdc.raw.dir"
     ),
     Kind.TRANSFER_FAILED: Policy(
         Action.RETRY,
-        "check the disk and the permissions where it goes, or your segment.transfer; the segment stays in cdc_raw",
+        "check the disk and the permissions of its destination, or your segment.transfer; the segment stays in cdc_raw",
     ),
     Kind.TABLE_MISSING: Policy(Action.STOP, "create the table, or correct keyspace and table"),
     Kind.TABLE_UNSUPPORTED: Policy(Action.STOP, "leave the column out with columns, or choose another table"),
-    Kind.BROKER_UNREACHABLE: Policy(
-        Action.RETRY,
-        "check pulsar.service.url and that the broker is up",  # Kafka's errors bring their own
-    ),
+    # Kafka's advice; Pulsar's errors have their own (helenus_sinks.pulsar.errors).
+    Kind.BROKER_UNREACHABLE: Policy(Action.RETRY, "check bootstrap.servers and that the brokers are up"),
     Kind.BROKER_REFUSED: Policy(
-        Action.STOP,
-        "check pulsar.auth.token, pulsar.tls.*, the topic's name, and what the token's role may do in the namespace",
+        Action.STOP, "check the broker's ACLs, the security.*, ssl.* and sasl.* settings and the topic's name"
     ),
     Kind.APPEND_FAILED: Policy(
-        Action.RETRY, "check the broker's log; nothing is marked as done until it is acknowledged"
+        Action.RETRY, "check the broker's log; nothing counts as delivered until it is acknowledged"
     ),
     Kind.TOPIC_MISSING: Policy(
         Action.RETRY,
-        "if somebody deleted it: agents and workers make their topics again by themselves; what was in it is gone, so "
-        "copy the table anew",
+        "if somebody deleted it: agents and workers create their topics again by themselves; what was in it is lost, "
+        "so re-snapshot the table",
     ),
     Kind.PARTITIONS_CHANGED: Policy(
         Action.STOP,
@@ -112,8 +109,8 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.OFFSETS_LOST: Policy(
         Action.STOP,
-        "have the events topic keep events longer, by its retention or Pulsar's message TTL and backlog quota; or set "
-        "errors.data.loss=continue to go on and count it",
+        "raise the retention of the events topic, on Pulsar also the message TTL and backlog quota; or set "
+        "errors.data.loss=continue to go on and count the loss",
     ),
     Kind.RECORD_TOO_LARGE: Policy(
         Action.STOP,
@@ -130,8 +127,8 @@ POLICIES: dict[Kind, Policy] = {
     Kind.REGISTRY_REFUSED: Policy(
         Action.STOP,
         "compare the table, and decimal.handling.mode and varint.handling.mode, with the latest schema of the "
-        "registry's subject, or of Pulsar's topic; delete it, choose another data.topic, or let "
-        "schema.on.incompatible=new-topic go on in another",
+        "registry's subject, or of Pulsar's topic; delete it, choose another data.topic, or set "
+        "schema.on.incompatible=new-topic to go on in another",
     ),
     Kind.SCHEMA_MISSING: Policy(
         Action.STOP, "register it under that subject and restart the task, or leave auto-registration on"
@@ -139,7 +136,7 @@ POLICIES: dict[Kind, Policy] = {
     Kind.POISON_EVENT: Policy(
         Action.DEAD_LETTER, "read the event at its position; errors.tolerance=all dead-letters such events"
     ),
-    Kind.BATCH_FAILED: Policy(Action.RETRY, "read the error above it; the same events are done again"),
+    Kind.BATCH_FAILED: Policy(Action.RETRY, "read the error above it; the same events are processed again"),
     Kind.STATE: Policy(Action.STOP, "check the disk and the permissions of the state or checkpoint directory"),
     Kind.WORKER_UNREACHABLE: Policy(
         Action.RETRY, "check --url against listeners in the worker's file, and --user and --cafile if it asks for them"
@@ -150,11 +147,11 @@ POLICIES: dict[Kind, Policy] = {
 class HelenusError(Exception):
     """An error with its kind, what happened, and where (a key, path, address or position).
 
-    `advice` is what an operator should do: given with the error where its cause is known, else that of its kind.
+    `advice`: what an operator should do. It is given with the error where its cause is known, else it is the kind's.
     """
 
     def __init__(self, kind: Kind, what: str, where: str = "", advice: str = "") -> None:
-        super().__init__(kind, what, where)  # with what is set below they are pickled
+        super().__init__(kind, what, where)  # pickled together with the attributes below
         self.kind = kind
         self.what = what
         self.where = where
@@ -166,7 +163,7 @@ class HelenusError(Exception):
         return POLICIES[self.kind].action
 
     def at(self, where: str) -> HelenusError:
-        """The same with another place."""
+        """The same error with another place."""
         return HelenusError(self.kind, self.what, where, self.advice)
 
     def __str__(self) -> str:
@@ -174,17 +171,17 @@ class HelenusError(Exception):
         return f"{self.what}{place}: {self.advice} [{self.kind.value}]"
 
 
-_TOLD = re.compile(r"(?:HelenusError|\bhelenus_[\w.]+): (.*) \[([a-z-]+)\]")
+_PRINTED = re.compile(r"(?:HelenusError|\bhelenus_[\w.]+): (.*) \[([a-z-]+)\]")
 
 
-def told_in(text: str) -> HelenusError | None:
-    """The error in a traceback's text: what is left of one that crossed from a worker through the JVM."""
-    found = _TOLD.search(text)
+def error_in(text: str) -> HelenusError | None:
+    """The error in a traceback's text: the JVM passes a worker's error on as text alone."""
+    found = _PRINTED.search(text)
     if found is None or found[2] not in {kind.value for kind in Kind}:
         return None
     kind = Kind(found[2])
     what = found[1].removesuffix(f": {POLICIES[kind].advice}")
-    if what == found[1]:  # the error brought advice of its own; should that have a colon, the text is the same even so
+    if what == found[1]:  # the error has advice of its own; if that has a colon, the printed text is still the same
         what, _, advice = found[1].rpartition(": ")
         return HelenusError(kind, what, advice=advice)
     return HelenusError(kind, what)

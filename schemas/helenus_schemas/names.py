@@ -1,4 +1,4 @@
-"""Names on the wire: topics, Avro names, partitions."""
+"""Names on the wire, of topics and in Avro."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def topic(prefix: str, keyspace: str, table: str) -> str:
 def avro_name(name: str, taken: bool = False) -> str:
     """The Avro name of a CQL identifier: itself if it is legal and not `taken`, else one that ends in a hash of it.
 
-    It depends on the identifier alone: a column that comes or goes never moves another's name.
+    It depends on the identifier alone: adding or dropping a column never changes another column's name.
     """
     legal = _ILLEGAL.sub("_", name)
     legal = legal if legal[:1].isalpha() or legal.startswith("_") else f"_{legal}"
@@ -25,17 +25,3 @@ def avro_name(name: str, taken: bool = False) -> str:
 
 def _hash(name: str) -> str:
     return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
-
-
-STRIPES = 1 << 16
-"""How many stripes of equal width the ring of Murmur3 tokens has: the topic's partitions take them in turn."""
-
-
-def stripe(token: int) -> int:
-    """The stripe of a Murmur3 token, in the order of tokens."""
-    return (token >> 48) + STRIPES // 2
-
-
-def partition(token: int, partitions: int) -> int:
-    """The topic partition of a Murmur3 token, as DataStax: `((short)(token >>> 48) + 32768) % partitions`."""
-    return stripe(token) % partitions

@@ -1,4 +1,4 @@
-"""Events that could not be told, kept in a topic of their own, as Kafka Connect does."""
+"""Dead-lettered events: those that could not be published are kept in a topic of their own, as in Kafka Connect."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Log
 
 _PREFIX = "__connect.errors."
-_LONG = 2000  # characters of a message: it may quote what is poison
+_LONG = 2000  # characters of a message: it may quote a poison event
 
 
 class Failed(Protocol):
-    """An event at its place in the Log; its offset is -1 if it was made for a key that no single event asked for."""
+    """An event at its place in the events topic; its offset is -1 if it stands for a key without a single event."""
 
     @property
     def topic(self) -> str: ...
@@ -28,9 +28,9 @@ class Failed(Protocol):
 
 
 def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusError) -> None:
-    """Append an event as it was, with `__connect.errors.*` headers that say where it was and why it is here.
+    """Append an event unchanged, with `__connect.errors.*` headers that say where it was and what its error is.
 
-    Where that is more than the topic takes, the header `__connect.errors.left.out` names what is not there.
+    If that is too large for the topic, key or value are left out: the header `__connect.errors.left.out` names them.
     """
     headers = {
         "topic": event.topic,
@@ -55,14 +55,14 @@ def append(log: Log, topic: str, connector: str, event: Failed, error: HelenusEr
 
 
 def origin(headers: Sequence[tuple[str, bytes | None]] | None) -> tuple[str, int]:
-    """Topic and partition a dead letter came from. Raises ValueError if its headers do not say."""
-    told = dict(headers or ())
-    topic, partition = told.get(f"{_PREFIX}topic"), told.get(f"{_PREFIX}partition")
+    """Topic and partition that a dead letter came from. Raises ValueError if its headers do not say."""
+    found = dict(headers or ())
+    topic, partition = found.get(f"{_PREFIX}topic"), found.get(f"{_PREFIX}partition")
     if topic is None or partition is None:
         raise ValueError(f"no headers {_PREFIX}topic and {_PREFIX}partition")
     return topic.decode(), int(partition)
 
 
-def lacks(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
+def is_incomplete(headers: Sequence[tuple[str, bytes | None]] | None) -> bool:
     """Whether a part of the event was left out."""
     return f"{_PREFIX}left.out" in dict(headers or ())

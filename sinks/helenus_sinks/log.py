@@ -1,4 +1,4 @@
-"""The Log that is written to: ordered topics of partitions, on Kafka or Pulsar."""
+"""The interface that is written through: a Log is a message broker's topics, on Kafka or Pulsar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Headers = Sequence[tuple[str, bytes]]
 
 @dataclass(frozen=True)
 class Schemas:
-    """The Avro schemas of a topic's records, as JSON. `kind` says the records' form. Without `key`, keys are text."""
+    """The Avro schemas of a topic's records, as JSON. `kind` is the records' format. Without `key`, keys are text."""
 
     key: str | None
     value: str
@@ -22,7 +22,7 @@ class Schemas:
 
 
 class TopicError(HelenusError):
-    """What concerns one topic alone, by its name: a Log that raises it may well take what is for the others."""
+    """An error of one topic alone: the Log may still take records of other topics."""
 
     def __init__(self, kind: Kind, what: str, where: str = "", topic: str = "", advice: str = "") -> None:
         super().__init__(kind, what, where, advice)
@@ -30,18 +30,18 @@ class TopicError(HelenusError):
 
 
 class Log(Protocol):
-    """Where records are appended. Delivery is at least once.
+    """Appends records to topics of a message broker. Delivery is at least once.
 
-    - `append` hands a record over; it may wait for room. The record is durable only when a later `flush` has returned.
-    - Records of one partition that are appended by one Log keep their order, through retries too.
-    - `flush` that raises says that at least one record since the last good flush is not acknowledged. The Log has then
-      dropped what it still held: the caller appends everything since that flush again. Some may arrive twice.
+    - `append` puts a record into a queue; it may wait for room. A record is durable only when a later `flush` returns.
+    - Records that one Log appends to a partition keep their order, also when they are sent again.
+    - If `flush` raises, at least one record since the last successful flush is not acknowledged. The Log has dropped
+      its queue: the caller appends everything since that flush again. Some records may arrive twice.
     - One thread uses a Log at a time.
-    - What is refused of one topic is raised as a TopicError by `create`, `declare`, `append` and `flush`.
+    - `create`, `declare`, `append` and `flush` raise a TopicError if the broker refuses a single topic.
     """
 
     keeps_schemas: bool
-    """Whether topics know their records' schemas by `declare`; else records name theirs themselves."""
+    """Whether the broker keeps topics' schemas, set by `declare`; else each record has its schema's id."""
 
     @property
     def largest(self) -> int:
@@ -49,7 +49,7 @@ class Log(Protocol):
         ...
 
     def cluster(self) -> str:
-        """What tells this cluster from another. Raises as `create`."""
+        """Identifies the cluster. Raises as `create`."""
         ...
 
     def topics(self) -> dict[str, int]:
@@ -57,46 +57,46 @@ class Log(Protocol):
         ...
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
-        """Make the topic if it is missing; returns the number of partitions it has.
+        """Create the topic if it is missing; returns the number of partitions it has.
 
         Raises HelenusError BROKER_UNREACHABLE or BROKER_REFUSED.
         """
         ...
 
     def declare(self, topic: str, schemas: Schemas) -> None:
-        """From now on the topic's records are of these schemas: nothing to a Log that does not keep them.
+        """Set the schemas of the topic's next records. Does nothing if the broker keeps no schemas.
 
-        Raises as `create`, and REGISTRY_REFUSED if they do not fit those before.
+        Raises as `create`, and REGISTRY_REFUSED if they are incompatible with the topic's.
         """
         ...
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        """Hand a record over; a value of None is a delete.
+        """Put a record into the queue; a value of None is a tombstone.
 
-        Raises HelenusError APPEND_FAILED if there is no room for a long time, RECORD_TOO_LARGE (the record is not
-        taken, all others are as before), or BROKER_REFUSED.
+        Raises HelenusError APPEND_FAILED if there is no room for a long time, RECORD_TOO_LARGE (this record is left
+        out, others are not affected), or BROKER_REFUSED.
         """
         ...
 
     def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        """Append keys and values, in this order and for less than one by one; some may be taken when it raises."""
+        """Append keys and values, in this order; cheaper than one by one. If it raises, some may be in the queue."""
         ...
 
     def flush(self, timeout: float) -> None:
         """Wait until all appended records are acknowledged.
 
-        Raises APPEND_FAILED: none was for `timeout` seconds. TOPIC_MISSING: a topic was deleted. RECORD_TOO_LARGE:
-        the topic takes less than `append` did; from now on `append` says which record it is.
+        Raises APPEND_FAILED: no acknowledgement came for `timeout` seconds. TOPIC_MISSING: a topic was deleted.
+        RECORD_TOO_LARGE: the topic takes less than `append` did; from now on `append` raises for that record.
         """
         ...
 
     def hurry(self, seconds: float) -> None:
-        """From now on, no waiting takes longer than so many seconds more: for who is told to stop.
+        """All waiting ends within `seconds` from now, also in later calls: for a shutdown.
 
         A signal handler may call it while the Log is used.
         """
         ...
 
     def close(self) -> None:
-        """Drop what was not flushed and let go of the broker."""
+        """Drop records that were not flushed, and close all connections."""
         ...

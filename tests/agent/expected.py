@@ -9,7 +9,8 @@ from agent.writer import LIVE, Complex, Marker, Row, Update, mutation
 
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
-from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit, encode
+from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit
+from helenus_schemas.event.wire import encode
 
 Event = tuple[str, bytes, bytes, bytes]
 

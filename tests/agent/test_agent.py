@@ -19,10 +19,10 @@ from prometheus_client import REGISTRY
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.positions import State
-from helenus_schemas import names
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event import change
-from helenus_schemas.event.change import Scope, decode
+from helenus_schemas.event import placement, wire
+from helenus_schemas.event.change import Scope
+from helenus_schemas.event.wire import decode
 
 TABLE = table_of("t", "pk int pk, v int")
 
@@ -86,7 +86,7 @@ class Bench:
     @property
     def keys(self) -> list[int]:
         """Keys of the acknowledged events of rows, in the order of the commit log: a topic has one per partition."""
-        told = [(change.decode(value or b""), key) for _, _, key, value in self.log.acknowledged if key is not None]
+        told = [(wire.decode(value or b""), key) for _, _, key, value in self.log.acknowledged if key is not None]
         told.sort(key=lambda event: (event[0].segment, event[0].position, event[0].part))
         return [int.from_bytes(self.number(key), "big") for _, key in told]
 
@@ -125,13 +125,13 @@ def test_changes_become_events(bench: Bench) -> None:
     for topic, partition, key, value in bench.log.acknowledged:
         assert topic == "events-ks.t"
         token = Murmur3Token.hash_fn(bench.number(key))
-        assert partition == names.partition(token, 7)
+        assert partition == placement.partition(token, 7)
         assert value is not None
-        found = change.decode(value)
+        found = wire.decode(value)
         assert (found.node, found.segment, found.parts) == (bench.state.load(found.node or "").host_id, 10, 1)
     told: dict[int, list[int]] = {}
     for _, partition, _, value in bench.log.acknowledged:
-        told.setdefault(partition, []).append(change.decode(value or b"").position)
+        told.setdefault(partition, []).append(wire.decode(value or b"").position)
     assert all(positions == sorted(positions) for positions in told.values())
     assert max(max(positions) for positions in told.values()) == bench.raw.ends[10]
     assert bench.saved.segments[10].offset == bench.raw.ends[10]

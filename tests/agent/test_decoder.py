@@ -14,7 +14,7 @@ from agent.writer import LIVE, Cell, Complex, Marker, Row, Update, entry, mutati
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.event import change
+from helenus_schemas.event import wire
 from helenus_schemas.event.change import Bound, Scope
 
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
@@ -50,7 +50,7 @@ def check(decoder: ModuleType, *updates: Update, base: int = 100) -> Any:
 
 
 def scopes(batch: Any) -> list[tuple[Scope, int, int]]:
-    found = [change.decode(value) for _, _, _, value in batch.changes]
+    found = [wire.decode(value) for _, _, _, value in batch.changes]
     return [(c.scope, c.part, c.parts) for c in found]
 
 
@@ -64,7 +64,7 @@ def test_insert(decoder: ModuleType) -> None:
     (_, partition, key, value) = batch.changes[0]
     assert partition == KEY
     assert key == b"\x0e\x02\x02"
-    assert change.decode(value).write_time == T
+    assert wire.decode(value).write_time == T
 
 
 def test_update_has_no_liveness_and_deletes_have_no_cells(decoder: ModuleType) -> None:
@@ -108,7 +108,7 @@ def test_newest_time_and_first_expiry(decoder: ModuleType) -> None:
         time=T,
         expires=(100, 1_790_000_000),
     )
-    found = change.decode(check(decoder, Update(table, KEY, [row])).changes[0][3])
+    found = wire.decode(check(decoder, Update(table, KEY, [row])).changes[0][3])
     assert (found.write_time, found.expires_at) == (T + 7, 1_750_000_000)
 
 
@@ -118,7 +118,7 @@ def test_times_wrap_at_64_bits(decoder: ModuleType, time: int, lowest: int) -> N
     row = Row((), {"v": Cell(b"1234")}, time=time)
     table = table_of("t", "pk int pk, v int")
     found = check(decoder, Update(table, KEY, [row], lowest=(lowest, 5, 3)))
-    assert change.decode(found.changes[0][3]).write_time == time
+    assert wire.decode(found.changes[0][3]).write_time == time
 
 
 @pytest.mark.parametrize("expiry", [0, 1_442_880_000, 0x7FFFFFFE, 0xFFFFFFFE])
@@ -134,7 +134,7 @@ def test_a_live_complex_deletion_is_no_time(decoder: ModuleType) -> None:
     check(decoder, Update(table, KEY, [row]))
     row = Row((), {"x": x})
     batch = check(decoder, Update(table, KEY, [row]))
-    assert change.decode(batch.changes[0][3]).write_time is None
+    assert wire.decode(batch.changes[0][3]).write_time is None
 
 
 def test_types_on_the_wire(decoder: ModuleType) -> None:
@@ -314,7 +314,7 @@ def test_range_deletions(decoder: ModuleType) -> None:
     ]
     batch = check(decoder, Update(table, KEY, [markers[0], row, *markers[1:], row]))
     assert batch.skipped == []
-    told = [change.decode(value) for _, _, _, value in batch.changes]
+    told = [wire.decode(value) for _, _, _, value in batch.changes]
     assert [(c.scope, c.write_time, c.start, c.end) for c in told if c.scope is Scope.RANGE] == [
         (Scope.RANGE, T, Bound(True, (one,)), Bound(True, (one, b"b"))),
         (Scope.RANGE, T + 1, Bound(False, (one, b"b")), Bound(False, (one, b"c"))),

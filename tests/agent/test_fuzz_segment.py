@@ -39,7 +39,7 @@ from helenus_agent.commitlog import segment as module
 from helenus_agent.commitlog.segment import Corrupt, ReadMode
 from helenus_agent.positions import Mark, Positions
 from helenus_agent.segments.follow import Follow
-from helenus_schemas.event import change
+from helenus_schemas.event import wire
 
 ID = 1795262845123
 COMPRESSORS = ["", *COMPRESS]
@@ -170,7 +170,7 @@ def damaged(data: st.DataObject, whole: bytes, written: int) -> bytes:
 def without_position(found: Any) -> Any:
     """A change but for its position."""
     index, partition, key, value = found
-    told = change.decode(value)
+    told = wire.decode(value)
     return index, partition, key, told.digest, told.scope, told.part, told.parts, told.write_time, told.start, told.end
 
 

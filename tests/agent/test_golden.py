@@ -16,7 +16,7 @@ from agent.golden import NODE, PLAIN, RECORDINGS, STATEMENTS, Expected, Recordin
 from helenus_agent.commitlog.segment import ReadMode, Segment, parse_name
 from helenus_agent.positions import Mark, Positions
 from helenus_agent.segments.follow import Follow
-from helenus_schemas.event import change
+from helenus_schemas.event import wire
 
 
 def follow_of(recording: Recording, directory: Path, mode: ReadMode = "marker", positions: Any = None) -> Follow:
@@ -34,7 +34,7 @@ def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMo
     by_name = {t.name: t for t in followed}
     follow = follow_of(recording, tmp_path, mode)
     changes, skipped, mutations = read(decoder, follow, recording.plans(decoder, followed))
-    told = [(followed[index], partition, key, change.decode(value)) for index, partition, key, value in changes]
+    told = [(followed[index], partition, key, wire.decode(value)) for index, partition, key, value in changes]
     expected: list[Expected] = []
     for _, some in STATEMENTS:
         if len({want.table for want in some}) > 1:
@@ -72,16 +72,14 @@ def test_resumed_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -
     plans = recording.plans(plain, recording.followed)
     follow = follow_of(recording, tmp_path)
     changes, _, _ = read(plain, follow, plans)
-    spots = sorted({(c.segment, c.position) for c in (change.decode(value) for *_, value in changes)})
+    spots = sorted({(c.segment, c.position) for c in (wire.decode(value) for *_, value in changes)})
     assert len(spots) > 30
     first = min(segment for segment, _ in spots)
     for segment, position in spots[:: len(spots) // 8]:
         positions = Positions(NODE, {segment: Mark(position)}, [] if segment == first else [first])
         follow = follow_of(recording, tmp_path, positions=positions)
         again, _, _ = read(plain, follow, plans)
-        behind = [
-            c for c in changes if (change.decode(c[3]).segment, change.decode(c[3]).position) > (segment, position)
-        ]
+        behind = [c for c in changes if (wire.decode(c[3]).segment, wire.decode(c[3]).position) > (segment, position)]
         assert again == behind
         follow.close()
 

@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from helenus_agent import agent as module
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import Kind
-from helenus_schemas.event.change import Scope, decode
+from helenus_schemas.event.change import Scope
+from helenus_schemas.event.wire import decode
 from helenus_sinks.log import Headers, TopicError
 
 WIDE = table_of("wide", "pk int pk, ck text ck, v int")

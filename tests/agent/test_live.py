@@ -20,7 +20,7 @@ from patience import eventually
 
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
-from helenus_schemas.event import change
+from helenus_schemas.event import wire
 
 pytestmark = [
     pytest.mark.integration,
@@ -169,7 +169,7 @@ def test_every_statement(live: Live) -> None:
 
     def told() -> Counter[tuple[str, str, bytes]]:
         return Counter(
-            (name, change.decode(value).scope.name, key)
+            (name, wire.decode(value).scope.name, key)
             for name in tables
             for key, value in live.events(f"events-g.{name}")
         )

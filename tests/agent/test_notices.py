@@ -21,7 +21,8 @@ from helenus_agent.positions import Gap, Positions
 from helenus_agent.segments import guard
 from helenus_agent.segments.guard import Headroom
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, Scope, decode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import decode
 
 OTHER = table_of("other", "pk int pk, v int")
 LOCAL = table_of("local", "pk int pk, v int", cdc=False, keyspace="system")

@@ -20,7 +20,7 @@ from helenus_agent.delivery.outbox import Outbox
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event import change, datastax
+from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.change import Change, Scope
 from helenus_sinks.log import Schemas, TopicError
 
@@ -129,7 +129,7 @@ def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
     )
     outbox = Outbox(log, settings)
     outbox.open([(0, TABLE)])
-    value = change.encode(Change("0" * 32, "5a1c395e-b41f-11e5-9f22-ba0be0483c18"))
+    value = wire.encode(Change("0" * 32, "5a1c395e-b41f-11e5-9f22-ba0be0483c18"))
     outbox.append(Batch([(0, b"\0\0\0\1", b"\2", value)], 0, 0, [], [], False, False, None))
     outbox.tell(0, Notice(Scope.TABLE, TABLE.id, 1, 2, 3, 4), "5a1c395e-b41f-11e5-9f22-ba0be0483c18")
     assert log.schemas[TOPIC] == Schemas(

@@ -17,11 +17,12 @@ from agent.test_live import (
     test_stopped_while_the_broker_is_away,
 )
 
-from helenus_schemas.event import change, datastax
-from helenus_schemas.names import partition
+from helenus_schemas.event import datastax, wire
+from helenus_schemas.event.placement import partition
 from helenus_sinks.log import Schemas
 from helenus_sinks.pulsar.admin import Admin
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 
 __all__ = [
     "test_broker_away",
@@ -143,7 +144,7 @@ def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
 
     def told() -> list[str]:
         values = [message.data() for number in range(4) for message in live.messages(odd, number)]
-        return sorted(change.decode(datastax.unsorted_value(value)).scope.name for value in values)
+        return sorted(wire.decode(datastax.unsorted_value(value)).scope.name for value in values)
 
     for part in range(2):
         agent = live.start(**only)
@@ -176,7 +177,7 @@ def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_in_one_message(live: OnPulsar, change: dict[str, str], words: list[str]) -> None:
+def test_a_mistake_is_error_in_one_message(live: OnPulsar, change: dict[str, str], words: list[str]) -> None:
     live.table("mistaken")
     agent = live.start(topic_prefix="mistake-", **change)
     assert agent.wait(30) in (1, 2)

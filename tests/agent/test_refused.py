@@ -16,7 +16,8 @@ from helenus_agent import agent as module
 from helenus_agent.delivery import refused
 from helenus_agent.node.truncations import Truncation
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Scope, decode
+from helenus_schemas.event.change import Scope
+from helenus_schemas.event.wire import decode
 
 ODD = table_of("odd", "pk int pk, v int")
 LAST = table_of("last", "pk int pk, v int")

@@ -20,7 +20,8 @@ from cassandra.policies import ConstantReconnectionPolicy
 from confluent_kafka import Consumer, TopicPartition
 from patience import eventually
 
-from helenus_schemas.event.change import Change, Scope, decode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import decode
 
 pytestmark = [
     pytest.mark.integration,

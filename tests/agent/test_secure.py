@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 from patience import eventually
 
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.secure import AGENT, STRANGER
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
@@ -188,7 +188,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 ]
 
 
-def test_a_mistake_is_told_in_one_message(status: Status, session: Any, tmp_path: Path) -> None:
+def test_a_mistake_is_error_in_one_message(status: Status, session: Any, tmp_path: Path) -> None:
     """All of them, some at a time: what most do is wait."""
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))

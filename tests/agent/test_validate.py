@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from helenus_agent.cli import main
 from helenus_agent.config import AgentSettings
-from helenus_schemas.settings.model import ConfigError
+from helenus_schemas.settings.properties import ConfigError
 
 LEAST = {"state.dir": "/tmp/x", "cdc.raw.dir": "/tmp/raw"}
 PULSAR = {**LEAST, "log": "pulsar", "pulsar.service.url": "pulsar://b"}

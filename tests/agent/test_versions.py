@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient
 from patience import eventually
 
 from helenus_schemas.cql.table import read_tables
-from helenus_schemas.event import change
+from helenus_schemas.event import change, wire
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.records import messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
@@ -107,7 +107,7 @@ def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any
             known = admin.list_topics(timeout=60).topics
             for name in tables:
                 if (topic := f"{prefix}g.{name}") in known:
-                    found[name] = [(m.key(), change.decode(m.value())) for m in messages(kafka, topic)]
+                    found[name] = [(m.key(), wire.decode(m.value())) for m in messages(kafka, topic)]
             return Counter(seen(name, key, what) for name, changes in found.items() for key, what in changes)
 
         eventually(lambda: told() >= wanted, lambda: f"{wanted - told()} is told\n{out.read_text()}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
-from helenus_schemas.settings.model import ConfigError
+from helenus_schemas.settings.properties import ConfigError
 
 WORKER = {
     "log": "pulsar",

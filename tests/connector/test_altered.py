@@ -25,7 +25,8 @@ from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_schemas.event.change import Change, Scope, encode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import encode
 
 LATER, BEFORE = uuid.uuid1(), uuid.UUID(int=1)
 NOW = time.time() + 1

@@ -12,7 +12,9 @@ from structlog.testing import capture_logs
 from helenus_connector.config import run_directory as directory
 from helenus_connector.gate import cache as cache_module
 from helenus_connector.gate.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id, prune
-from helenus_schemas.event.change import Change, encode, matched
+from helenus_schemas.event.change import Change
+from helenus_schemas.event.own_format import match_own_format
+from helenus_schemas.event.wire import encode
 
 NODES = [str(uuid.UUID(int=i)).encode() for i in range(1, 80)]
 DIGEST = b"0123456789abcdef0123456789abcdef"
@@ -91,7 +93,7 @@ def test_nodes_share_bits_where_there_are_many(tmp_path: Path) -> None:
 def test_a_place_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCache) -> None:
     place = encode(Change(DIGEST.decode(), NODES[0].decode(), segment=9, position=50))
     assert cache.is_new(NODES[0], (9, 50))
-    cache.last[NODES[0]] = matched(place)
+    cache.last[NODES[0]] = match_own_format(place)
     assert cache.is_new(NODES[0], (9, 50)), "until it is saved"
     cache.save()
     other = ChangeCache(tmp_path / "c", 1024, 60)

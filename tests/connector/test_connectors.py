@@ -23,7 +23,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.pending_files import begins
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings.model import ConfigError
+from helenus_schemas.settings.properties import ConfigError
 
 CONFIG = {"keyspace": "ks", "table": "t", "output.format": "json"}
 TOPIC = "events-ks.t"

@@ -39,7 +39,8 @@ from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, Effect, column_bit, encode
+from helenus_schemas.event.change import Change, Effect, column_bit
+from helenus_schemas.event.wire import encode
 
 TABLE = Table(
     "ks",

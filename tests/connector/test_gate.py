@@ -22,7 +22,8 @@ from helenus_connector.reread.proof import packed
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
-from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit, encode
+from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit
+from helenus_schemas.event.wire import encode
 
 SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
 

@@ -18,7 +18,8 @@ from helenus_connector.log._pulsar_unread import unread
 from helenus_connector.log.pulsar_reader import Message, offset, parts, read
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.admin import Admin, Refused
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from helenus_connector.log import pulsar_reader as pulsar_events
-from helenus_sinks.pulsar.log import PulsarConfig
-from helenus_sinks.pulsar.session import Access
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.connection import Access
 
 
 def trusted(config: PulsarConfig, monkeypatch: pytest.MonkeyPatch) -> str | None:

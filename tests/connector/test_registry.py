@@ -17,7 +17,7 @@ import pytest
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.tables import Tables
 from helenus_connector.shape.registry import Registry
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -260,9 +260,7 @@ def test_a_mode_that_was_changed_is_named(number: str, cql_type: str, tmp_path: 
             Column("w", parse("frozen<list<text>>")),
         ),
     )
-    schemas = [
-        avro.text(avro.value_schema(table.telling({number: m} if m != "precise" else {}))) for m in MODES[number]
-    ]
+    schemas = [avro.text(avro.value_schema(table.shown({number: m} if m != "precise" else {}))) for m in MODES[number]]
 
     class Refusing(Answer):
         latest: str

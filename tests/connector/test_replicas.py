@@ -29,7 +29,8 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, encode
+from helenus_schemas.event.change import Change
+from helenus_schemas.event.wire import encode
 from helenus_schemas.service import cassandra
 
 PAIR = Table(

@@ -19,11 +19,11 @@ from helenus_connector.reread import reader as reread
 from helenus_connector.reread._asking import KeyRefused, Unread
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import Page
-from helenus_schemas import names
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.event import placement
 from helenus_schemas.event.change import Bound, Scope
 
 ONE = ConsistencyLevel.LOCAL_ONE
@@ -284,7 +284,7 @@ def scan(session: Session, parts: int) -> tuple[int, int]:
     for partition in range(parts):
         mine = [number(k[0] or b"") for k, _ in reader.part(partition, parts, ONE)]
         assert mine == sorted(mine)
-        assert all(names.partition(token, parts) == partition for token in mine)
+        assert all(placement.partition(token, parts) == partition for token in mine)
         told += mine
     assert sorted(told) == session.tokens
     return reader.statements, session.answered

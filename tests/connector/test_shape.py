@@ -23,7 +23,7 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event import change
+from helenus_schemas.event import change, wire
 
 
 class Subjects(Registry):
@@ -267,7 +267,7 @@ def test_the_keys_of_datastax() -> None:
 
 
 def test_headers() -> None:
-    event = change.encode(change.Change("0" * 32, "node-1", segment=3, position=99))
+    event = wire.encode(change.Change("0" * 32, "node-1", segment=3, position=99))
     of = settings(headers="digest,segpos,node")
     shape = RowShape(TWO, of, Subjects())
     key = KeyCodec(TWO).encode(KEY)

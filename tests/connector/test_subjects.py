@@ -21,8 +21,9 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
-from helenus_sinks.pulsar.session import AUTHORIZATION, TOPIC_NOT_FOUND, broker_error
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.errors import AUTHORIZATION, TOPIC_NOT_FOUND, broker_error
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_sinks.pulsar.wire import schema_of
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -129,16 +130,18 @@ def test_a_level_that_somebody_chose_stays(keys: Keys, chosen: str | None, then:
 
 
 REFUSED = [
-    pytest.param(table("a b"), table("b a", of=NEW), r"told as \(a, b\), and .* made anew with the key \(b, a\)"),
-    pytest.param(table("id", "email", t="text"), table("email", "id", of=NEW, t="text"), r"made anew .* \(email\)"),
-    pytest.param(table("k c"), table("k d", of=NEW), r"made anew .* \(k, d\)"),
+    pytest.param(table("a b"), table("b a", of=NEW), r"written as \(a, b\), and .* recreated with the key \(b, a\)"),
+    pytest.param(table("id", "email", t="text"), table("email", "id", of=NEW, t="text"), r"recreated .* \(email\)"),
+    pytest.param(table("k c"), table("k d", of=NEW), r"recreated .* \(k, d\)"),
     # BACKWARD takes a column more, which is nullable: the rows of before would stay for ever, under keys that lack it.
-    pytest.param(table("k"), table("k c", of=NEW), r"made anew .* \(k, c\)"),
-    pytest.param(table("k c", "v"), table("k c", "v", of=NEW, t="text"), r"made anew .* \(k, c\)"),
-    pytest.param(table("id"), table("number", "id"), r"told as \(id\), and id is the name of another"),
-    pytest.param(table("k a b"), table("k b a"), r"told as \(k, a, b\), and a, b is the name of another"),
+    pytest.param(table("k"), table("k c", of=NEW), r"recreated .* \(k, c\)"),
+    pytest.param(table("k c", "v"), table("k c", "v", of=NEW, t="text"), r"recreated .* \(k, c\)"),
+    pytest.param(table("id"), table("number", "id"), r"written as \(id\), and id is the name of another"),
+    pytest.param(table("k a b"), table("k b a"), r"written as \(k, a, b\), and a, b is the name of another"),
     *(
-        pytest.param(typed(t, "a", "b"), typed(t, "c", "a"), rf"told as \(k\), and k\.{path}a is the name of another")
+        pytest.param(
+            typed(t, "a", "b"), typed(t, "c", "a"), rf"written as \(k\), and k\.{path}a is the name of another"
+        )
         for t, path in {
             "{}": "",
             "frozen<list<{}>>": "",
@@ -190,7 +193,7 @@ def declared(of: Table) -> Schemas:
 def test_pulsar_refuses_the_same(before: Table, now: Table, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it refuses the new schema, and would take the new value with the key of before."""
     with pytest.raises(HelenusError, match=told) as error:
-        pulsar(declared(before), monkeypatch)._taken("data-ks.t", declared(now))
+        pulsar(declared(before), monkeypatch)._topic_schemas.register("data-ks.t", declared(now))
     assert error.value.kind is Kind.REGISTRY_REFUSED
 
 
@@ -204,7 +207,7 @@ def pulsar(before: Schemas, monkeypatch: pytest.MonkeyPatch) -> PulsarLog:
         return schemas, b""
 
     monkeypatch.setattr(log, "_asked", lambda question: schema_of(before))
-    monkeypatch.setattr(log, "_registered", registered)
+    monkeypatch.setattr(log._topic_schemas, "_registered", registered)
     return log
 
 
@@ -218,17 +221,17 @@ def test_a_topic_of_pulsars_whose_schema_nobody_knows(monkeypatch: pytest.Monkey
         raise broker_error(code, "Topic not found or no-schema", "b")
 
     monkeypatch.setattr(log, "_asked", asked)
-    assert log._taken("data-ks.t", new)[0] == new
+    assert log._topic_schemas.register("data-ks.t", new)[0] == new
 
 
 def test_pulsar_keeps_what_a_registry_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     before = declared(table("k c", "v"))
     for now in (table("k d", "v"), table("k c", "w", of=NEW)):
         new = declared(now)
-        assert pulsar(before, monkeypatch)._taken("data-ks.t", new)[0] == replace(new, key=before.key)
+        assert pulsar(before, monkeypatch)._topic_schemas.register("data-ks.t", new)[0] == replace(new, key=before.key)
     before = declared(table("k c"))
-    kept, _ = pulsar(before, monkeypatch)._taken("data-ks.t", declared(table("n c")))
+    kept, _ = pulsar(before, monkeypatch)._topic_schemas.register("data-ks.t", declared(table("n c")))
     assert kept == before, "the value goes by the key's schema"
     in_json = [replace(declared(of), kind="JSON") for of in (table("k c", "v"), table("k d", "v"))]
     with pytest.raises(HelenusError, match="incompatible"):  # there names are in the records
-        pulsar(in_json[0], monkeypatch)._taken("data-ks.t", in_json[1])
+        pulsar(in_json[0], monkeypatch)._topic_schemas.register("data-ks.t", in_json[1])

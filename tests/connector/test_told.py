@@ -17,7 +17,8 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.pending import Pending, PendingKeys
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, Change, Scope, encode
+from helenus_schemas.event.change import Bound, Change, Scope
+from helenus_schemas.event.wire import encode
 
 
 class Driven(Staged):

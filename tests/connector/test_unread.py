@@ -25,7 +25,8 @@ from helenus_connector.reread.pending import PendingKeys
 from helenus_connector.reread.reader import stripe_of
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, Scope, encode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import encode
 
 AWAY = Unavailable("not enough replicas", consistency=6, required_replicas=2, alive_replicas=1)
 TOMBSTONES = ReadFailure("too many tombstones", consistency=6, required_responses=2, received_responses=0, failures=2)

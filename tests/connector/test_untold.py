@@ -27,7 +27,8 @@ from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, Change, Scope, decode, encode
+from helenus_schemas.event.change import Bound, Change, Scope
+from helenus_schemas.event.wire import decode, encode
 
 NODE = str(uuid.UUID(int=1))
 EVENTS, DATA, LETTERS = "events-ks.t", "data-ks.t", "dlq-ks.t"

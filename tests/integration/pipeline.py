@@ -21,9 +21,10 @@ from cassandra.query import tuple_factory
 from patience import PATIENCE_S, eventually
 
 from helenus_schemas.cql.table import read_tables
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.log import Log
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.compare import Difference, differences
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent

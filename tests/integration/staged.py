@@ -18,9 +18,10 @@ from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
-from helenus_schemas.event.change import Change, Scope, encode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import encode
 from helenus_schemas.service.cassandra import connect
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.records import messages
 from helenus_stack.status import Status
 

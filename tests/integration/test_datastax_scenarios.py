@@ -61,11 +61,11 @@ from confluent_kafka import Message, Producer
 from integration.pipeline import Pipeline, write_properties
 from patience import eventually
 
-from helenus_schemas import names
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import read_tables
-from helenus_schemas.event.change import decode
-from helenus_sinks.kafka import KafkaLog
+from helenus_schemas.event import placement
+from helenus_schemas.event.wire import decode
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.records import Record, bare, messages, read
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status
@@ -356,7 +356,7 @@ def test_agent_partitioned_topic(pipeline: Pipeline, session: Any) -> None:
     found = eventually(lambda: len(told()) == 100 and told(), "100 events")
     for event in found:
         token = Murmur3Token.hash_fn(_int(event.key()).to_bytes(4, "big"))
-        assert event.partition() == names.partition(token, 3)
+        assert event.partition() == placement.partition(token, 3)
     assert {event.partition() for event in found} == {0, 1, 2}
 
 

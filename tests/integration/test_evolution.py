@@ -31,7 +31,8 @@ from helenus_connector.shape.row import RowShape
 from helenus_schemas.cql.table import Column, Table, read_tables
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Scope, decode
+from helenus_schemas.event.change import Scope
+from helenus_schemas.event.wire import decode
 from helenus_schemas.service.cassandra import connect
 from helenus_stack.records import messages
 from helenus_stack.status import Status
@@ -288,7 +289,7 @@ def test_names_that_a_key_of_before_would_make_wrong(
         one, id=uuid.uuid1(), columns=tuple(replace(c, name={"k": "v", "v": "k"}[c.name]) for c in one.columns)
     )
     shape(status, one, tmp_path)
-    with pytest.raises(HelenusError, match=r"told as \(k\), and the table was made anew with the key \(v\)") as told:
+    with pytest.raises(HelenusError, match=r"written as \(k\), and the table was recreated with the key \(v\)") as told:
         shape(status, two, tmp_path)
     assert told.value.kind is Kind.REGISTRY_REFUSED
     shape(status, replace(one, id=two.id), tmp_path)

@@ -23,7 +23,8 @@ from structlog.testing import capture_logs
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.reread._unread import MOST_READS
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Scope, decode
+from helenus_schemas.event.change import Scope
+from helenus_schemas.event.wire import decode
 from helenus_stack.records import Decoder, messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status

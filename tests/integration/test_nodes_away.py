@@ -27,7 +27,8 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.pending import Pending
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, Scope, encode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import encode
 from helenus_stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(900)]

@@ -17,7 +17,7 @@ from patience import eventually
 
 from helenus_connector.log._kafka import Range, read
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.records import messages
 from helenus_stack.stack import Stack
 from helenus_stack.status import Status

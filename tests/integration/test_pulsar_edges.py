@@ -22,10 +22,12 @@ from sinks.java_reader import JavaReader
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.event import datastax
-from helenus_schemas.event.change import Change, encode
-from helenus_sinks.kafka import KafkaLog
+from helenus_schemas.event.change import Change
+from helenus_schemas.event.wire import encode
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.pulsar.admin import Admin
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.records import Record
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack

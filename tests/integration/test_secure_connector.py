@@ -29,7 +29,7 @@ from patience import eventually
 
 from helenus_connector.top import Worker
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 from helenus_stack.records import Decoder
@@ -333,7 +333,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 ]
 
 
-def test_a_mistake_is_told_in_one_message(
+def test_a_mistake_is_error_in_one_message(
     status: Status, session: Any, files: Callable[[str, Mapping[str, str | None]], list[str]], tmp_path: Path
 ) -> None:
     """All of them, some at a time: what most do is wait. None of them starts Spark."""

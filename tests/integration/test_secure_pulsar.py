@@ -17,8 +17,9 @@ from integration.test_secure_connector import environment
 from patience import eventually
 
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_schemas.settings.shared import CassandraSettings
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.pulsar_reader import PulsarReader
 from helenus_stack.secure import AGENT, CONNECTOR, PULSAR_ADMIN, STRANGER
 from helenus_stack.stack import Stack
@@ -178,7 +179,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 
 
 @pytest.mark.long
-def test_a_mistake_is_told_in_one_message(status: Status, session: Any, files: Files, tmp_path: Path) -> None:
+def test_a_mistake_is_error_in_one_message(status: Status, session: Any, files: Files, tmp_path: Path) -> None:
     """All of them, some at a time: what most do is wait."""
     assert status.security
     assert status.pulsar_url

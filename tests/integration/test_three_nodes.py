@@ -30,7 +30,7 @@ from integration.workload import Workload, create
 from patience import eventually
 
 from helenus_schemas.cql.table import read_tables
-from helenus_schemas.event.change import decode
+from helenus_schemas.event.wire import decode
 from helenus_stack.compare import differences
 from helenus_stack.records import messages
 from helenus_stack.stack import Stack

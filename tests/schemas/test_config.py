@@ -9,7 +9,9 @@ from pydantic import SecretStr
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.fields import CommaList, PassThrough
-from helenus_schemas.settings.model import Alias, CassandraSettings, ConfigError, Settings, together
+from helenus_schemas.settings.model import Alias, Settings
+from helenus_schemas.settings.properties import ConfigError, together
+from helenus_schemas.settings.shared import CassandraSettings
 
 
 class Example(CassandraSettings):

@@ -8,7 +8,7 @@ import json
 import fastavro
 from agent.writer import table_of
 
-from helenus_schemas.event import change, datastax
+from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.change import Bound, Change, Scope
 
 DIGEST, NODE = "0123456789abcdef" * 2, "5a1c395e-b41f-11e5-9f22-ba0be0483c18"
@@ -29,13 +29,13 @@ def test_a_value_is_read_by_who_knows_three_fields() -> None:
         Change(DIGEST, NODE),
         Change(DIGEST, NODE, Scope.RANGE, 1, 3, 7, 9, 5, None, Bound(True, (b"a", b"")), Bound(False, ())),
     ):
-        ours = change.encode(told)
+        ours = wire.encode(told)
         value = datastax.sorted_value(ours)
         assert value[:3] == b"\0\2@"
         read = fastavro.schemaless_reader(io.BytesIO(value), json.loads(datastax.VALUE), None)
         assert read == {"columns": None, "md5Digest": DIGEST, "nodeId": read["nodeId"]}
         assert str(read["nodeId"]) == NODE
-        assert change.decode(value) == told
+        assert wire.decode(value) == told
         assert datastax.unsorted_value(value) == ours
 
 
@@ -43,6 +43,6 @@ def test_a_value_of_theirs_stays_as_it_is() -> None:
     theirs = b"\0\2@" + DIGEST.encode() + b"\2H" + NODE.encode()
     assert len(theirs) == 73
     assert datastax.unsorted_value(theirs) == theirs
-    assert change.decode(theirs) == Change(DIGEST, NODE, foreign=True)
-    ours = change.encode(Change(DIGEST, NODE))
+    assert wire.decode(theirs) == Change(DIGEST, NODE, foreign=True)
+    ours = wire.encode(Change(DIGEST, NODE))
     assert datastax.unsorted_value(ours) == ours

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.fields import Brokers, Login, RegistryUrls, hosts_and_ports, is_host, local_topic, topic
-from helenus_schemas.settings.model import CassandraSettings, ConfigError, Problem, PulsarSettings, Settings
+from helenus_schemas.settings.model import Settings
+from helenus_schemas.settings.properties import ConfigError, Problem
+from helenus_schemas.settings.shared import CassandraSettings, PulsarSettings
 
 
 class Example(CassandraSettings, PulsarSettings):

@@ -14,7 +14,7 @@ from schemas.java import Reader, plain
 from schemas.test_names import NASTY
 from schemas.test_roundtrip import read, table
 
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build, compare
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.codec.to_avro import optionals
 from helenus_schemas.cql.table import Table
@@ -30,12 +30,12 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 def agree(java: Reader, records: list[tuple[Any, bytes]]) -> None:
     """Java and Python decode the same values; each parses the schema, and fastavro parses it as Java prints it."""
-    answers = java.read((avro.text(schema), data) for schema, data in records)
+    answers = java.read((build.text(schema), data) for schema, data in records)
     assert len(answers) == len(records)
     for (schema, data), answer in zip(records, answers, strict=True):
-        assert "error" not in answer, (answer, avro.text(schema))
+        assert "error" not in answer, (answer, build.text(schema))
         fastavro.parse_schema(json.loads(answer["schema"]))
-        assert avro.parsed(answer["schema"]) == avro.parsed(avro.text(schema))
+        assert compare.parsed(answer["schema"]) == compare.parsed(build.text(schema))
         assert answer["value"] == plain(read(schema, data))
 
 
@@ -45,8 +45,8 @@ def row(of: Table, data: st.DataObject) -> list[tuple[Any, bytes]]:
     drawn = [data.draw(st.one_of(st.none(), values(c.type))) for c in of.values]
     cells = [None if v is None else cql_bytes(c.type, v) for c, v in zip(of.values, drawn, strict=True)]
     return [
-        (avro.key_schema(of), KeyCodec(of).encode(key)),
-        (avro.value_schema(of), optionals([c.type for c in of.values])(cells)),
+        (build.key_schema(of), KeyCodec(of).encode(key)),
+        (build.value_schema(of), optionals([c.type for c in of.values])(cells)),
     ]
 
 

@@ -50,7 +50,7 @@ def test_what_may_have_been_is_bounded() -> None:
     now = codec(*(udt(f"t{i}", 20) for i in range(8)), *(udt(f"s{i}", 1) for i in range(40)))
     with pytest.raises(Malformed):
         now.current(b"\2\2")
-    assert len(now._before) == keys._FORMER
+    assert len(now._former_types) == keys._FORMER
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4])
@@ -80,7 +80,7 @@ def test_booleans_that_are_true_are_one_clustering_key() -> None:
     of = codec(parse("boolean"), listed)
     true, other = ((ONE, value, ONE + ONE + value) for value in (b"\1", b"\2"))
     assert of.encode(true) == of.encode(other)
-    assert of.same(other) == of.same(true) == of.decode(of.encode(other)) == true
+    assert of.normalized(other) == of.normalized(true) == of.decode(of.encode(other)) == true
     for t, value in (("boolean", b"\2"), ("boolean", b""), ("frozen<list<boolean>>", ONE + ONE + b"\2")):
         with pytest.raises(Malformed):
             codec(partition=t).encode((value,))
@@ -105,12 +105,12 @@ def test_values_of_no_bytes_in_a_composite_partition_key(name: str) -> None:
     for a, b, c in itertools.product((b"", first), (b"", first), (None, b"", b"\1")):
         key = (b"", a, b, c)
         data = of.encode(key)
-        assert of.decode(data) == of.same(key) == key
+        assert of.decode(data) == of.normalized(key) == key
         assert of.current(data) == data
         whole = of.encode((b"", first, first, c))
         assert data.startswith(whole)
         assert len(data) - len(whole) == (a, b).count(b"")
-        found |= {data, of.compared(key[:3])}
+        found |= {data, of.comparable(key[:3])}
     assert len(found) == 4 * 3 + 4
     for behind in (b"\0", b"\2\2", b"\4\2", b"\6", b"\2\0", b"\x80"):
         with pytest.raises(Malformed):

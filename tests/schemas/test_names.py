@@ -11,7 +11,7 @@ import fastavro
 import pytest
 
 from helenus_schemas import names
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 
@@ -124,7 +124,7 @@ def test_a_type_keeps_its_name_whatever_fields_it_gets() -> None:
     for of in ({"f": "int"}, {"f": "int", "g": "decimal"}):
         t = udt("u", **of)
         table = Table("ks", "t", uuid.UUID(int=1), (Column("k", t, "partition_key", 0), Column("v", t)))
-        table = table.telling({"decimal": "string"})
+        table = table.shown({"decimal": "string"})
         assert [record["name"] for record in records(avro.value_schema(table))] == ["t", "u"]
         told = [record["name"] for record in records(avro.json_schema(table, "row"))]
         assert [name for name in told if name != "cql_decimal"] == ["t", "u_in_key_64ccca3f", "u"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from helenus_schemas import names
 from helenus_schemas.cql.table import read_tables
 from helenus_schemas.cql.types import parse, quote
-from helenus_schemas.errors import POLICIES, HelenusError, Kind, told_in
+from helenus_schemas.errors import POLICIES, HelenusError, Kind, error_in
+from helenus_schemas.event import placement
 
 ID = uuid.UUID(int=7)
 
@@ -113,9 +113,9 @@ def test_widths_in_the_commit_log(width: int, t: str) -> None:
 
 
 def test_partition_of_a_token() -> None:
-    assert names.partition(-(1 << 63), 7) == 0
-    assert names.partition((1 << 63) - 1, 7) == 65535 % 7
-    assert {names.partition(t << 48, 4) for t in range(-8, 8)} == {0, 1, 2, 3}
+    assert placement.partition(-(1 << 63), 7) == 0
+    assert placement.partition((1 << 63) - 1, 7) == 65535 % 7
+    assert {placement.partition(t << 48, 4) for t in range(-8, 8)} == {0, 1, 2, 3}
 
 
 def test_a_table_of_some_columns() -> None:
@@ -164,10 +164,10 @@ def test_every_kind_of_error_has_a_policy_with_advice() -> None:
 def test_an_error_survives_the_text_of_a_traceback(kind: Kind) -> None:
     error = HelenusError(kind, "what", "where")
     text = f"Traceback (most recent call last):\n  x\nx.HelenusError: {error}\n\tat java.lang.Thread"
-    told = told_in(text)
+    told = error_in(text)
     assert told is not None
     assert (told.kind, str(told)) == (kind, str(error))
-    assert told_in("ValueError: [config]") is None
+    assert error_in("ValueError: [config]") is None
     assert pickle.loads(pickle.dumps(error)).kind is kind
 
 
@@ -212,7 +212,7 @@ def test_advice_goes_by_the_cause(advice: str) -> None:
     error = HelenusError(Kind.CONFIG, "a: b", "where", advice)
     assert error.advice == (advice or POLICIES[Kind.CONFIG].advice)
     assert str(error) == f"a: b (where): {error.advice} [config]"
-    told = told_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
+    told = error_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
     assert told is not None
     for same in (told, pickle.loads(pickle.dumps(error)), error.at("where")):
         assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)

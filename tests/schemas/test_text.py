@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helenus_schemas.codec import _from_avro as from_avro
-from helenus_schemas.codec import to_avro as transcode
+from helenus_schemas.codec import avro_long, to_avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.cql.text import _AT_ONCE, _whole, as_double, as_text
 from helenus_schemas.cql.types import CqlType
@@ -114,8 +114,8 @@ def test_an_ipv4_address_in_ipv6_is_spelled_alike_by_every_python(monkeypatch: p
     t = CqlType("inet")
     assert form("inet", data) == spelled
     assert jsonform.encoder(t)(data) == f'"{spelled}"'
-    assert transcode.encoder(t)(data) == transcode.long_bytes(len(spelled)) + spelled.encode()
-    assert from_avro.decoder(t)(transcode.encoder(t)(data), 0)[0] == data
+    assert to_avro.encoder(t)(data) == avro_long.long_bytes(len(spelled)) + spelled.encode()
+    assert from_avro.decoder(t)(to_avro.encoder(t)(data), 0)[0] == data
 
 
 def test_small_things() -> None:

@@ -19,7 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.log import TopicError
 
 pytestmark = [

@@ -6,7 +6,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from helenus_schemas.errors import HelenusError
-from helenus_sinks.kafka import KafkaLog, broker_error
+from helenus_sinks.kafka.errors import broker_error
+from helenus_sinks.kafka.log import KafkaLog
 
 OAUTH = {
     "security.protocol": "SASL_PLAINTEXT",

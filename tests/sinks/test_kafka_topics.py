@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_sinks import kafka
-from helenus_sinks.kafka import KafkaLog
+from helenus_sinks.kafka import _topics
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.log import TopicError
 
 
@@ -61,7 +61,7 @@ def test_a_topic_that_is_between_being_there_and_not(address: str, monkeypatch: 
         return {"half": answer}
 
     monkeypatch.setattr(AdminClient, "create_topics", create)
-    monkeypatch.setattr(kafka, "_ANSWER_TIMEOUT", 1.0)
+    monkeypatch.setattr(_topics, "_ANSWER_TIMEOUT", 1.0)
     with pytest.raises(TopicError, match="not described to us") as error:
         KafkaLog({"bootstrap.servers": address}).create("half", 3, {})
     assert error.value.kind is Kind.BROKER_REFUSED
@@ -94,8 +94,8 @@ def test_one_client_and_one_listing_serve_for_all_topics(address: str, monkeypat
             listed.append(self)
             return super().list_topics(*given, **more)
 
-    monkeypatch.setattr(kafka, "AdminClient", Counted)
-    monkeypatch.setattr(kafka, "_FRESH", 60.0)
+    monkeypatch.setattr(_topics, "AdminClient", Counted)
+    monkeypatch.setattr(_topics, "_FRESH", 60.0)
     before = KafkaLog({"bootstrap.servers": address, "allow.auto.create.topics": "true"})
     for n in range(50):
         before.append(f"many{n}", 0, b"k", b"v")
@@ -155,7 +155,7 @@ def test_topics_that_one_broker_has(
 ) -> None:
     """They are lost with it: where there are others, that is worth a warning, once a topic."""
     cluster = Cluster(brokers)
-    monkeypatch.setattr(kafka, "AdminClient", cluster)
+    monkeypatch.setattr(_topics, "AdminClient", cluster)
     log = KafkaLog({"bootstrap.servers": "none:1"})
     log.replication_factor = factor
     with capture_logs() as logs:

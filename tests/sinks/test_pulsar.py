@@ -18,10 +18,11 @@ from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Schemas
+from helenus_sinks.pulsar import connection
 from helenus_sinks.pulsar import log as log_module
-from helenus_sinks.pulsar import session as pulsar_client
 from helenus_sinks.pulsar.admin import Admin
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.secure import AGENT, STRANGER
 from helenus_stack.stack import Stack
 
@@ -108,7 +109,7 @@ def test_records_arrive_as_they_were(settings: PulsarConfig, log: PulsarLog) -> 
 
 def test_it_keeps_the_connection_while_nobody_writes(log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker asks every 2 s whether we live, and we ask it."""
-    monkeypatch.setattr(pulsar_client, "_KEEP_ALIVE", 0.5)
+    monkeypatch.setattr(connection, "_KEEP_ALIVE", 0.5)
     log.create("idle", 1, KEEP)
     log.append("idle", 0, b"k", b"0")
     log.flush(20)

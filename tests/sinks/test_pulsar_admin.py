@@ -10,7 +10,7 @@ import pytest
 
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.admin import Admin
-from helenus_sinks.pulsar.session import Access
+from helenus_sinks.pulsar.connection import Access
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def answering() -> Iterator[Callable[[bytes], str]]:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "no JSON; does pulsar.admin.url name a broker"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{\xff", "no JSON"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "not JSON; does pulsar.admin.url name a broker"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{\xff", "not JSON"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n[", "IncompleteRead"),
         (b"HTTP/1.1 503 No\r\nContent-Length: 60\r\n\r\n[", "IncompleteRead"),
         (b"SSH-2.0-x\r\n", "SSH-2.0-x"),

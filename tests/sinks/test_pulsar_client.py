@@ -17,9 +17,11 @@ import pytest
 from patience import eventually
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar import log as pulsar_module
-from helenus_sinks.pulsar import session as pulsar_client
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar import connection, errors
+from helenus_sinks.pulsar import log as log_module
+from helenus_sinks.pulsar.client import Client
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_sinks.pulsar.wire import command, commands
 
 REDIRECT, CONNECT = 0, 1
@@ -277,7 +279,7 @@ def test_refusals_that_will_not_pass_are_told_at_once(
 
 def test_a_broker_that_went_deaf(brokers: list[Broker], log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the connection and says nothing any more: another connection is made."""
-    monkeypatch.setattr(pulsar_client, "_KEEP_ALIVE", 0.2)
+    monkeypatch.setattr(connection, "_KEEP_ALIVE", 0.2)
     broker = brokers[0]
     broker.answers["send"] = broker.answers["ping"] = lambda _: [] if len(broker.open) == 1 else None
     log.append("t", 0, b"k", b"v")
@@ -333,7 +335,7 @@ def test_an_end_while_nobody_answers_leaves_nothing_behind(
     silent: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection was not answered in time, and the question gave up before that."""
-    monkeypatch.setattr(pulsar_module, "_ANSWER_TIMEOUT", 0.1)
+    monkeypatch.setattr(log_module, "_ANSWER_TIMEOUT", 0.1)
     log = PulsarLog(PulsarConfig(f"pulsar://{silent}"))
     with pytest.raises(HelenusError, match="does not answer in time") as error:
         log.topics()
@@ -354,7 +356,7 @@ def test_an_end_while_nobody_answers_leaves_nothing_behind(
     ],
 )
 def test_an_answer_that_says_no_is_of_a_kind(code: int, message: str, kind: Kind) -> None:
-    assert pulsar_client.broker_error(code, message, "here").kind is kind
+    assert errors.broker_error(code, message, "here").kind is kind
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 66500), ("broker..local", 6650)])
@@ -362,8 +364,8 @@ def test_an_address_that_is_none_is_an_error_of_ours(host: str, port: int) -> No
     """A broker may name one."""
 
     async def ask() -> None:
-        client = pulsar_client.Client("pulsar://127.0.0.1:1", pulsar_client.Access())
-        await client.connection(pulsar_client.Address(host, port, tls=False))
+        client = Client("pulsar://127.0.0.1:1", connection.Access())
+        await client.connection(connection.Address(host, port, tls=False))
 
     with pytest.raises(HelenusError, match=f"{host}:{port}") as error:
         asyncio.run(ask())
@@ -375,17 +377,17 @@ def test_an_address_that_is_none_is_an_error_of_ours(host: str, port: int) -> No
 )
 def test_a_service_that_is_none(url: str) -> None:
     with pytest.raises(HelenusError, match=r"pulsar\.service\.url") as error:
-        pulsar_client.Address.parse(url)
+        connection.Address.parse(url)
     assert error.value.kind is Kind.CONFIG
 
 
 def test_where_a_service_is() -> None:
-    parse = pulsar_client.Address.parse
+    parse = connection.Address.parse
     assert parse("PULSAR+SSL://a,[::1]:2") == [
-        pulsar_client.Address("a", 6651, tls=True),
-        pulsar_client.Address("::1", 2, tls=True),
+        connection.Address("a", 6651, tls=True),
+        connection.Address("::1", 2, tls=True),
     ]
-    assert parse("pulsar://a/") == [pulsar_client.Address("a", 6650, tls=False)]
+    assert parse("pulsar://a/") == [connection.Address("a", 6650, tls=False)]
 
 
 def test_the_system_s_authorities_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,9 +399,9 @@ def test_the_system_s_authorities_as_a_file(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: found)
 
     paths(str(system), None)
-    assert pulsar_client.Access().bundle == str(system)
-    assert pulsar_client.Access(cafile=Path("/mine.pem")).bundle == "/mine.pem"
+    assert connection.Access().bundle == str(system)
+    assert connection.Access(cafile=Path("/mine.pem")).bundle == "/mine.pem"
     paths(None, str(tmp_path))
-    assert pulsar_client.Access().bundle is None
+    assert connection.Access().bundle is None
     debian.touch()
-    assert pulsar_client.Access().bundle == str(debian)
+    assert connection.Access().bundle == str(debian)

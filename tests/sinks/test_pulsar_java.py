@@ -14,10 +14,11 @@ from agent.writer import table_of
 from sinks.java_reader import JavaReader
 
 from helenus_schemas.codec.key import KeyCodec
-from helenus_schemas.event import change, datastax
+from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.change import Change, Scope
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.stack import Stack
 
 pytestmark = pytest.mark.integration
@@ -106,7 +107,7 @@ def test_rows_as_json(log: PulsarLog, java: JavaReader) -> None:
 def event(number: int) -> bytes:
     """An event's value as the agent sends it to Pulsar."""
     return datastax.sorted_value(
-        change.encode(Change(f"{number:032x}", NODE, Scope.ROW, 0, 1, 7, number, 1_700_000_000_000_000))
+        wire.encode(Change(f"{number:032x}", NODE, Scope.ROW, 0, 1, 7, number, 1_700_000_000_000_000))
     )
 
 

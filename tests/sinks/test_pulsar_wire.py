@@ -8,7 +8,7 @@ import pytest
 from google_crc32c import value as crc32c
 
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar.session import Access, Address
+from helenus_sinks.pulsar.connection import Access, Address
 from helenus_sinks.pulsar.wire import command, commands, entry, keyed, messages, schema_of, send
 
 METADATA = {"producer_name": "p", "publish_time": 1_700_000_000_000, "schema_version": bytes(8)}

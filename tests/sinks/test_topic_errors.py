@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import KafkaError
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks import kafka
+from helenus_sinks.kafka.errors import topic_error
 from helenus_sinks.log import TopicError
 from helenus_sinks.pulsar import log as pulsar
 from helenus_sinks.pulsar.admin import Refused
-from helenus_sinks.pulsar.session import AUTHENTICATION, AUTHORIZATION, INCOMPATIBLE_SCHEMA, broker_error
+from helenus_sinks.pulsar.errors import AUTHENTICATION, AUTHORIZATION, INCOMPATIBLE_SCHEMA, broker_error
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from helenus_sinks.pulsar.session import AUTHENTICATION, AUTHORIZATION, INCOMPAT
     ],
 )
 def test_of_kafka(code: int, alone: bool) -> None:
-    error = kafka._of_topic(KafkaError(code), "h:1", "t")
+    error = topic_error(KafkaError(code), "h:1", "t")
     assert isinstance(error, TopicError) is alone
     assert getattr(error, "topic", "t") == "t"
     assert "h:1, topic t" in str(error)

@@ -21,8 +21,9 @@ from rich.console import Console
 
 from helenus_agent.config import AgentSettings
 from helenus_connector.config.connector import WorkerSettings
-from helenus_schemas.event.change import Change, encode
-from helenus_schemas.settings.model import read_properties
+from helenus_schemas.event.change import Change
+from helenus_schemas.event.wire import encode
+from helenus_schemas.settings.properties import read_properties
 from helenus_stack import programs
 from helenus_stack.compare import Difference
 from helenus_stack.demo import run

@@ -11,10 +11,12 @@ from typing import Any
 import fastavro
 import pytest
 
-from helenus_schemas.event.change import Change, encode
+from helenus_schemas.event.change import Change
 from helenus_schemas.event.datastax import sorted_value
+from helenus_schemas.event.wire import encode
 from helenus_sinks.log import Schemas
-from helenus_sinks.pulsar.log import PulsarConfig, PulsarLog
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarLog
 from helenus_stack.errors import StackError
 from helenus_stack.readers import Reader, reader
 from helenus_stack.stack import Stack

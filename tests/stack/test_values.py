@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schemas.cqldata import cql_bytes, driver_type, types, values
 from schemas.test_roundtrip import read, table
 
-from helenus_schemas.avro import schema as avro
+from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec.to_avro import optionals
 from helenus_schemas.cql.types import CqlType

@@ -9,7 +9,8 @@ import hashlib
 import uuid
 from dataclasses import dataclass
 
-from helenus_schemas.event.change import Change, Scope, encode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import encode
 
 
 @dataclass(frozen=True)

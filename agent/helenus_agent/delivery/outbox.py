@@ -14,7 +14,7 @@ from helenus_agent.delivery.notices import Notice
 from helenus_schemas import names
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.errors import Action, HelenusError, Kind
-from helenus_schemas.event import change, datastax
+from helenus_schemas.event import datastax, placement, wire
 from helenus_sinks.log import Headers, Log, Schemas, TopicError
 
 try:
@@ -138,13 +138,13 @@ class Outbox:
                 token = murmur3(partition_key)
                 headers = _datastax_headers(value, token)
                 form = datastax.sorted_value(value) if self._pulsar else value
-                self._append(index, names.partition(token, partitions), key, form, headers, too_large)
+                self._append(index, placement.partition(token, partitions), key, form, headers, too_large)
             return too_large
         # Order matters within a partition only, and a Log takes one partition's records cheaper than all in turn.
         groups: defaultdict[tuple[int, int], list[tuple[bytes, bytes]]] = defaultdict(list)
         for index, partition_key, key, value in batch.changes:
             form = datastax.sorted_value(value) if self._pulsar else value
-            groups[index, names.partition(murmur3(partition_key), topics[index][1])].append((key, form))
+            groups[index, placement.partition(murmur3(partition_key), topics[index][1])].append((key, form))
         for (index, partition), records in groups.items():
             topic = topics[index][0]
             try:
@@ -205,7 +205,7 @@ class Outbox:
 
 def _datastax_headers(value: bytes, token: int) -> Headers:
     """What DataStax's agents tell beside an event; ours tells it within, where it costs less."""
-    told = change.decode(value)
+    told = wire.decode(value)
     headers = [("segpos", b"%d:%d" % (told.segment, told.position)), ("token", b"%d" % token)]
     if told.write_time is not None:
         headers.append(("writetime", b"%d" % told.write_time))

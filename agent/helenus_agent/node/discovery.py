@@ -20,7 +20,7 @@ from helenus_agent.node.truncations import Truncation, read_truncations
 from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 
 _log = structlog.get_logger(__name__)
 _POLL = 1.0

@@ -28,17 +28,9 @@ from helenus_schemas.settings.fields import (
     RegistryUrls,
     ReplicationFactor,
 )
-from helenus_schemas.settings.model import (
-    About,
-    Alias,
-    CassandraSettings,
-    ConfigError,
-    LogSettings,
-    Problem,
-    PulsarSettings,
-    read_properties,
-    together,
-)
+from helenus_schemas.settings.model import About, Alias
+from helenus_schemas.settings.properties import ConfigError, Problem, read_properties, together
+from helenus_schemas.settings.shared import CassandraSettings, LogSettings, PulsarSettings
 
 Format = Literal["key-value-avro", "key-value-json", "json"]
 Header = Literal["schema_id", "writetime", "expires", "node", "segpos", "digest"]

@@ -22,7 +22,7 @@ from helenus_connector.log.events import Offsets
 from helenus_connector.reread.pending import PendingKeys
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
-from helenus_schemas.settings.model import ConfigError, Problem
+from helenus_schemas.settings.properties import ConfigError, Problem
 
 _log = structlog.get_logger(__name__)
 _LAST_BATCH_S = 30.0
@@ -428,7 +428,7 @@ class Connectors:
     def _changed(self) -> None:
         kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
         kept = {**self._aside, **kept}
-        durable.make(self._directory)
+        durable.make_directory(self._directory)
         # A configuration may hold passwords.
         text = json.dumps(kept, indent=1)
         durable.write(self._store, text, "the connectors", "connectors.after-write", 0o600)

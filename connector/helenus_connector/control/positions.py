@@ -165,7 +165,7 @@ class Held:
         """Take this over, on the disk first: what Spark commits next may rest on it."""
         if offsets == self._offsets:
             return
-        durable.make(self._file.parent)
+        durable.make_directory(self._file.parent)
         durable.save(self._file, offsets, _VERSION, "the held positions", "held.after-write")
         self._offsets = offsets
 

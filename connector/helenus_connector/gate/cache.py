@@ -31,7 +31,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from helenus_connector.config.run_directory import has_room, on_disk
-from helenus_schemas.event.change import Change, place
+from helenus_schemas.event.change import Change
+from helenus_schemas.event.own_format import log_position
 
 PUBLISHED = 1
 """A record that shows the change, or a later one of its key, is acknowledged."""
@@ -184,7 +185,7 @@ class ChangeCache:
         self._deletions.clear()
         # Last: what is not in the slots yet must not lie before it.
         for node, reported in self.last.items():
-            last = place(reported)
+            last = log_position(reported)
             if self.is_new(node, last):
                 at = self._place(node)
                 _NODE.pack_into(self._map, at, self._map[at : at + 16], *last)

@@ -8,10 +8,12 @@ import re
 from helenus_connector.gate.cache import change_id
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.resolver import Bounds
+from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.key import Key, KeyCodec
-from helenus_schemas.codec.to_avro import long_bytes
 from helenus_schemas.cql.values import Malformed
-from helenus_schemas.event.change import Bound, Change, Scope, decode, gist, matched, unframed
+from helenus_schemas.event.change import Bound, Change, Scope
+from helenus_schemas.event.own_format import match_own_format, parse_match
+from helenus_schemas.event.wire import decode, without_frames
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _LARGEST_KEY = 0xFFFF  # bytes that Cassandra takes of a partition key; a byte of Avro may stand for 12 of them
@@ -29,7 +31,7 @@ def identity(change: Change, key: bytes) -> bytes | None:
 
 def decoded(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
     """The change of an event, whichever agent wrote it, and its key in today's form. Raises Malformed."""
-    key, value = unframed(event.key, event.value or b"")
+    key, value = without_frames(event.key, event.value or b"")
     change = decode(value)
     if change.scope in (Scope.TABLE, Scope.GAP):
         return change, key or b""
@@ -42,7 +44,7 @@ def decoded(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
 def _scoped(change: Change, key: bytes, codec: KeyCodec) -> tuple[Change, bytes]:
     """Another agent's key with a time stands for all rows of its microsecond."""
     values = codec.decode(key)
-    ends = codec.microsecond(values)
+    ends = codec.same_microsecond(values)
     if ends is None:
         return change, key
     start, end = (Bound(True, values) for values in ends)
@@ -53,8 +55,8 @@ def _scoped(change: Change, key: bytes, codec: KeyCodec) -> tuple[Change, bytes]
 def scope_asked(event: Event, values: Key) -> Scope:
     """What an event asks for by itself: others of its key may ask for more."""
     value = event.value or b""
-    match = matched(value)
-    return scope_of(gist(match) if match else decode(unframed(None, value)[1]), values)
+    match = match_own_format(value)
+    return scope_of(parse_match(match) if match else decode(without_frames(None, value)[1]), values)
 
 
 def scope_of(change: Change, key: Key) -> Scope:

@@ -15,7 +15,8 @@ from helenus_connector.interfaces.gate import Admitted, Event, Gap, Intake
 from helenus_schemas.codec.key import Key, KeyCodec, Outgrown
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Scope, gist, matched, place
+from helenus_schemas.event.change import Scope
+from helenus_schemas.event.own_format import log_position, match_own_format, parse_match
 
 
 class OneGate:
@@ -79,7 +80,7 @@ class OneGate:
 
     def _admit(self, event: Event, intake: Intake) -> Admitted | None:
         codec, cache = self._codec, self._caches.of(event.topic, event.partition)
-        match = matched(event.value) if event.value and event.key is not None else None
+        match = match_own_format(event.value) if event.value and event.key is not None else None
         copied: tuple[int, bytes, bytes, bytes] | None = None
         if match is not None and event.key is not None:
             key = codec.current(event.key)
@@ -104,7 +105,7 @@ class OneGate:
             node, name = (change.node or "").encode(), identity(change, key)
         entry = cache.look(name) if name is not None else Entry()
         bit = cache.bit(node)
-        is_again = entry.nodes & bit and cache.is_new(node, place(match or change))
+        is_again = entry.nodes & bit and cache.is_new(node, log_position(match or change))
         if is_again or not entry.nodes & bit:
             cache.last[node] = match or change  # what is sent again lies before
         if entry.flags and is_again:
@@ -116,7 +117,7 @@ class OneGate:
                 return None
             entry.flags &= ~(SETTLED | BY_AGE)  # until its key is read, also if this batch is done again
         if match is not None:
-            change = gist(match)
+            change = parse_match(match)
         elif change.scope is Scope.TABLE:
             # Rows go whatever their write times: who writes one again with its own may write the very same bytes.
             cache.clear()

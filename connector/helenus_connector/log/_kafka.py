@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from helenus_connector.log.events import Message, Offsets, Range
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.kafka import broker_error
+from helenus_sinks.kafka.errors import broker_error
 
 _CHUNK = 10_000
 _CHUNK_BYTES = 8 << 20

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from helenus_schemas.errors import Kind
-from helenus_sinks.pulsar.session import TOPIC_NOT_FOUND, Answered, Client, Connection
+from helenus_sinks.pulsar.client import Client
+from helenus_sinks.pulsar.connection import Connection
+from helenus_sinks.pulsar.errors import TOPIC_NOT_FOUND, Answered
 from helenus_sinks.pulsar.wire import command
 
 NONE = 2**64 - 1

@@ -13,8 +13,9 @@ from helenus_connector.log._pulsar_consumers import NONE, Consumers
 from helenus_connector.log.events import Offsets, Range
 from helenus_connector.log.pulsar_reader import TIMEOUT_S, offset, offset_of, opened, parts
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar.log import PulsarConfig
-from helenus_sinks.pulsar.session import TOPIC_NOT_FOUND, Answered, Client, end_loop
+from helenus_sinks.pulsar.client import Client, end_loop
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.errors import TOPIC_NOT_FOUND, Answered, pulsar_error
 
 _END_S = 3.0
 _TIMEOUT_MS = int(TIMEOUT_S * 1000)
@@ -226,7 +227,7 @@ class Planner:
             return self._loop.run_until_complete(limited())
         except asyncio.TimeoutError:
             what = f"Pulsar does not answer within {TIMEOUT_S:.0f} s"
-            raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._config.service_url) from None
+            raise pulsar_error(Kind.BROKER_UNREACHABLE, what, self._config.service_url) from None
 
     async def _end(self, topic: str, partition: int) -> int | HelenusError:
         try:
@@ -235,7 +236,7 @@ class Planner:
             return error
         except asyncio.TimeoutError:
             what = f"Pulsar does not answer within {_END_S:.0f} s"
-            return HelenusError(Kind.BROKER_UNREACHABLE, what, f"topic {topic}, partition {partition}")
+            return pulsar_error(Kind.BROKER_UNREACHABLE, what, f"topic {topic}, partition {partition}")
         end = _behind(said.last_message_id)
         if end >= 0 and self._ends.get((topic, partition)) != end:
             self._ends[topic, partition] = end

@@ -13,7 +13,7 @@ import pulsar
 
 from helenus_connector.log._pulsar_planner import Planner
 from helenus_connector.log.pulsar_reader import SLICE_MS, Message, offset, offset_of, opened, parts, told
-from helenus_sinks.pulsar.log import PulsarConfig
+from helenus_sinks.pulsar.config import PulsarConfig
 
 _CHUNK = 5_000
 _PATIENCE_S = 60.0

@@ -11,14 +11,14 @@ from helenus_connector.config.connector import WorkerSettings
 from helenus_connector.log import _kafka as kafka_events
 from helenus_connector.log.events import Message, Planner, Range
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings.model import NO_PULSAR
-from helenus_sinks.kafka import KafkaLog
+from helenus_schemas.settings.shared import NO_PULSAR
+from helenus_sinks.kafka.log import KafkaLog
 from helenus_sinks.log import Log
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from helenus_sinks.pulsar.log import PulsarConfig
+    from helenus_sinks.pulsar.config import PulsarConfig
 
 
 def events_log(worker: WorkerSettings) -> Log:
@@ -84,7 +84,7 @@ def _log(worker: WorkerSettings, which: str) -> Log:
 
 def _pulsar(worker: WorkerSettings) -> PulsarConfig:
     with _installed():
-        from helenus_sinks.pulsar.log import PulsarConfig
+        from helenus_sinks.pulsar.config import PulsarConfig
     # Sinks may share a subscription by key. Not exclusive: Spark's workers take turns at a partition.
     return PulsarConfig.of(worker, batches="key")
 

@@ -18,7 +18,8 @@ import pulsar
 from helenus_connector.log.events import Range
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.datastax import unsorted_value
-from helenus_sinks.pulsar.log import PulsarConfig
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.errors import pulsar_error
 
 TIMEOUT_S = 10.0
 """For an answer of the broker."""
@@ -244,4 +245,4 @@ def _error(error: Exception, where: str) -> HelenusError:
     """pulsar-client's errors as ours."""
     refused = (pulsar.AuthenticationError, pulsar.AuthorizationError, pulsar.TopicNotFound, pulsar.InvalidTopicName)
     kind = Kind.BROKER_REFUSED if isinstance(error, refused) else Kind.BROKER_UNREACHABLE
-    return HelenusError(kind, f"Pulsar: {error or type(error).__name__}", where)
+    return pulsar_error(kind, f"Pulsar: {error or type(error).__name__}", where)

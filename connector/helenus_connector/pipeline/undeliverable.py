@@ -14,7 +14,8 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.resolver import Resolved, SchemaChanged
 from helenus_connector.interfaces.shape import Record, Shape, Shaped
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, Scope, encode
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.wire import encode
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log
 

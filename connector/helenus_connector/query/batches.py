@@ -17,7 +17,7 @@ from helenus_connector.control.status import Task
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query.task import DONE, Done, task
 from helenus_connector.reread.pending import MOST_WAITING, Pending, PendingKeys
-from helenus_schemas.errors import HelenusError, told_in
+from helenus_schemas.errors import HelenusError, error_in
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
@@ -87,7 +87,7 @@ class Batches:
             may_wait = max(0, MOST_WAITING - len(self.pending))
             rows = frame.mapInArrow(task(plan, due, may_wait), DONE).collect()
         except PySparkException as failure:
-            raise told_in(str(failure)) or failure from None
+            raise error_in(str(failure)) or failure from None
         return [pickle.loads(row.done) for row in rows]
 
     def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:

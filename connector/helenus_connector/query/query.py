@@ -21,7 +21,7 @@ from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
 from helenus_connector.query.batches import Batches
 from helenus_connector.query.session import answers
-from helenus_schemas.errors import HelenusError, Kind, told_in
+from helenus_schemas.errors import HelenusError, Kind, error_in
 
 _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
@@ -236,4 +236,4 @@ def _told(told: str) -> HelenusError:
     """An error of Spark's, in its own words: as Py4J has them."""
     lines = [line.strip().removeprefix(": ") for line in told.splitlines() if line.strip()]  # as Py4J tells Java's own
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return told_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])
+    return error_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

@@ -13,7 +13,7 @@ from helenus_connector.reread.rows import collection, tuple_value
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
-from helenus_schemas.names import STRIPES
+from helenus_schemas.event.placement import STRIPES
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ def load_ended(file: Path) -> dict[str, Ended]:
 
 def save_ended(file: Path, ended: Mapping[str, Ended]) -> None:
     """Raises HelenusError(STATE)."""
-    durable.make(file.parent)
+    durable.make_directory(file.parent)
     durable.save(file, ended, _VERSION, "when topics were read", "pending.after-write")
 
 
@@ -82,7 +82,7 @@ def as_text(keys: Iterable[Pending]) -> str:
 
 def save_keys(file: Path, text: str) -> None:
     """Raises HelenusError(STATE)."""
-    durable.make(file.parent)
+    durable.make_directory(file.parent)
     sealed = durable.sealed(text, _VERSION)
     durable.write(file.with_suffix(".keys"), sealed, "the pending keys", "pending.keys-after-write")
 

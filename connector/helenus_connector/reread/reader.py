@@ -25,10 +25,10 @@ from helenus_connector.reread._groups import Grouping
 from helenus_connector.reread._statements import Query
 from helenus_connector.reread.ranges import slices
 from helenus_connector.reread.rows import Page, RawRow
-from helenus_schemas import names
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event import placement
 from helenus_schemas.event.change import Scope
 
 _FEWEST = 0.001
@@ -64,7 +64,7 @@ class Reader(Asking):
         SchemaChanged: all may come when some keys are answered.
         """
         self._probe()
-        same, width = self._codec.same, self._key_width
+        normalized, width = self._codec.normalized, self._key_width
         for query, answer in self._run(self._grouped(keys, width), consistency):
             if isinstance(answer, (KeyRefused, Unread)):
                 yield from ((key, answer) for key in query.keys)
@@ -72,8 +72,8 @@ class Reader(Asking):
             left, read = query.keys, 0
             for page, is_last in self._pages(query, answer, consistency):
                 # A row answers with its key in the form it was first written in, which need not be the one asked for.
-                found = {same(row[:width]): row for row in page}
-                rows = [found.get(same(key)) for key in left]
+                found = {normalized(row[:width]): row for row in page}
+                rows = [found.get(normalized(key)) for key in left]
                 if len(found) > len(rows) - rows.count(None):
                     raise self._masked()
                 read += len(page)
@@ -107,8 +107,8 @@ class Reader(Asking):
         other partitions are skipped.
         """
         stripe, is_dense = first + (partition - first) % parts, False
-        while stripe < names.STRIPES:
-            last = stripe if is_dense else names.STRIPES - 1
+        while stripe < placement.STRIPES:
+            last = stripe if is_dense else placement.STRIPES - 1
             count, gap, passed = 0, -1, 0
             for key, image in self._alive(self._scan(self._queries.stripes(stripe, last), consistency)):
                 at = stripe_of(key[: self._pk_width])
@@ -217,7 +217,7 @@ class Reader(Asking):
 
         @cache
         def home(key: Key) -> Hashable:
-            same = seen.setdefault(self._codec.compared(key), {}) if self._codec.several_forms else {}
+            same = seen.setdefault(self._codec.comparable(key), {}) if self._codec.several_forms else {}
             turn = same.setdefault(key, len(same))
             if alone:
                 return turn
@@ -295,7 +295,7 @@ class _Whole(Iterator[RawRow]):
 
 def stripe_of(partition_key: Key) -> int:
     """The stripe of the ring that holds a partition."""
-    return names.stripe(Murmur3Token.hash_fn(routing_key(partition_key)))
+    return placement.stripe(Murmur3Token.hash_fn(routing_key(partition_key)))
 
 
 def _times(times: Sequence[bytes | None]) -> tuple[int | None, Sequence[bytes | None]]:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from helenus_connector.config.connector import Model, is_class
 from helenus_connector.rest import _definitions as plugin
-from helenus_schemas.settings.model import ConfigError
+from helenus_schemas.settings.properties import ConfigError
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from helenus_connector.rest import _definitions as plugin
 from helenus_connector.rest._call import Call, Resources, checked, invalid, named, texts
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings.model import ConfigError
+from helenus_schemas.settings.properties import ConfigError
 
 Json = dict[str, Any]
 

@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 from helenus_connector.config.connector import CLASS, SERVERS, ConnectorSettings, Model
 from helenus_schemas import __version__
 from helenus_schemas.settings import masking
-from helenus_schemas.settings.model import About, ConfigError, Problem
+from helenus_schemas.settings.model import About
+from helenus_schemas.settings.properties import ConfigError, Problem
 
 Json = dict[str, Any]
 INFO: Json = {"class": CLASS, "type": "source", "version": __version__}

@@ -22,7 +22,15 @@ import structlog
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_schemas.avro.schema import has_times, made_anew, objection, other_form, other_times, parsed, unnamed
+from helenus_schemas.avro.compare import (
+    has_times,
+    incompatibility,
+    other_form,
+    other_times,
+    parsed,
+    recreated,
+    without_names,
+)
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONFLICT = 409
@@ -141,8 +149,8 @@ class Registry:
             known, key = parsed(latest.schema.schema_str), parsed(schema)
         except ValueError:  # of another kind than Avro: what the registry says to ours, counts
             return None
-        is_kept = unnamed(known) == unnamed(key)
-        if what := objection(known, key, parsed(value)) if is_kept else made_anew(known, key):
+        is_kept = without_names(known) == without_names(key)
+        if what := incompatibility(known, key, parsed(value)) if is_kept else recreated(known, key):
             raise self._refused(what, f"{self._url}, subject {subject}")
         return int(latest.schema_id) if is_kept else None
 

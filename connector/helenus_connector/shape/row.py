@@ -19,8 +19,8 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Bounds, LiveRow, Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape.registry import Registry
-from helenus_schemas.avro import schema as avro
-from helenus_schemas.codec import to_avro as transcode
+from helenus_schemas.avro import build as avro
+from helenus_schemas.codec import avro_long, to_avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.codec.unpublishable import is_unpublishable
@@ -28,7 +28,8 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, Scope, decode, unframed
+from helenus_schemas.event.change import Bound, Scope
+from helenus_schemas.event.wire import decode, without_frames
 from helenus_sinks.log import Schemas
 
 _FRAME = struct.Struct(">bI")
@@ -133,7 +134,7 @@ class RowShape:
         hollow: Key = ()
         if b"" in values or (image is not None and b"" in image.values):
             headers += self._empty_header(values, image)
-            hollow = values if self._codec.hollow(values) else ()
+            hollow = values if self._codec.stand_in_places(values) else ()
         try:
             if image is None:
                 return Record(self._form.key(key, hollow), self._form.gone, headers)
@@ -191,7 +192,7 @@ class RowShape:
     def _publishable(self, image: Image) -> tuple[Image, list[str]]:
         """The image without the columns that hold what no record can, see `is_unpublishable`, and their names."""
         columns = avro.value_columns(self._table)
-        kept = len(avro.never_null(self._table))
+        kept = len(avro.required_columns(self._table))
         pairs = list(zip(columns, image.values, strict=True))
         left_out = {c.name for c, v in pairs[kept:] if v and is_unpublishable(c.type, v)}
         values = tuple(None if c.name in left_out else v for c, v in pairs)
@@ -212,7 +213,7 @@ class RowShape:
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
         """Where a change of the row was read. An agent that is not ours says less."""
-        _, bare = unframed(None, event)
+        _, bare = without_frames(None, event)
         try:
             change = decode(bare)
         except ValueError:  # its key and digest were enough
@@ -237,7 +238,7 @@ class RowShape:
         columns = avro.value_columns(self._table)
         for column, value in zip(columns, image.values if image else (), strict=False):
             try:
-                transcode.optionals([column.type])([value])
+                to_avro.optionals([column.type])([value])
                 jsonform.objects([column.name], [column.type])([value])
             except _BAD_BYTES:
                 return f"{self._table.full_name}, column {column.name}"
@@ -254,7 +255,7 @@ def _is_hollow(t: CqlType, value: bytes | None) -> bool:
 
 def shown(table: Table, settings: ConnectorSettings) -> Table:
     """The table as its records show it: some of its columns, their types in the forms that were asked for."""
-    return table.only(settings.columns).telling(settings.forms)
+    return table.only(settings.columns).shown(settings.forms)
 
 
 def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
@@ -302,7 +303,7 @@ def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, 
         return _Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
     if registry is None:
         return _Avro(table, settings, b"", b"", lambda: None, None)
-    name = transcode.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
+    name = avro_long.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
 
     def truncation() -> bytes:
         return _frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
@@ -312,7 +313,7 @@ def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, 
 
     key_frame = _frame(registry.keep(f"{topic}-key", key, value))
     # A value by the key's schema keeps it as the key does: a column that is not nullable cannot get another name.
-    keeps = bool(avro.never_null(table))
+    keeps = bool(avro.required_columns(table))
     shown_by = registry.keep(f"{topic}-value", value, value) if keeps else registry.register(f"{topic}-value", value)
     return _Avro(table, settings, key_frame, _frame(shown_by), truncation, nullable)
 
@@ -342,23 +343,23 @@ class _Avro:
         self._value_frame = value_frame
         self._recode = _recode(table, settings)
         columns = avro.value_columns(table)
-        never_null = avro.never_null(table)
-        self._never_null = [transcode.plain(c.type, key=True) for c in never_null]
-        self._encode = transcode.optionals([c.type for c in columns[len(never_null) :]], key=not table.values)
-        self._encode_all = transcode.optionals([c.type for c in columns], key=not table.values)
+        required = avro.required_columns(table)
+        self._required = [to_avro.plain(c.type, key=True) for c in required]
+        self._encode = to_avro.optionals([c.type for c in columns[len(required) :]], key=not table.values)
+        self._encode_all = to_avro.optionals([c.type for c in columns], key=not table.values)
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
         if values:
-            return self._framed("key") + self._codec.optional(values)
+            return self._framed("key") + self._codec.encode_nullable(values)
         return self._key_frame + (self._recode(key) if self._recode else key)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
-        if not self._never_null:
+        if not self._required:
             return self._value_frame + self._encode(values)
-        if self._codec.hollow(values):
+        if self._codec.stand_in_places(values):
             return self._framed("value") + self._encode_all(values)
-        width = len(self._never_null)
-        first = [encode(value or b"") for encode, value in zip(self._never_null, values[:width], strict=True)]
+        width = len(self._required)
+        first = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]
         return b"".join([self._value_frame, *first, self._encode(values[width:])])
 
     def truncation(self) -> bytes | None:

@@ -1,1 +1,1 @@
-"""Avro schemas of tables."""
+"""Avro schemas of a table's records: `build` makes them, `compare` says whether a new one may follow an old one."""

@@ -1,1 +1,7 @@
-"""From CQL bytes to Avro and JSON, and back."""
+"""From CQL bytes to Avro and JSON, and a key's Avro back to CQL.
+
+- `key`: an event's key, encoded and decoded (`KeyCodec`).
+- `to_avro`, `to_json`: compile a type into a function from a value's CQL bytes to its Avro or JSON.
+- `unpublishable`: which values Cassandra holds that no record can.
+- `avro_long`: Avro's numbers.
+"""

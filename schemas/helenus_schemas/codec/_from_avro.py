@@ -1,4 +1,4 @@
-"""From the exact Avro form of a value back to its CQL bytes: what reading a key takes."""
+"""From the exact Avro form of a value back to its CQL bytes: for reading keys."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import struct
 import uuid
 from collections.abc import Callable, Sequence
 
-from helenus_schemas.codec.to_avro import read_long
+from helenus_schemas.codec.avro_long import read_long
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import Malformed
+from helenus_schemas.cql.values import Malformed, wrong_size
 
 Decode = Callable[[bytes, int], "tuple[bytes, int]"]
-"""From Avro bytes and an offset to a value's CQL bytes and the offset behind it. Raises ValueError or IndexError."""
+"""From Avro bytes and an offset to a value's CQL bytes and the offset after it. Raises ValueError or IndexError."""
 
 NUMBERS = {"tinyint": 1, "smallint": 2, "int": 4, "date": 4, "bigint": 8, "timestamp": 8, "time": 8}
 """Bytes of the types that Avro has as int or long."""
@@ -91,7 +91,7 @@ def _text(parse: Callable[[str], bytes]) -> Decode:
 def _reversed(width: int) -> Decode:
     def decode(data: bytes, at: int) -> tuple[bytes, int]:
         if len(data) - at < width:
-            raise Malformed(f"{len(data) - at} bytes where {width} are a value")
+            raise wrong_size(data[at:], width)
         return data[at : at + width][::-1], at + width
 
     return decode
@@ -106,12 +106,12 @@ def _decimal(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _items(parts: Sequence[Decode], data: bytes, at: int) -> tuple[list[bytes], int, int]:
-    """The parts of an array's or map's items, how many items there are, and the offset behind them."""
+    """The parts of an array's or map's items, how many items there are, and the offset after them."""
     found: list[bytes] = []
     total = 0
     count, at = read_long(data, at)
     while count:
-        # Ours are one block; a negative count, with the block's size behind it, is for other writers.
+        # Ours are one block; other writers may write a negative count, and the block's size after it.
         if count < 0:
             _, at = read_long(data, at)
             count = -count
@@ -158,7 +158,7 @@ def _record(items: Sequence[Decode]) -> Decode:
 
 
 def _vint(value: int) -> bytes:
-    """An unsigned vint, as `cqlvalue.vint` reads it."""
+    """An unsigned vint, as `cql.values.vint` reads it."""
     extra = next(n for n in range(9) if n == 8 or value < 1 << 7 * (n + 1))
     ones = 0xFF << (8 - extra) & 0xFF
     return ((ones << 8 * extra) | value).to_bytes(extra + 1, "big")

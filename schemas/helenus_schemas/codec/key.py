@@ -9,29 +9,34 @@ from functools import cached_property
 from itertools import chain, combinations_with_replacement, islice
 from typing import Literal
 
+from helenus_schemas.codec._avro_scalars import Encode
 from helenus_schemas.codec._from_avro import NUMBERS, Decode, decoder, number
 from helenus_schemas.codec._from_avro import nullable as read_nullable
-from helenus_schemas.codec.to_avro import Encode, Optional, encoder, long_bytes, nullable, read_long
+from helenus_schemas.codec.avro_long import long_bytes, read_long
+from helenus_schemas.codec.to_avro import Optional, encoder, nullable
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import MAY_BE_EMPTY, Malformed, stand_in
+from helenus_schemas.cql.text import as_microseconds
+from helenus_schemas.cql.types import CqlType, walk
+from helenus_schemas.cql.values import MAY_BE_EMPTY, Malformed, stand_in, wrong_size
 
 Key = tuple["bytes | None", ...]
 """CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition.
 
-In Avro a clustering value of no bytes, of a type that has none, is null too: what an event is about tells them apart.
-In a composite partition key such a value is a stand-in, zero as a rule, and what follows the record says where: the
-places in the partition key, as Avro ints. A reader that goes by the schema alone does not look there.
+In Avro a clustering value of no bytes, of a type that has no such value, is null too: the event's scope tells them
+apart. In a composite partition key a stand-in replaces such a value, zero as a rule. After the record follow the places
+of stand-ins in the partition key, as Avro ints. A reader that knows the schema alone does not read that far.
 """
 Compat = Literal["exact", "datastax"]
 """The form of a key: `exact`, or DataStax's, with tinyint and smallint unsigned and a time in µs."""
 
 
 class Outgrown(Malformed):
-    """The key of a row from before a type in the partition key got a field: the row keeps it, and no key tells it."""
+    """A row's key from before a type in its partition key got a field: the row keeps it, and today's form has no such
+    key.
+    """
 
 
-_FORMER = 256  # ways in which types may have had fewer fields
+_FORMER = 256  # how many former types are tried: ways in which types may have had fewer fields
 
 
 class KeyCodec:
@@ -49,7 +54,7 @@ class KeyCodec:
             for c, (encode, _) in zip(table.primary_key, codecs, strict=True)
         ]
         self._nullable = self._optional[self.partition_columns :]
-        # Cassandra takes no bytes for a partition key of one column.
+        # Cassandra refuses a value of no bytes for a partition key of one column.
         composite = table.partition_key if self.partition_columns > 1 else ()
         self._stand_ins = {i: stand_in(c.type) for i, c in enumerate(composite) if c.type.name not in MAY_BE_EMPTY}
         self._decoders = [decode for _, decode in codecs[: self.partition_columns]]
@@ -61,29 +66,29 @@ class KeyCodec:
     def encode(self, key: Sequence[bytes | None]) -> bytes:
         """The key as an Avro record without header: partition columns plain, clustering columns nullable."""
         n = self.partition_columns
-        hollow = self.hollow(key)
+        places = self.stand_in_places(key)
         values = (
-            [self._stand_ins[i] if i in hollow else value for i, value in enumerate(key[:n])] if hollow else key[:n]
+            [self._stand_ins[i] if i in places else value for i, value in enumerate(key[:n])] if places else key[:n]
         )
         parts = [encode(value or b"") for encode, value in zip(self._encoders, values, strict=True)]
         parts += [encode(value) for encode, value in zip(self._nullable, key[n:], strict=True)]
-        return b"".join([*parts, *map(long_bytes, hollow)])
+        return b"".join([*parts, *map(long_bytes, places)])
 
-    def hollow(self, key: Sequence[bytes | None]) -> list[int]:
-        """The places in the partition key of values of no bytes, of types that have none: no record can have them."""
+    def stand_in_places(self, key: Sequence[bytes | None]) -> list[int]:
+        """The places in the partition key of values of no bytes that their types do not have: they get stand-ins."""
         return [i for i in self._stand_ins if not key[i]] if b"" in key else []
 
-    def optional(self, key: Sequence[bytes | None]) -> bytes:
-        """The key as an Avro record all of whose columns are nullable: those of no bytes are null."""
+    def encode_nullable(self, key: Sequence[bytes | None]) -> bytes:
+        """The key as an Avro record all of whose columns are nullable: values of no bytes are null."""
         return b"".join([encode(value) for encode, value in zip(self._optional, key, strict=True)])
 
-    def same(self, key: Key) -> Key:
-        """The key as `decode` gives it: of a row that was written, or read, in another form of equal values."""
+    def normalized(self, key: Key) -> Key:
+        """The key in the form that `decode` returns: rows may be written, or read, with other forms of equal values."""
         return key if self._one_form else self.decode(self.encode(key))
 
-    def compared(self, key: Key) -> bytes:
-        """What partition keys that Cassandra's comparison holds for equal have in common: if they have `several_forms`,
-        equal ones may be of several partitions.
+    def comparable(self, key: Key) -> bytes:
+        """Bytes that are the same for partition keys that Cassandra's comparison holds for equal. Where keys have
+        `several_forms`, equal ones may belong to different partitions.
         """
         return b"".join([encode(value or None) for encode, value in zip(self._comparable, key, strict=True)])
 
@@ -94,13 +99,14 @@ class KeyCodec:
         and Outgrown.
         """
         if foreign:
-            return self.encode(self._theirs.decode(data))
+            return self.encode(self._foreign.decode(data))
         return self._of_now(data) if self._grows else data
 
-    def microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
-        """First and last clustering values of what a key of DataStax's may stand for: a time holds 1000 ns.
+    def same_microsecond(self, key: Key) -> tuple[tuple[bytes, ...], tuple[bytes, ...]] | None:
+        """First and last clustering values, in the table's order, that one key of DataStax's may stand for: its time is
+        in µs, so 1000 times in ns share it.
 
-        None if it stands for one row, or for no row alone; in the table's order.
+        None if the key stands for one row, or for a whole partition.
         """
         values = key[self.partition_columns :]
         for at, (column, value) in enumerate(zip(self._table.clustering, values, strict=True)):
@@ -113,18 +119,20 @@ class KeyCodec:
         return None
 
     @cached_property
-    def _theirs(self) -> KeyCodec:
+    def _foreign(self) -> KeyCodec:
         return KeyCodec(self._table, "datastax")
 
     @cached_property
-    def _before(self) -> list[KeyCodec]:
-        return [KeyCodec(table) for table in islice(_before(self._table), _FORMER)]
+    def _former_types(self) -> list[KeyCodec]:
+        return [KeyCodec(table) for table in islice(_former_tables(self._table), _FORMER)]
 
     def _of_now(self, data: bytes) -> bytes:
-        """Bytes of before may happen to be a key of now, but hardly one without gaps: so those come last."""
+        """A former key's bytes may happen to decode as a key of now, but then it most likely has gaps: so keys with
+        gaps come last.
+        """
         gapped: bytes | None = None
         outgrown: Malformed | None = None
-        for codec in chain((self,), self._before):
+        for codec in chain((self,), self._former_types):
             try:
                 key = codec.decode(data)
             except Malformed:
@@ -142,11 +150,11 @@ class KeyCodec:
         return gapped or self.encode(self.decode(data))  # which raises
 
     def _has_gap(self, key: Key) -> bool:
-        """Whether clustering values are null beside others, as a row's are only where they have no bytes."""
+        """Whether some clustering values are null and others not: a row's are null only where they have no bytes."""
         return None in key and any(value is not None for value in key[self.partition_columns :])
 
     def decode(self, data: bytes) -> Key:
-        """The key of an event. Raises Malformed if the bytes are no key of this table."""
+        """The key of an event. Raises Malformed if the bytes are not a key of this table."""
         values: list[bytes | None] = []
         at = 0
         value: bytes | None
@@ -164,7 +172,7 @@ class KeyCodec:
         return tuple(values)
 
     def _empty(self, values: list[bytes | None], data: bytes, at: int) -> None:
-        """Put no bytes where what is behind a record says so."""
+        """Replace stand-ins by no bytes, at the places that follow the record."""
         left = len(data) - at
         last = -1
         while at < len(data):
@@ -190,9 +198,9 @@ def _may_grow(t: CqlType) -> bool:
     return t.name == "udt" or any(map(_may_grow, t.args))
 
 
-def _before(table: Table) -> Iterator[Table]:
-    """The table as it may have been: types in its key with fewer fields, those that miss the fewest first."""
-    most = {t.label: len(t.fields) - 1 for c in table.primary_key for t in _walk(c.type) if len(t.fields) > 1}
+def _former_tables(table: Table) -> Iterator[Table]:
+    """The table as it may have been: with fewer fields in types of its key, those that miss the fewest first."""
+    most = {t.label: len(t.fields) - 1 for t in walk(c.type for c in table.primary_key) if len(t.fields) > 1}
     for missing in range(1, sum(most.values()) + 1):
         for labels in combinations_with_replacement(most, missing):
             cuts = Counter(labels)
@@ -201,14 +209,8 @@ def _before(table: Table) -> Iterator[Table]:
                 yield replace(table, columns=tuple(columns))
 
 
-def _walk(t: CqlType) -> Iterator[CqlType]:
-    yield t
-    for arg in t.args:
-        yield from _walk(arg)
-
-
 def _cut(t: CqlType, cuts: Mapping[str, int]) -> CqlType:
-    """A type in which user-defined ones are without so many of their last fields, by name."""
+    """A type whose user-defined types lack as many of their last fields as `cuts` says, by name."""
     args = tuple(_cut(a, cuts) for a in t.args)
     if t.name == "udt":
         count = len(args) - cuts.get(t.label, 0)
@@ -239,13 +241,11 @@ def _datastax(t: CqlType, clustering: bool) -> tuple[Encode, Decode]:
 def _unsigned(width: int) -> Encode:
     def encode(data: bytes) -> bytes:
         if len(data) != width:
-            raise Malformed(f"{len(data)} bytes where {width} are a value")
+            raise wrong_size(data, width)
         return long_bytes(int.from_bytes(data, "big"))
 
     return encode
 
 
 def _microseconds(data: bytes) -> bytes:
-    if len(data) != 8:
-        raise Malformed(f"{len(data)} bytes where 8 are a value")
-    return long_bytes(int.from_bytes(data, "big", signed=True) // 1000)
+    return long_bytes(as_microseconds(data))

@@ -2,12 +2,12 @@
 
 Numbers stand for what Avro has as numbers: a date is days, a timestamp ms, both since 1970-01-01, a time ns of its day.
 uuid and inet are text, blob and varint base64, a decimal `{"bigint":base64,"scale":n}`, a duration its three parts.
-Tuples and UDTs are objects without their null fields, maps are objects too. What JSON has no number for is text: "NaN",
-"Infinity", "-Infinity". No bytes are null, as in the Avro of data records, unless they are a value of their type.
+Tuples and UDTs are objects without their null fields, maps are objects too. Numbers that JSON does not have are text:
+"NaN", "Infinity", "-Infinity". A value of no bytes is null, as in the Avro of data records, unless its type has it.
 
-In the form of a `key` other keys are other text: a varint of no bytes is "", and of text that is no UTF-8 each byte
-that is none is a lone surrogate, `\\udc80` to `\\udcff`. Elsewhere such text is refused, and so is a map with keys that
-are one as text.
+In the form of a `key`, different keys have different text: a varint of no bytes is "", and in text that is not UTF-8
+each illegal byte is a lone surrogate, `\\udc80` to `\\udcff`. Elsewhere such text is refused, and so is a map with
+different keys that have the same text.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from helenus_schemas.cql.values import (
     entries,
     fields,
     vector,
+    wrong_size,
 )
 
 Encode = Callable[[bytes], str]
-Told = TypeVar("Told", str, bytes)
+T = TypeVar("T", str, bytes)
 
 
 def map_key(t: CqlType, key: bool = False) -> Encode:
@@ -52,22 +53,22 @@ def map_key(t: CqlType, key: bool = False) -> Encode:
     return encode
 
 
-def distinct(data: bytes, key: Callable[[bytes], Told], value: Callable[[bytes], Told]) -> dict[Told, Told]:
-    """A map's entries as they are told. Raises Malformed for keys that are one as text."""
+def distinct(data: bytes, key: Callable[[bytes], T], value: Callable[[bytes], T]) -> dict[T, T]:
+    """A map's entries, encoded. Raises Malformed for different keys that have the same text."""
     parts = entries(data)
-    told = {key(k): value(v) for k, v in parts}
-    if len(told) < len(parts):
+    encoded = {key(k): value(v) for k, v in parts}
+    if len(encoded) < len(parts):
         raise Malformed("keys of a map that are one as text")
-    return told
+    return encoded
 
 
 def encoder(t: CqlType, key: bool = False) -> Encode:
-    """A function from a value's CQL bytes to JSON; it raises ValueError or struct.error on bytes that are no value.
+    """A function from a value's CQL bytes to JSON; it raises ValueError or struct.error on bytes that are not a value.
 
     Raises ValueError for a type without JSON form.
     """
-    if t.told:
-        return _told(t)
+    if t.shown_as:
+        return _shown_as(t)
     if key and t.name in _IN_KEYS:
         return _IN_KEYS[t.name]
     if t.name in _SCALARS:
@@ -91,8 +92,8 @@ def objects(
 ) -> Callable[[Sequence[bytes | None]], str]:
     """As `encoder`, for values of several types: an object of them, with its nulls or without.
 
-    None is null; so are no bytes, unless they are a value of their type. The first `keys` are in the form of a key;
-    `datastax`: in that form of keys.
+    None is null; so is a value of no bytes, unless its type has it. The first `keys` columns are in the form of a key;
+    `datastax`: in DataStax's form of keys.
     """
     members = [
         (
@@ -121,15 +122,15 @@ def _datastax(t: CqlType) -> Encode:
     return encoder(t, key=True)
 
 
-def _told(t: CqlType) -> Encode:
-    """A decimal, varint or time in the form that was asked for."""
-    if t.told == "microseconds":
+def _shown_as(t: CqlType) -> Encode:
+    """A decimal, varint or time as its type is `shown_as`."""
+    if t.shown_as == "microseconds":
         return lambda data: str(as_microseconds(data))
     text = as_text(t)
     assert text is not None
-    if t.told == "double":
+    if t.shown_as == "double":
         return lambda data: _quoted(spelled(as_double(data)))
-    return (lambda data: f'"{text(data)}"') if t.told == "string" else lambda data: str(as_long(data))
+    return (lambda data: f'"{text(data)}"') if t.shown_as == "string" else lambda data: str(as_long(data))
 
 
 def _string(data: bytes) -> str:
@@ -157,13 +158,13 @@ def _float(data: bytes) -> str:
 
 
 def _quoted(number: str) -> str:
-    """JSON has no numbers that are none, nor infinite ones."""
+    """JSON has neither NaN nor infinite numbers."""
     return number if number[-1].isdigit() else f'"{number}"'
 
 
 def _uuid(data: bytes) -> str:
     if len(data) != 16:
-        raise Malformed(f"{len(data)} bytes where 16 are a value")
+        raise wrong_size(data, 16)
     text = data.hex()
     return f'"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"'
 
@@ -191,7 +192,7 @@ def _duration(data: bytes) -> str:
 
 def _boolean(data: bytes) -> str:
     if len(data) != 1:
-        raise Malformed(f"{len(data)} bytes where 1 is a value")
+        raise wrong_size(data, 1)
     return "true" if data != b"\0" else "false"
 
 
@@ -227,7 +228,7 @@ def _array(item: Encode, parts_of: Callable[[bytes], list[bytes]]) -> Encode:
 def _map(t: CqlType, value: Encode, key: bool) -> Encode:
     text = map_key(t, key)
     name = encoder(t, key) if t.name in ("ascii", "text") else lambda data: encode_basestring(text(data))
-    # In the form of a key both are told: rows have keys of their own.
+    # In the form of a key, two keys with the same text are both written: they tell two rows apart.
     if key or t.name in ("ascii", "text"):
         return lambda data: f"{{{','.join([f'{name(k)}:{value(v)}' for k, v in entries(data)])}}}"
 

@@ -1,4 +1,4 @@
-"""Values that Cassandra holds and no record can."""
+"""Values that Cassandra holds and no record can hold."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, NullElement, elements, 
 
 
 def is_unpublishable(t: CqlType, data: bytes) -> bool:
-    """Whether a value that CQL allows has, however deep, something that records cannot tell.
+    """Whether a value that CQL allows has, at any depth, something that no record can hold.
 
-    That is an element of a collection that is null, or of no bytes and a type that has none, text that is no UTF-8, and
-    keys of a map that are one as text.
+    That is: a null element of a collection; an element of no bytes, of a type that has no such value; text that is not
+    UTF-8; different keys of a map that have the same text.
     """
     try:
         if t.name in ("ascii", "text"):

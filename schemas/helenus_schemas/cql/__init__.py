@@ -1,1 +1,7 @@
-"""CQL's types, values and table definitions."""
+"""CQL's types, values and table definitions.
+
+- `types`: `CqlType`, parsed from `system_schema`.
+- `values`: the parts of a collection's, tuple's or UDT's bytes.
+- `text`: scalars as text.
+- `table`: `Table` and `Column`, read from `system_schema`.
+"""

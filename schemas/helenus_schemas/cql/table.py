@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from helenus_schemas.cql.types import CqlType, parse, quote
+from helenus_schemas.cql.types import CqlType, parse, quote, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `dropped` holds columns that old log segments may still name. `hides_columns`: it has COMPACT STORAGE of
-    a kind whose rows are stored with columns that CQL does not show, which are among `columns`.
+    """A table. `dropped` holds columns that old commit log segments may still name. `hides_columns`: it has COMPACT
+    STORAGE of a kind whose rows have columns that CQL does not show; those are among `columns`.
     """
 
     keyspace: str
@@ -40,7 +40,7 @@ class Table:
 
     @property
     def unsupported(self) -> str | None:
-        """Why changes of this table can't be told, None if they can."""
+        """Why changes of this table can't be captured, None if they can."""
         if not self.hides_columns:
             return None
         return (
@@ -75,7 +75,7 @@ class Table:
 
     @cached_property
     def values(self) -> tuple[Column, ...]:
-        """The columns of a data record's value, in its order: all outside the key."""
+        """The columns of a data record's value, in their order there: all outside the key."""
         return self.regulars + self.statics
 
     def only(self, pattern: str) -> Table:
@@ -84,10 +84,10 @@ class Table:
         columns = tuple(c for c in self.columns if c.kind in keys or re.fullmatch(pattern, c.name))
         return self if len(columns) == len(self.columns) else replace(self, columns=columns)
 
-    def telling(self, forms: Mapping[str, str]) -> Table:
-        """This table with the decimals and varints of its values, not of its key, told as `CqlType.telling` has it."""
+    def shown(self, forms: Mapping[str, str]) -> Table:
+        """This table with the decimals, varints and times of its values, not of its key, as `CqlType.shown` has it."""
         keys = ("partition_key", "clustering")
-        columns = (c if c.kind in keys else replace(c, type=c.type.telling(forms)) for c in self.columns)
+        columns = (c if c.kind in keys else replace(c, type=c.type.shown(forms)) for c in self.columns)
         return replace(self, columns=tuple(columns)) if forms else self
 
     def column(self, name: str) -> Column | None:
@@ -97,7 +97,7 @@ class Table:
     @cached_property
     def cql(self) -> str:
         """The table's definition as text, its user-defined types first: the same on every node."""
-        types = dict(_types(column.type for column in self.columns))
+        types = {t.label: t for t in walk(c.type for c in self.columns) if t.name == "udt"}
         lines = [
             f"CREATE TYPE {quote(self.keyspace)}.{quote(name)} "
             f"({', '.join(f'{quote(f)} {t}' for f, t in zip(udt.fields, udt.args, strict=True))});"
@@ -129,13 +129,6 @@ class Table:
 
     def _named(self, kind: str) -> tuple[Column, ...]:
         return tuple(sorted((c for c in self.columns if c.kind == kind), key=lambda c: c.name))
-
-
-def _types(types: Iterable[CqlType]) -> Iterable[tuple[str, CqlType]]:
-    for t in types:
-        if t.name == "udt":
-            yield t.label, t
-        yield from _types(t.args)
 
 
 def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Table]:
@@ -182,9 +175,9 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
 
 
 def _hides_columns(table: Any, columns: Iterable[Column]) -> bool:
-    """By the flags that Cassandra 3.11 to 5.0 have: `compound` for what is not compact, `dense` for compact tables with
-    clustering columns. Without either the columns are static ones, beside a clustering column and a value that are
-    hidden; of a table of key columns only, the value is: its type is `empty`. Super columns hide a map.
+    """By the flags of Cassandra 3.11 to 5.0: `compound` for tables that are not compact, `dense` for compact tables
+    with clustering columns. Without either the columns are static ones, next to a hidden clustering column and a hidden
+    value. A dense table of key columns only hides its value, of the type `empty`. Super columns hide a map.
     """
     flags = getattr(table, "flags", None)
     if flags is None or ("compound" in flags and "dense" not in flags):

@@ -1,4 +1,4 @@
-"""Scalars as text: the keys of an Avro map, which knows no other kind.
+"""Scalars as text: for the keys of Avro maps, which are always text.
 
 Numbers as CQL prints them, booleans as `true` and `false`, uuid and inet in their canonical form, a blob as `0x…`,
 dates and times by ISO 8601: `2024-02-29`, `2024-02-29T12:30:15.123Z`, `23:59:59.123456789`. A year outside 0000 to 9999
@@ -16,7 +16,7 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, Inexact, loc
 from itertools import zip_longest
 
 from helenus_schemas.cql.types import CqlType
-from helenus_schemas.cql.values import Malformed
+from helenus_schemas.cql.values import wrong_size
 
 AsText = Callable[[bytes], str]
 
@@ -34,9 +34,9 @@ def as_text(t: CqlType) -> AsText | None:
 
 
 def as_microseconds(data: bytes) -> int:
-    """A time's µs since midnight, cut off. Raises Malformed."""
+    """A time's µs since midnight, rounded down. Raises Malformed."""
     if len(data) != 8:
-        raise Malformed(f"{len(data)} bytes where 8 are a value")
+        raise wrong_size(data, 8)
     return int.from_bytes(data, "big", signed=True) // 1000
 
 
@@ -87,7 +87,7 @@ def _as_decimal(data: bytes) -> Decimal:
 
 
 def _whole(data: bytes) -> Decimal:
-    """A varint's number. Decimal(int) takes the square of its size in time: a long one is put together from pieces."""
+    """A varint's number. Decimal(int) takes quadratic time: a long one is put together from pieces."""
     value = int.from_bytes(data, "big", signed=True)
     if len(data) <= _AT_ONCE:
         return Decimal(value)
@@ -104,7 +104,7 @@ def _whole(data: bytes) -> Decimal:
 def float_text(data: bytes) -> str:
     """The shortest text that reads back as the same 4 bytes, spelled as a double is."""
     (value,) = _FLOAT.unpack(data)
-    # Nine digits always do, and what fewer than six tell, six tell alike, but for numbers next to 0.
+    # Nine digits are always enough. Numbers that need fewer than six look the same with six, except those near 0.
     shorter = (float(f"{value:.{digits}g}") for digits in range(1 if abs(value) < _LEAST_NORMAL else 6, 9))
     return spelled(next((near for near in shorter if _nearest(near) == value), float(f"{value:.9g}")))
 
@@ -114,7 +114,7 @@ def _double(data: bytes) -> str:
 
 
 def spelled(value: float) -> str:
-    """The shortest text of a double; what is no number as Java has it."""
+    """The shortest text of a double; NaN and infinities as Java spells them."""
     return repr(value) if math.isfinite(value) else _NOT_FINITE[repr(value)]
 
 

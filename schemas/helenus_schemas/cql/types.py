@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 SCALARS = frozenset(
@@ -20,8 +20,8 @@ _WIDTHS = {
     "uuid": 16,
     "timeuuid": 16,
 }
-# Words that are no names: reserved_keywords.txt of cassandra-all 5.0, what only 3.11 has, and two more that its lexer
-# takes for values.
+# Words that must be quoted: reserved_keywords.txt of cassandra-all 5.0, those that only 3.11 has, and two more that its
+# lexer takes for values.
 _RESERVED = frozenset(
     "add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe drop "
     "entries execute false from full grant if in index infinity insert into is keyspace limit materialized mbean "
@@ -36,7 +36,7 @@ class CqlType:
     """A CQL type. `name` is a scalar's name or `list`, `set`, `map`, `tuple`, `vector`, `udt`, `custom`.
 
     `args` are element types (a UDT's field types), `fields` a UDT's field names, `label` a UDT's or custom type's name.
-    `told` is how records show a decimal, varint or time, `string`, `double`, `long` or `microseconds`; empty: exactly.
+    `shown_as`: how records show a decimal, varint or time, `string`, `double`, `long`, `microseconds`; empty: exactly.
     """
 
     name: str
@@ -45,7 +45,7 @@ class CqlType:
     label: str = ""
     fields: tuple[str, ...] = ()
     dimension: int = 0
-    told: str = ""
+    shown_as: str = ""
 
     @property
     def multicell(self) -> bool:
@@ -61,16 +61,16 @@ class CqlType:
         if self.name == "vector":
             return self.dimension * self.args[0].width
         if self.name == "custom":
-            # The only one of Cassandra's own that has no name in CQL and is fixed.
+            # The only one of Cassandra's own types that has no name in CQL and a fixed width.
             return 16 if self.label == "org.apache.cassandra.db.marshal.LexicalUUIDType" else 0
         return _WIDTHS.get(self.name, 0)
 
-    def telling(self, forms: Mapping[str, str]) -> CqlType:
-        """This type with its decimals, varints and times `told` as `forms` says. Keys of maps are text anyway."""
+    def shown(self, forms: Mapping[str, str]) -> CqlType:
+        """This type with its decimals, varints and times as `forms` says, by type. Keys of maps are text anyway."""
         if not self.args:
-            return replace(self, told=forms[self.name]) if self.name in forms else self
+            return replace(self, shown_as=forms[self.name]) if self.name in forms else self
         keep = 1 if self.name == "map" else 0
-        return replace(self, args=(*self.args[:keep], *(a.telling(forms) for a in self.args[keep:])))
+        return replace(self, args=(*self.args[:keep], *(a.shown(forms) for a in self.args[keep:])))
 
     def __str__(self) -> str:
         if self.name == "udt":
@@ -86,6 +86,13 @@ class CqlType:
         return f"frozen<{text}>" if self.frozen and self.name != "tuple" else text
 
 
+def walk(types: Iterable[CqlType]) -> Iterator[CqlType]:
+    """Types and all types within them, each before its own."""
+    for t in types:
+        yield t
+        yield from walk(t.args)
+
+
 def quote(name: str) -> str:
     """A CQL identifier, quoted where it must be."""
     plain = re.fullmatch(r"[a-z][a-z0-9_]*", name) and name not in _RESERVED
@@ -95,7 +102,7 @@ def quote(name: str) -> str:
 def parse(text: str, udts: Mapping[str, CqlType] | None = None) -> CqlType:
     """Parse a type as `system_schema` prints it; `udts` maps a UDT's name to its (unfrozen) type.
 
-    Raises ValueError for text that is no type, and for a UDT that is not in `udts`.
+    Raises ValueError for other text, and for a UDT that is not in `udts`.
     """
     tokens = [(m[3] or m[4] if m[1] is None else m[1].replace('""', '"'), m[1], m[2]) for m in _TOKEN.finditer(text)]
     found, end = _parse(tokens, 0, {} if udts is None else udts, text)

@@ -1,7 +1,7 @@
-"""What a CQL value of many parts holds: the elements of collections and vectors, the fields of tuples and UDTs.
+"""The parts of a CQL value: the elements of collections and vectors, the fields of tuples and UDTs.
 
-Every function takes the value's bytes and gives its parts' bytes, undecoded; None stands for null. All of them raise
-Malformed on bytes that are no such value. Source: Cassandra's native protocol v5 section 6, `VectorType.java`.
+Every function takes the value's bytes and returns its parts' bytes, undecoded; None stands for null. All of them raise
+Malformed on other bytes. Source: Cassandra's native protocol v5 section 6, `VectorType.java`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import struct
 from helenus_schemas.cql.types import CqlType
 
 EMPTY_IS_A_VALUE = frozenset(("ascii", "text", "blob", "tuple", "udt"))
-"""Types of which no bytes at all are a value like another. CQL allows them for most others too, where they mean little:
-records show those as null."""
+"""Types of which zero bytes are a value like any other. CQL allows zero bytes for most other types too, where they mean
+little: records show those as null."""
 MAY_BE_EMPTY = EMPTY_IS_A_VALUE | {"varint"}
-"""Types of which no bytes have a form in keys."""
+"""Types of which zero bytes have a form in keys."""
 
 _SIZE = struct.Struct(">i").unpack_from
 _WIDTHS = {"tinyint": 1, "smallint": 2, "date": 4, "time": 8, "inet": 4, "decimal": 5, "list": 4, "set": 4, "map": 4}
 
 
 class Malformed(ValueError):
-    """Bytes that are no value of their type."""
+    """Bytes that are not a value of their type."""
 
 
 def stand_in(t: CqlType) -> bytes:
-    """A value of a type, zero or nothing: what an event's key has in place of no bytes, which Avro can't have there."""
+    """A zero or empty value of a type. An event's key has it in place of no bytes, which Avro can't have there."""
     if t.name == "vector":
         item = stand_in(t.args[0])
         return (item if t.args[0].width else bytes((len(item),)) + item) * t.dimension
@@ -34,8 +34,13 @@ def stand_in(t: CqlType) -> bytes:
     return bytes(t.width or _WIDTHS.get(t.name, 0))
 
 
+def wrong_size(data: bytes, width: int) -> Malformed:
+    """The error for a value that has not its type's fixed size."""
+    return Malformed(f"{len(data)} bytes where {width} {'is' if width == 1 else 'are'} a value")
+
+
 class NullElement(Malformed):
-    """A collection with an element that is null. Cassandra takes one that is bound so."""
+    """A collection with an element that is null. Cassandra accepts it as a bound parameter."""
 
 
 def elements(data: bytes) -> list[bytes]:
@@ -70,7 +75,7 @@ def _counted(data: bytes, each: int) -> list[bytes]:
     except struct.error:
         raise Malformed("a collection that ends early") from None
     if end != most:
-        raise Malformed(f"{most - end} bytes behind a collection")
+        raise Malformed(f"{most - end} bytes after a collection")
     return parts
 
 
@@ -109,7 +114,7 @@ def vector(data: bytes, width: int, dimension: int) -> list[bytes]:
         parts.append(data[at : at + size])
         at += size
     if at != len(data):
-        raise Malformed(f"{len(data) - at} bytes behind a vector")
+        raise Malformed(f"{len(data) - at} bytes after a vector")
     return parts
 
 
@@ -125,7 +130,7 @@ def duration(data: bytes) -> tuple[int, int, int]:
 
 
 def vint(data: bytes, at: int) -> tuple[int, int]:
-    """The unsigned vint at an offset, and the offset behind it: as many leading one bits as bytes follow."""
+    """The unsigned vint at an offset, and the offset after it: it has as many leading one bits as bytes follow."""
     if at >= len(data):
         raise Malformed("a number that ends early")
     first = data[at]

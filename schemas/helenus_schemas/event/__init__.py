@@ -1,1 +1,8 @@
-"""The change event, and its bytes."""
+"""The change event: what one node's commit log says of one effect of a mutation, and its bytes.
+
+- `change`: the event as an object, `Change`, with its `Scope`, `Bound` and `Effect`.
+- `wire`: a Change to the value of an event and back.
+- `own_format`: the fast path for values that our own agents wrote.
+- `datastax`: the form of keys and values that DataStax's agents have on Pulsar.
+- `placement`: the topic partition that a key's events go to.
+"""

@@ -1,1 +1,8 @@
-"""What every process needs: logs, metrics over HTTP, files that survive a crash, a Cassandra session."""
+"""What every process needs.
+
+- `logs`: structured logs, with levels that may change at run time.
+- `monitoring`: metrics and health checks over HTTP.
+- `durable`: files that survive a crash.
+- `cassandra`: a driver session from settings.
+- `failpoints`: points at which tests kill the process.
+"""

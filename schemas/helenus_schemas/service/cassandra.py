@@ -1,4 +1,4 @@
-"""A driver session from settings, with the driver's errors told as ours."""
+"""A driver session from settings; the driver's errors become ours."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from cassandra.policies import (
 from cassandra.query import named_tuple_factory
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings.model import CassandraSettings
+from helenus_schemas.settings.shared import CassandraSettings
 
 _ASK_NEXT_S = 1.0
 _HEARTBEAT_S = 5
 _CUT_OFF = (ConnectionResetError, ConnectionShutdown)
-"""What becomes of a connection whose first words are not understood."""
+"""How a connection ends if the node does not understand its first bytes, as with TLS on one side only."""
 
 
 def connect(
@@ -38,14 +38,14 @@ def connect(
     """A connected session; the caller ends it with `session.cluster.shutdown()`.
 
     `policy` overrides the token-aware one of the local data centre. `protocol_handler` and `row_factory` decode
-    results. `metadata` has the driver keep the schema. Raises HelenusError: unreachable, or refused for
-    the user or the certificate.
+    results. `metadata`: the driver keeps the schema. Raises HelenusError: unreachable, or the login or the certificate
+    was refused.
     """
     # The driver logs each failed attempt with a trace; the one error below says it all.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     where = f"{','.join(settings.cassandra_contact_points)} port {settings.cassandra_port}"
     if policy is None:
-        # Without a name, the data centre of the contact point that answers, from then on: one that joins later may have
+        # Without a name it stays with the data centre of the contact point that answers: one that joins later may have
         # no rows yet.
         policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.cassandra_local_dc or ""))
     profile = ExecutionProfile(
@@ -53,7 +53,7 @@ def connect(
         consistency_level=ConsistencyLevel.LOCAL_ONE,
         row_factory=row_factory,
         request_timeout=settings.cassandra_request_timeout_ms / 1000,
-        # A node that hangs keeps its connections: what may be asked twice is asked of the next one too.
+        # A node that hangs keeps its connections open: idempotent statements are sent to the next one too.
         speculative_execution_policy=ConstantSpeculativeExecutionPolicy(_ASK_NEXT_S, 2),
     )
     timeout = settings.cassandra_connect_timeout_ms / 1000
@@ -71,13 +71,13 @@ def connect(
             control_connection_timeout=timeout,
             schema_metadata_enabled=metadata,
             schema_event_refresh_window=0,
-            # By the driver's own, a node that hangs is found out within a minute, and asked all that time.
+            # The driver's default takes up to a minute to detect a node that hangs, and sends it requests meanwhile.
             idle_heartbeat_interval=_HEARTBEAT_S,
             idle_heartbeat_timeout=_HEARTBEAT_S,
-            # The driver's own waits up to ten minutes before it tries a node again.
+            # The driver's default waits up to ten minutes before it tries a node again.
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 5.0),
         )
-    except (UnresolvableContactPoints, UnicodeError):  # the latter of a name that can be none
+    except (UnresolvableContactPoints, UnicodeError):  # the latter for a name that is not legal
         raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "no contact point has an address", where) from None
     try:
         session = cluster.connect()
@@ -92,18 +92,18 @@ def connect(
         refused = next((c for c in causes if isinstance(c, AuthenticationFailed)), None)
         if refused is not None:
             raise HelenusError(Kind.CASSANDRA_AUTH, f"Cassandra refused the login: {_reason(refused)}", where) from None
-        # The driver tells OpenSSL's errors as plain OSErrors, with their text.
+        # The driver wraps OpenSSL's errors in plain OSErrors, with their text.
         untrusted = next((c for c in causes if "[SSL" in str(c)), None)
         if untrusted is not None:
             what = f"no TLS connection to Cassandra: {_reason(untrusted)}"
             raise HelenusError(Kind.CASSANDRA_AUTH, what, where) from None
-        told = f": {_reason(causes[0])}" if causes else ""
+        reason = f": {_reason(causes[0])}" if causes else ""
         if any(isinstance(c, _CUT_OFF) or "EOF occurred" in str(c) for c in causes):
             if not settings.cassandra_ssl_enabled:
-                told += "; a node that wants TLS does so: cassandra.ssl.enabled=true"
+                reason += "; a node that requires TLS does so: cassandra.ssl.enabled=true"
             elif not settings.cassandra_ssl_certfile:
-                told += "; a node that wants to know its clients does so: cassandra.ssl.certfile"
-        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{told}", where) from None
+                reason += "; a node that requires client certificates does so: cassandra.ssl.certfile"
+        raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{reason}", where) from None
     if protocol_handler is not None:
         session.client_protocol_handler = protocol_handler
     return session

@@ -1,4 +1,4 @@
-"""What is written down so that neither a crash nor a power cut brings back what was there before."""
+"""Files that are replaced durably: after a crash or a power cut, the old content or the new one is there, whole."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from helenus_schemas.service.failpoints import reach
 
 
 class Damaged(Exception):
-    """A file is not whole, or not of the version that was asked for: says how."""
+    """A file is damaged, or has another version than the expected one; the message says which."""
 
 
 def replace(path: Path, content: Any, what: str, failpoint: str) -> None:
-    """Make `content`, as JSON, the file at `path`: whenever this ends, the old one or the new one is there, whole.
+    """Make `content`, as JSON, the file at `path`. If the process dies on the way, the old file is still there, whole.
 
-    What JSON has no form for is written as its `str`. Raises HelenusError(STATE), which says `what` could not be saved.
+    Objects that JSON has no form for are written as their `str`. Raises HelenusError(STATE), which says `what` could
+    not be saved.
     """
     write(path, json.dumps(content, default=str), what, failpoint)
 
 
 def save(path: Path, content: Any, version: int, what: str, failpoint: str) -> None:
-    """As `replace`, with a line before the content that has its version and checksum: what `load` reads."""
+    """As `replace`, with a first line that has the content's version and checksum. `load` reads it."""
     write(path, sealed(json.dumps(content), version), what, failpoint)
 
 
 def sealed(text: str, version: int) -> str:
-    """A text behind a line that has its version and checksum."""
+    """A text after a line that has its version and checksum."""
     return f"{json.dumps({'version': version, 'crc32': zlib.crc32(text.encode())})}\n{text}\n"
 
 
 def load(path: Path, version: int) -> Any:
-    """What `save` wrote. Raises FileNotFoundError, Damaged, and HelenusError(STATE) for a file that can't be read."""
+    """The content that `save` wrote. Raises FileNotFoundError, Damaged, or HelenusError(STATE) if it cannot be read."""
     try:
-        head, _, text = path.read_text(encoding="utf-8").partition("\n")
-        told = json.loads(head)
-        written, checksum = told["version"], told["crc32"]
+        first, _, text = path.read_text(encoding="utf-8").partition("\n")
+        head = json.loads(first)
+        written, checksum = head["version"], head["crc32"]
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -69,8 +70,8 @@ def write(path: Path, text: str, what: str, failpoint: str, mode: int = 0o666) -
         raise HelenusError(Kind.STATE, f"cannot save {what}: {error.strerror}", str(path)) from None
 
 
-def make(directory: Path) -> None:
-    """Have this directory. Raises HelenusError(STATE)."""
+def make_directory(directory: Path) -> None:
+    """Make a directory, if it is missing. Raises HelenusError(STATE)."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -78,7 +79,7 @@ def make(directory: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk know this file's content, or which files are in this directory. Raises OSError."""
+    """Flush a file's content, or a directory's list of files, to disk. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

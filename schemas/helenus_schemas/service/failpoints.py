@@ -15,7 +15,7 @@ _left = int(_visit or 1)
 
 
 def reach(name: str) -> None:
-    """Say that this point is reached; does nothing unless a test asked for death here."""
+    """Mark this point as reached: kills the process if a test asked for it, else does nothing."""
     global _left
     if name != _name:
         return

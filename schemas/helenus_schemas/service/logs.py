@@ -1,8 +1,8 @@
 """Structured logs on standard error: one event name and fields, as text or as JSON lines.
 
 Loggers are named after their modules, and their levels may change while the command runs. A level holds for a module,
-or for a package and all below it; `root` is what all of ours have without one. Libraries speak through `logging`: of
-them only warnings are told, unless one is named.
+or for a package and all below it; `root` is the default of all of ours. Libraries log through `logging`: of theirs only
+warnings are shown, unless a library's logger gets a level.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Level:
 
 @dataclass(frozen=True)
 class Setup:
-    """How a process reports: the format, None where nobody has set it up, and the levels by logger."""
+    """How a process logs: the format, None before `configure`, and the levels by logger."""
 
     format: str | None
     levels: Mapping[str, Level]
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # of TextIO, which Python 3.10 does not take
-    """Writes to what standard error is at the time."""
+    """Writes to the current standard error, which tests replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -58,7 +58,7 @@ _handler = _Handler()
 _format: str | None = None
 _levels: dict[str, Level] = {ROOT: Level("INFO")}
 _filters = {name: structlog.make_filtering_bound_logger(number) for name, number in NAMES.items()}
-# By module. A line that is not told costs one look into it.
+# By module. A line below its level costs one look into it.
 _chosen: dict[str, Any] = {}
 
 
@@ -83,7 +83,7 @@ def configure(level: str = "info", format: str = "text") -> None:
         wrapper_class=cast("type[structlog.typing.BindableLogger]", _filtering),
         logger_factory=functools.cache(_Logger),
     )
-    # The libraries speak through logging, in the same form: only their warnings are of use to an operator.
+    # Libraries log through logging, in the same form: only their warnings are of use to an operator.
     last = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
     foreign = [*processors[:-1], structlog.stdlib.add_logger_name, processors[-1]]
     _handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=last, foreign_pre_chain=foreign))
@@ -92,19 +92,19 @@ def configure(level: str = "info", format: str = "text") -> None:
 
 
 def setup() -> Setup:
-    """How this process reports, for another to `follow`."""
+    """How this process logs, for another to `follow`."""
     return Setup(_format, _levels)
 
 
 def follow(other: Setup) -> None:
-    """Report as another process does that runs us, or did when it told: little is done where nothing has changed."""
+    """Log as the process that runs this one: takes over its `setup`. Costs little if nothing has changed."""
     if other.format is None or other == setup():
         return
     if other.format != _format:
         configure(format=other.format)
     _put(dict(other.levels))
     for name, level in other.levels.items():
-        _let_speak(name, level.name)
+        _set_library_level(name, level.name)
 
 
 def _filtering(logger: Any, processors: Any, context: Any) -> Any:
@@ -123,38 +123,38 @@ def _effective(name: str) -> Level:
 
 
 def parse(level: str) -> str | None:
-    """The name of a level of log4j's or of Python's: DEBUG of `trace`, WARN of `warning`, None of what is none."""
+    """The name of a level of log4j or Python: DEBUG for `trace`, WARN for `warning`; None for an unknown one."""
     name = level.upper()
     same = {"TRACE": "DEBUG", "WARNING": "WARN", "FATAL": "ERROR", "CRITICAL": "ERROR"}
     return name if name in NAMES else same.get(name)
 
 
 def levels() -> dict[str, Level]:
-    """The levels of all loggers of ours, and of those that were given one, by name."""
+    """The levels of all our loggers, and of others that were given one, by name."""
     modules = list(sys.modules.items())
     names = {name for name, module in modules if name.startswith("helenus_") and hasattr(module, "_log")}
     return {name: _effective(name) for name in sorted(names | _levels.keys())}
 
 
 def change(name: str, level: str) -> list[str]:
-    """Give a logger and all below it a level of `NAMES`. Returns the names of those that had another."""
+    """Give a logger and all below it a level of `NAMES`. Returns the names of those whose level changed."""
     before = levels()
     above = "helenus_" if name == ROOT else f"{name}."
     changed = {other: held for other, held in _levels.items() if not other.startswith(above)}
     if changed != _levels or name not in before or before[name].name != level:
         changed[name] = Level(level, int(time.time() * 1000))
         _put(changed)
-    _let_speak(name, level)
+    _set_library_level(name, level)
     return [other for other, held in levels().items() if other not in before or before[other].name != held.name]
 
 
-def _let_speak(name: str, level: str) -> None:
-    """Libraries' loggers are those of `logging`."""
+def _set_library_level(name: str, level: str) -> None:
+    """Libraries log through `logging`."""
     if name != ROOT and not name.startswith("helenus_"):
         logging.getLogger(name).setLevel(NAMES[level])
 
 
 def _put(levels: dict[str, Level]) -> None:
-    """Both at once: other threads log meanwhile, and what they still choose goes into the old one."""
+    """Replaces both at once: other threads log meanwhile, and may still add to the old `_chosen`."""
     global _levels, _chosen
     _levels, _chosen = levels, {}

@@ -21,7 +21,7 @@ Ready = Callable[[], "str | None"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether only this machine reaches an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -29,8 +29,8 @@ def is_loopback(host: str) -> bool:
 
 
 def serve(host: str, port: int, ready: Ready) -> ThreadingHTTPServer:
-    """Listen in a daemon thread; `port` 0 takes a free one (see `server_port`). Raises HelenusError CONFIG if it can't
-    be listened on; its cause is the OSError.
+    """Listen in a daemon thread; `port` 0 takes a free one (see `server_port`). Raises HelenusError CONFIG if it cannot
+    listen there; its cause is the OSError.
     """
 
     class Handler(BaseHTTPRequestHandler):

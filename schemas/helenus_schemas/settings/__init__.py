@@ -1,1 +1,8 @@
-"""Settings from properties files."""
+"""Settings from properties files.
+
+- `properties`: reading a file; `ConfigError`, which names every wrong key at once.
+- `model`: `Settings`, the base of every command's configuration.
+- `fields`: the types of fields, with checks of hosts, URLs, topics and others.
+- `shared`: the settings that several commands share.
+- `masking`: references to secrets, and which values are never shown.
+"""

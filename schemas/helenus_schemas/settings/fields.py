@@ -1,6 +1,6 @@
-"""What a property may be: the types of fields, which say of any other value what is wanted instead.
+"""The types of fields: what a property may be. For any other value they raise ValueError that says what is expected.
 
-A reason never quotes a value that may hold a login: who tells the problem shows the value, with stars.
+The error never quotes a value that may hold a login: the `Problem` shows the value, masked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _split(value: object) -> object:
 
 
 def is_host(text: str) -> bool:
-    """Whether a resolver can be asked for it: a name, or an address, one of IPv6 without brackets."""
+    """Whether it can be a host: a name, or an address, of IPv6 without brackets."""
     if ":" in text:
         try:
             ipaddress.ip_address(text)
@@ -39,7 +39,7 @@ def is_host(text: str) -> bool:
 
 
 def hosts_and_ports(text: str) -> list[tuple[str, int | None]]:
-    """What `host[:port],...` names, IPv6 in brackets. Raises ValueError."""
+    """The hosts and ports in `host[:port],...`, IPv6 addresses in brackets. Raises ValueError."""
     found: list[tuple[str, int | None]] = []
     for part in text.split(","):
         match = re.fullmatch(r"(?:\[([^]]+:[^]]*)\]|([^][:]+))(?::([0-9]{1,5}))?", part.strip())
@@ -65,7 +65,7 @@ def pulsar_addresses(url: str) -> tuple[str, list[tuple[str, int | None]]]:
 
 
 def http_address(url: str, login: bool = False) -> SplitResult:
-    """The parts of an address of HTTP or HTTPS, the scheme in small letters; there is a login in it only if it may be.
+    """The parts of an HTTP or HTTPS URL, the scheme in small letters. A `login` in it is an error unless it is allowed.
 
     Raises ValueError.
     """
@@ -99,11 +99,11 @@ def _registries(value: str) -> str:
 
 
 def _brokers(value: str) -> str:
-    told = "give Kafka's brokers as host:port, with commas between them"
+    reason = "give Kafka's brokers as host:port, with commas between them"
     try:
         hosts_and_ports(",".join(_PROTOCOL.sub("", part) for part in _parts(value)))
     except ValueError:
-        raise ValueError(told) from None
+        raise ValueError(reason) from None
     return value
 
 
@@ -133,14 +133,14 @@ def _login(value: SecretStr | None) -> SecretStr | None:
 
 
 def _token(value: SecretStr | None) -> SecretStr | None:
-    """Errors of HTTP's libraries show a header that is none: the whole token."""
+    """Checked here, since errors of HTTP libraries show an illegal header: the whole token."""
     if value is not None and not re.fullmatch("[!-~]+", value.get_secret_value()):
-        raise ValueError("a token has no spaces, no line's end behind it, and nothing beyond ASCII")
+        raise ValueError("a token has no spaces and no line break, and ASCII characters only")
     return value
 
 
 def path(value: object) -> object:
-    """A path as it is given. Raises ValueError for none, and for an address, which would be taken for a directory."""
+    """A path as it is given. Raises ValueError for an empty one, and for a URL, which would become a directory."""
     if value == "":
         raise ValueError("name a path, or leave the property out")
     if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]*:/", value):
@@ -155,7 +155,7 @@ def _replication_factor(value: int) -> int:
 
 
 def topic(name: str) -> str:
-    """A topic's name, or its beginning. Raises ValueError for one that no broker takes."""
+    """A topic's name, or its beginning. Raises ValueError for one that brokers refuse."""
     if len(name) > 249 or name in (".", "..") or not re.fullmatch(r"[\w.-]*", name, re.ASCII):
         raise ValueError("a topic's name has letters, digits, '.', '_' and '-' alone, and 249 of them at most")
     return name
@@ -178,10 +178,10 @@ def local_topic(name: str, place: str | None) -> str:
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """A list, separated by commas."""
 PassThrough = Annotated[dict[str, str], AfterValidator(masking.Hidden)]
-"""Settings handed on as they are, below a prefix; their secrets are stars when they are printed."""
+"""Settings under a prefix that are passed to a library unchanged; their secrets are masked when they are printed."""
 Milliseconds = Annotated[int, Field(ge=0)]
 ReplicationFactor = Annotated[int, AfterValidator(_replication_factor)]
-"""How many brokers have a topic; -1 as the brokers have it."""
+"""A topic's replication factor; -1 for the brokers' default."""
 Hosts = Annotated[CommaList, AfterValidator(_hosts)]
 """Names or addresses without ports, one at least."""
 Brokers = Annotated[str, AfterValidator(_brokers)]
@@ -191,8 +191,8 @@ PulsarName = Annotated[str, AfterValidator(_pulsar_name)]
 """A tenant's or a namespace's name."""
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 RegistryUrls = Annotated[str, AfterValidator(_registries)]
-"""Several addresses of HTTP with commas between, or none; with logins if need be."""
+"""URLs of HTTP or HTTPS with commas between them, or none; they may have logins."""
 Login = Annotated[SecretStr | None, AfterValidator(_login)]
 """`user:password`."""
 Token = Annotated[SecretStr | None, AfterValidator(_token)]
-"""What a header of HTTP can have."""
+"""Characters that an HTTP header can have."""

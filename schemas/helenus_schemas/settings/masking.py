@@ -1,6 +1,6 @@
-"""Secrets in properties: references to them resolved, and stars wherever they would be shown.
+"""Secrets in properties: references to them are resolved, and wherever they would be shown there are stars.
 
-A reference, `${env:NAME}` or `${file:PATH:KEY}`, is shown as it is written; what it stands for never is.
+A reference, `${env:NAME}` or `${file:PATH:KEY}`, is shown as it is written, its value never.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ _NO_VARIABLE = (
 _SECRET_KEY = re.compile(r"pass|pwd|secret|jaas|token|credential|user\.?info|\bkeys?\b|[^.]key\b", re.IGNORECASE)
 _NO_SECRET_KEY = re.compile(r"(location|file|path|dir|type|class|url|enable|enabled|(de)?serializer)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(pass\w*|pwd|secret|token)\W?[=:]", re.IGNORECASE)
-# A login is behind the scheme, or where an address without one begins, as `user:`. A password may have any of :, /, @
-# and commas in it, so the login ends at the last @ before a space, or before a comma that a scheme is behind.
+# A login follows the scheme, or begins an address without one, as `user:`. A password may have any of :, /, @ and
+# commas in it, so the login ends at the last @ before a space, or before a comma with a scheme after it.
 _LOGIN = re.compile(r"(?:(?<=://)|(?<![^\s,])(?=[^\s,:/@]+:(?!//)))(?:(?!,[\w+.-]+://)\S)+(?=@)")
 
 
 def refers(value: str) -> bool:
-    """Whether a value as written stands for another one."""
+    """Whether a value as written has a reference in it."""
     return _REFERENCE.search(value) is not None
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """Which references may be used by a configuration that no operator's file holds.
+    """Which references may be used by a configuration that did not come from an operator's file.
 
-    A file has to be below one of `folders`, wherever links lead, and the whole name of a variable match `variables`; by
-    default there is none of either. `never` are files, and (file, key) of single secrets, that are refused even so.
+    A file has to be in one of `folders`, after links are resolved, and the whole name of a variable has to match
+    `variables`; by default none is allowed. `never` are files, and (file, key) of single secrets, that are always
+    refused.
     """
 
     folders: tuple[Path, ...] = ()
@@ -49,11 +50,11 @@ class Allowed:
     never: frozenset[Path | tuple[Path, str]] = frozenset()
 
     def has_variable(self, name: str) -> bool:
-        """Whether a variable of the environment may be used; it is not looked whether there is one."""
+        """Whether a variable of the environment may be used, whether it exists or not."""
         return re.fullmatch(self.variables, name) is not None
 
     def has_file(self, path: Path, key: str) -> bool:
-        """Whether the `key` of a file, as `place` gives them, may be used; it is not looked whether there is one."""
+        """Whether the `key` of a file, as `place` returns them, may be used, whether it exists or not."""
         below = any(path.is_relative_to(os.path.realpath(folder)) for folder in self.folders)
         return below and not self.never & {path, (path, key)}
 
@@ -76,7 +77,7 @@ def files(values: Iterable[str]) -> Iterator[tuple[Path, str]]:
 def resolve(value: str, allowed: Allowed | None = None) -> str:
     """The value with its references resolved: with `allowed`, only those that it permits.
 
-    Raises ValueError that says which cannot be.
+    Raises ValueError for a reference that cannot be resolved.
     """
 
     def resolved(match: re.Match[str]) -> str:
@@ -97,7 +98,7 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from None
         except (UnicodeDecodeError, javaproperties.InvalidUEscapeError):
-            raise ValueError(f"{path} is no properties file") from None
+            raise ValueError(f"{path} is not a properties file") from None
         except KeyError:
             raise ValueError(f"{path} has no {entry}") from None
 
@@ -105,20 +106,20 @@ def resolve(value: str, allowed: Allowed | None = None) -> str:
 
 
 def is_secret(key: str, value: str = "") -> bool:
-    """Whether a setting that is handed on to a library is, by its name or what it holds, one to hide."""
+    """Whether a setting of a library is to be hidden, by its name or its value."""
     named = _SECRET_KEY.search(key) is not None and _NO_SECRET_KEY.search(key) is None
     return named or _SECRET_VALUE.search(value) is not None
 
 
 def shown(value: str, secret: bool) -> str:
-    """A value as written, fit to be shown: stars for a secret, and for the login in an address."""
+    """A value as it may be shown: stars for a secret, and for the login in an address."""
     if secret and not _REFERENCE.fullmatch(value):
         return STARS
     return _LOGIN.sub(STARS, value)
 
 
 class Hidden(dict[str, str]):
-    """Settings whose secrets are stars when it is printed."""
+    """Settings that print their secrets as stars."""
 
     def __repr__(self) -> str:
         return repr({key: shown(value, is_secret(key, value)) for key, value in self.items()})

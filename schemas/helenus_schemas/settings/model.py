@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
-import javaproperties
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
-from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings import fields, masking
-from helenus_schemas.settings.fields import Hosts, HttpUrl, Milliseconds, PassThrough, PulsarName, PulsarUrl, Token
-
-T = TypeVar("T")
+from helenus_schemas.settings.fields import PassThrough
+from helenus_schemas.settings.properties import ConfigError, Problem, read_properties
 
 
 @dataclass(frozen=True)
 class About:
-    """Which group of keys a field belongs to, and how likely it is that somebody sets it."""
+    """The group of keys that a field belongs to, and how likely it is that somebody sets it."""
 
     group: str
     importance: Literal["HIGH", "MEDIUM", "LOW"] = "MEDIUM"
@@ -47,54 +43,6 @@ class Alias:
     use: str = ""
     why: str = ""
     convert: Callable[[str], str | None] = str
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong with a property; `value` as it may be shown, None if the property is not there.
-
-    Without `key` it is the whole of `source` that is wrong.
-    """
-
-    source: str
-    key: str
-    value: str | None
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.key}{'' if self.value is None else f'={self.value}'}: {self.reason}" if self.key else self.reason
-
-
-class ConfigError(HelenusError):
-    """All that is wrong with one or several files: in one line if it is one thing, else with a line for each."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        sources = ", ".join(dict.fromkeys(p.source for p in problems))
-        super().__init__(Kind.CONFIG, "\n".join(map(str, problems)), sources)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.problems,))
-
-    def __str__(self) -> str:
-        if len(self.problems) == 1:
-            return super().__str__()
-        lines = [f"{len(self.problems)} properties are wrong: {self.advice} [{self.kind.value}]"]
-        return "\n".join([*lines, *(f"  {p.source}: {p}" for p in self.problems)])
-
-
-def together(*steps: Callable[[], T]) -> list[T]:
-    """What the steps return. Raises one ConfigError with the problems of all of them."""
-    done: list[T] = []
-    problems: list[Problem] = []
-    for step in steps:
-        try:
-            done.append(step())
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    return done
 
 
 @dataclass
@@ -116,15 +64,15 @@ class _Given:
         value = self.values.get(key, "")
         if value and written is not None and (secret or masking.refers(written)):
             reason = reason.replace(value, masking.STARS)
-        told = None if written is None else masking.shown(written, secret)
-        self.problems.append(Problem(self.source, key, told, reason))
+        shown = None if written is None else masking.shown(written, secret)
+        self.problems.append(Problem(self.source, key, shown, reason))
 
 
 class Settings(BaseModel):
     """The base of every command's configuration.
 
-    `aliases` says what becomes of keys of other products, one that ends in `.*` for all keys below it; `environment`
-    are variables of theirs and the keys that they stand for. Each that is met is warned of, with the key to use.
+    `aliases` maps keys of other products, one that ends in `.*` for all keys below it; `environment` maps their
+    variables to our keys. Each that is used is logged as a warning, with the key to use instead.
     """
 
     model_config = ConfigDict(
@@ -141,7 +89,7 @@ class Settings(BaseModel):
     def load(cls, path: str | Path) -> Self:
         """Read a properties file. Raises ConfigError that names every wrong key of the file at once.
 
-        What the file does not say is looked for in the environment.
+        Variables in `environment` count where the file does not have their key.
         """
         found = {variable: os.environ[variable] for variable in cls.environment if variable in os.environ}
         return cls.of(read_properties(path), str(path), found)
@@ -157,11 +105,11 @@ class Settings(BaseModel):
         allowed: masking.Allowed | None = None,
         trusted: Mapping[str, str] | None = None,
     ) -> Self:
-        """Validate properties that come from `source`, a name for messages; they go before the environment's.
+        """Validate properties from `source`, a name for messages; they take precedence over the environment's.
 
         `${env:NAME}` and `${file:PATH:KEY}` in a value are resolved: all of them, or if `allowed` is given, those that
-        it permits and values that `trusted`, properties of an operator's file, has in the same words under the same
-        key. `context` is for validators. Raises ConfigError.
+        it permits and those in values that `trusted`, an operator's properties, has under the same key. `context` is
+        for validators. Raises ConfigError.
         """
         given = _Given(source, allowed, trusted or {})
         cls._take(given, {v: (cls.environment[v], text) for v, text in (environment or {}).items()})
@@ -190,11 +138,11 @@ class Settings(BaseModel):
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:  # noqa: ARG003
-        """(key, reason) of what is wrong with properties together. `given` are ours, each perhaps wrong by itself."""
+        """(key, reason) for properties that do not go together. Each of the `given` ones may be wrong by itself too."""
         return ()
 
     def check_files(self, source: str) -> None:
-        """Raise ConfigError for files of certificates and keys that are not there: to be asked where they are used."""
+        """Raise ConfigError for missing files of certificates and keys. To be called on the machine that uses them."""
         known = type(self).model_fields.items()
         files = ((of.alias or name, getattr(self, name)) for name, of in known if name.endswith("file"))
         missing = [(key, str(file)) for key, file in files if isinstance(file, Path) and not os.access(file, os.R_OK)]
@@ -215,7 +163,7 @@ class Settings(BaseModel):
 
     @classmethod
     def hides(cls, key: str, value: str = "") -> bool:
-        """Whether the value of a key, of ours or not, is never to be shown."""
+        """Whether the value of a key, ours or another product's, must never be shown."""
         for name, known in cls.model_fields.items():
             if key == (known.alias or name):
                 return cls._is(known, SecretStr)
@@ -227,7 +175,7 @@ class Settings(BaseModel):
 
     @classmethod
     def _take(cls, given: _Given, found: Mapping[str, tuple[str, str]]) -> None:
-        """Add properties by name: (key, value). A key of ours that is given itself goes before its aliases."""
+        """Add properties by name: (key, value). A key of ours that is given takes precedence over its aliases."""
         log = structlog.get_logger(__name__)
         for name, (key, text) in found.items():
             alias = cls._alias(key)
@@ -287,118 +235,10 @@ class Settings(BaseModel):
 
     @classmethod
     def _nearest(cls, key: str) -> str | None:
-        """The known key most like this one; below a prefix every key is known."""
+        """The known key most similar to this one; below a prefix every key is known."""
         known = [field.alias or name for name, field in cls.model_fields.items()]
         parts = key.split(".")
         for prefix in cls.prefixes():
             rest = parts[prefix.count(".") :]
             known += [prefix + ".".join(rest)] if rest else []
         return next(iter(difflib.get_close_matches(key, known, 1)), None)
-
-
-def read_properties(path: str | Path) -> dict[str, str]:
-    """The keys and values of a Java properties file, as they are written; of a key that is given twice, which is warned
-    of, the last. Raises ConfigError.
-    """
-    found = _pairs(path)
-    for key in _twice(found):
-        structlog.get_logger(__name__).warning("config.twice", source=str(path), key=key, then="the last one counts")
-    return dict(found)
-
-
-def check_properties(path: str | Path) -> None:
-    """Raise ConfigError for keys that a properties file has twice."""
-    if twice := _twice(_pairs(path)):
-        reason = "it is given more than once, and the last one counts: leave the others out"
-        raise ConfigError([Problem(str(path), key, None, reason) for key in twice])
-
-
-def _twice(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    return [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-
-
-def _pairs(path: str | Path) -> list[tuple[str, str]]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            found: list[tuple[str, str]] = javaproperties.load(file, object_pairs_hook=list)
-            return found
-    except OSError as error:
-        reason = f"cannot read the properties file: {error.strerror}"
-    except (UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
-        reason = f"cannot read the properties file: {error}"
-    raise ConfigError([Problem(str(path), "", None, reason)])
-
-
-class CassandraSettings(Settings):
-    """How to reach Cassandra: the part that agent and connector share."""
-
-    cassandra_contact_points: Annotated[Hosts, About("Cassandra", "HIGH")] = ("127.0.0.1",)
-    """Nodes to ask first, by address or name; the others are learned from them."""
-    cassandra_port: Annotated[int, Field(gt=0, lt=65536), About("Cassandra", "HIGH")] = 9042
-    """Their port for CQL."""
-    cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
-    """The data centre to speak with; by default that of the first contact point that answers."""
-    cassandra_username: Annotated[str | None, About("Cassandra", "HIGH")] = None
-    """The role to log in as, where Cassandra asks for one."""
-    cassandra_password: Annotated[SecretStr | None, About("Cassandra", "HIGH")] = None
-    """Its password."""
-    cassandra_ssl_enabled: Annotated[bool, About("Cassandra")] = False
-    """Whether to speak TLS."""
-    cassandra_ssl_cafile: Annotated[Path | None, About("Cassandra")] = None
-    """A PEM file of the authorities that signed the nodes' certificates; by default the system's count."""
-    cassandra_ssl_certfile: Annotated[Path | None, About("Cassandra")] = None
-    """A PEM file of a certificate to show to nodes that ask for one."""
-    cassandra_ssl_keyfile: Annotated[Path | None, About("Cassandra")] = None
-    """A PEM file of that certificate's key."""
-    cassandra_ssl_check_hostname: Annotated[bool, About("Cassandra", "LOW")] = True
-    """Whether a certificate must name the node that shows it."""
-    cassandra_connect_timeout_ms: Annotated[Milliseconds, About("Cassandra", "LOW")] = 10_000
-    """How long to wait for a connection."""
-    cassandra_request_timeout_ms: Annotated[Milliseconds, About("Cassandra", "LOW")] = 12_000
-    """How long to wait for an answer."""
-
-    @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-        if given.get("cassandra.username") and not given.get("cassandra.password"):
-            yield "cassandra.password", "set it too: a cassandra.username alone logs nobody in"
-
-    @property
-    def server(self) -> tuple[object, ...]:
-        """What tells one Cassandra, and the login there, from another: these can share a session."""
-        return tuple(getattr(self, field) for field in CassandraSettings.model_fields)
-
-
-class LogSettings(Settings):
-    """How a command reports on itself."""
-
-    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$"), About("Logging")] = "info"
-    """What is worth a line: debug, info, warning or error."""
-    log_format: Annotated[str, Field(pattern="^(text|json)$"), About("Logging")] = "text"
-    """text for people, json for programs; both have one event name and fields."""
-
-
-NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or 'helenus-….whl[pulsar]'"
-
-
-class PulsarSettings(Settings):
-    """How to reach Pulsar: the part that agent and connector share."""
-
-    pulsar_service_url: Annotated[PulsarUrl, About("Pulsar", "HIGH")] = ""
-    """Where brokers or proxies are: `pulsar://host:port,host:port`, or `pulsar+ssl://` for TLS."""
-    pulsar_admin_url: Annotated[HttpUrl, About("Pulsar", "HIGH")] = ""
-    """The REST API, `http://host:port` or `https://`: makes topics. Without it they have to be there."""
-    pulsar_tenant: Annotated[PulsarName, About("Pulsar")] = "public"
-    """The tenant of all topics."""
-    pulsar_namespace: Annotated[PulsarName, About("Pulsar")] = "default"
-    """The tenant's namespace."""
-    pulsar_auth_token: Annotated[Token, About("Pulsar", "HIGH")] = None
-    """A JSON Web Token that says who this is, where Pulsar asks for one."""
-    pulsar_tls_cafile: Annotated[Path | None, About("Pulsar")] = None
-    """A PEM file of the authorities that signed the brokers' certificates; by default the system's count."""
-    pulsar_tls_check_hostname: Annotated[bool, About("Pulsar", "LOW")] = True
-    """Whether a certificate must name the broker that shows it."""
-
-    @property
-    def pulsar_place(self) -> str:
-        """What the full names of all topics begin with."""
-        return f"persistent://{self.pulsar_tenant}/{self.pulsar_namespace}/"

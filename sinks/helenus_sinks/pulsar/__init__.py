@@ -1,1 +1,6 @@
-"""A Log on Pulsar."""
+"""A Log on Pulsar.
+
+- `log`: `PulsarLog`. `config`: how to reach Pulsar.
+- `client`, `connection`, `wire`: Pulsar's binary protocol, from which broker has a topic down to frames.
+- `admin`: its REST API, for topics. `errors`: its errors as ours.
+"""

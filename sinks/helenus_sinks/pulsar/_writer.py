@@ -1,4 +1,4 @@
-"""What appends to one partition: its records become batches, and batches stay until the broker has them."""
+"""A writer appends to one partition: records become batches, which are kept until the broker acknowledges them."""
 
 from __future__ import annotations
 
@@ -11,35 +11,31 @@ from typing import Any, Protocol
 
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_sinks.log import Headers, TopicError
-from helenus_sinks.pulsar.session import (
-    AUTHENTICATION,
-    FENCED,
-    TOPIC_NOT_FOUND,
-    Answered,
-    Client,
-    Connection,
-    broker_error,
-)
+from helenus_sinks.pulsar.client import Client
+from helenus_sinks.pulsar.connection import Connection
+from helenus_sinks.pulsar.errors import AUTHENTICATION, FENCED, TOPIC_NOT_FOUND, Answered, broker_error, pulsar_error
 from helenus_sinks.pulsar.wire import KEY_VALUE, command, entry, keyed, send
 
 RECORD_BYTES = 200
-"""What a record takes in memory beside its own bytes."""
+"""Memory of a record in addition to its own bytes."""
 FRAME_BYTES = 1024
-"""What a message takes on the wire beside its value, its key and its properties."""
+"""Bytes of a message on the wire in addition to its value, key and properties."""
 _BATCH_BYTES = 128 * 1024
 _BATCH_RECORDS = 1000
 _LINGER = 0.005
-_AGAIN = (0.1, 10.0)  # s until a producer that was lost is made again: at first, at most
+_BACKOFF = (0.1, 10.0)  # s until a lost producer is made again: at first, at most
 _SHARED, _EXCLUSIVE_WITH_FENCING = 0, 3
 Record = tuple["bytes | None", "bytes | None", Headers]
 
 
-class Session(Protocol):
-    """Whom a writer tells how it goes. `heard` is what was last said of trouble, `largest` what a broker takes."""
+class Owner(Protocol):
+    """The session, as its writers see it: they report to it. `last_problem` is the last passing error, `largest` the
+    size of the largest message that a broker takes.
+    """
 
     client: Client
     error: HelenusError | None
-    heard: str
+    last_problem: str
     largest: int
     loop: asyncio.AbstractEventLoop
     where: str
@@ -51,7 +47,7 @@ class Session(Protocol):
 
 @dataclass
 class _Batch:
-    """A frame that is sent or waits to be: the number of its first message, how many records, and their bytes."""
+    """A frame that is sent, or about to be: the number of its first message, how many records, and their bytes."""
 
     sequence: int
     frame: bytes
@@ -60,11 +56,11 @@ class _Batch:
 
 
 class Writer:
-    """Appends to `topic`, a partition of `whole`. All but `records`, `called` and `schema` is the loop's."""
+    """Appends to `topic`, a partition of `whole`. Only `records`, `called` and `schema` are used outside the loop."""
 
     def __init__(
         self,
-        session: Session,
+        session: Owner,
         whole: str,
         topic: str,
         name: str,
@@ -91,16 +87,16 @@ class Writer:
         self._topic_epoch: int | None = None
 
     def call(self) -> None:
-        """Records have come: send them after a moment, in which others may come."""
+        """There are records: send them after a moment, in which others may follow."""
         self._session.loop.call_later(_LINGER, self.pump)
 
     def pump(self) -> None:
-        """Send what is there, or see to it that a broker will take it."""
+        """Send the records that wait, or first make a producer."""
         if self._connection is None:
             if self._opening is None and not self._session.error:
                 self._opening = self._session.loop.create_task(self._open())
             return
-        self.called = False  # before it is looked at what there is: who comes now calls again
+        self.called = False  # before the queue is read: a record that comes now calls again
         while self.records:
             batch = self._pack(self._connection.largest)
             if batch is None:
@@ -109,7 +105,7 @@ class Writer:
             self._connection.write(batch.frame)
 
     def receipt(self, sequence: int) -> None:
-        """A batch is stored. One that a deduplicating broker knew already is too: it was sent before, as it is."""
+        """A batch is stored, perhaps by an earlier attempt: a deduplicating broker acknowledges it again."""
         self._again = 0.0
         waiting = self._unacknowledged
         if not waiting or sequence < waiting[0].sequence:
@@ -121,7 +117,7 @@ class Writer:
         self._session.acknowledged(batch.records, batch.size)
 
     def refused(self, code: int, message: str) -> None:
-        """A batch was not stored. What may pass is sent again."""
+        """A batch was not stored. After a passing error it is sent again."""
         error = self._error(code, message)
         if error.action is Action.RETRY:
             self._reopen(error.what)
@@ -129,8 +125,8 @@ class Writer:
             self._session.failed(error)
 
     def lost(self, why: str) -> None:
-        """The producer is gone; another takes over what it left, if it left anything."""
-        self._session.heard = why
+        """The producer is gone; another one sends what it left, if anything."""
+        self._session.last_problem = why
         self._connection = None
         if self._unacknowledged or self.records:
             self.pump()
@@ -151,12 +147,12 @@ class Writer:
             while not self._session.error:
                 if self._again:
                     await asyncio.sleep(self._again * random.uniform(0.8, 1.2))
-                first, most = _AGAIN
+                first, most = _BACKOFF
                 self._again = min(max(first, self._again * 2), most)
                 try:
                     connection = await self._produce()
                 except HelenusError as error:
-                    self._session.heard = error.what
+                    self._session.last_problem = error.what
                     if fatal := self._fatal(error):
                         self._session.failed(fatal)
                     continue
@@ -177,12 +173,12 @@ class Writer:
         more = {} if self._topic_epoch is None else {"topic_epoch": self._topic_epoch}
         connection.producers[self._id] = self
         try:
-            said = await connection.ask(
+            reply = await connection.ask(
                 "producer",
                 topic=self._topic,
                 producer_id=self._id,
                 producer_name=self._name,
-                user_provided_producer_name=False,  # or a broker would not let it in again at once
+                user_provided_producer_name=False,  # or a broker would not accept it again at once
                 epoch=self._epoch,
                 producer_access_mode=_EXCLUSIVE_WITH_FENCING if self._exclusive else _SHARED,
                 **({"schema": schema} if schema is not None else {}),
@@ -192,8 +188,8 @@ class Writer:
             connection.producers.pop(self._id, None)
             raise
         self._epoch += 1
-        if said.HasField("topic_epoch"):
-            self._topic_epoch = said.topic_epoch
+        if reply.HasField("topic_epoch"):
+            self._topic_epoch = reply.topic_epoch
         return connection
 
     def _fatal(self, error: HelenusError) -> HelenusError | None:
@@ -203,14 +199,14 @@ class Writer:
         return error if error.action is not Action.RETRY else None
 
     def _error(self, code: int, message: str) -> HelenusError:
-        told = broker_error(code, message, f"{self._session.where}, topic {self._topic}")
+        error = broker_error(code, message, f"{self._session.where}, topic {self._topic}")
         if code == TOPIC_NOT_FOUND:
-            return HelenusError(Kind.TOPIC_MISSING, told.what, told.where)  # it was there: it may be made anew
+            return HelenusError(Kind.TOPIC_MISSING, error.what, error.where)  # it was there: it may be recreated
         if code == FENCED:
-            told = HelenusError(Kind.BROKER_REFUSED, f"{told.what}: another writer took over", told.where)
-        if told.action is Action.RETRY or code == AUTHENTICATION:
-            return told
-        return TopicError(told.kind, told.what, told.where, self._whole)
+            error = pulsar_error(Kind.BROKER_REFUSED, f"{error.what}: another writer took over", error.where)
+        if error.action is Action.RETRY or code == AUTHENTICATION:
+            return error
+        return TopicError(error.kind, error.what, error.where, self._whole, error.advice)
 
     def _pack(self, largest: int) -> _Batch | None:
         """The next records as one frame; None if the first is larger than the broker takes."""

@@ -1,4 +1,4 @@
-"""Pulsar's admin REST API, as far as topics need it: to make one, and to say how long it keeps what it has."""
+"""Pulsar's admin REST API, as far as topics need it: to create one, and to set its retention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from http.client import HTTPException
 from typing import Any
 
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.pulsar.session import Access
+from helenus_sinks.pulsar.connection import Access
+from helenus_sinks.pulsar.errors import advice, pulsar_error
 
 _TIMEOUT = 30.0
 _CONFLICT = 409
@@ -22,7 +23,7 @@ _KNOWN = ("retention.ms", "cleanup.policy")
 
 
 class Admin:
-    """Asks the API at `url`. Every method raises HelenusError: BROKER_UNREACHABLE, or BROKER_REFUSED with its words."""
+    """Asks the API at `url`. Every method raises HelenusError: BROKER_UNREACHABLE, or BROKER_REFUSED with a reason."""
 
     def __init__(self, url: str, access: Access) -> None:
         self._url = url.rstrip("/")
@@ -34,28 +35,28 @@ class Admin:
         self._opener = urllib.request.build_opener(*handlers)
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Make the topic `tenant/namespace/name`, if it is missing, with what `config` says in Kafka's words."""
+        """Create the topic `tenant/namespace/name`, if it is missing. `config` has Kafka's keys."""
         if unknown := [key for key in config if key not in _KNOWN]:
             what = f"Pulsar's topics know {' and '.join(_KNOWN)}, not {', '.join(unknown)}"
             raise HelenusError(Kind.CONFIG, what, f"topic {topic}")
         try:
             self.ask("PUT", f"persistent/{topic}/partitions", partitions)
         except Refused as error:
-            if error.status != _CONFLICT:  # another one made it
+            if error.status != _CONFLICT:  # somebody else created it
                 raise
         if config.get("cleanup.policy") == "delete":
-            # Events are no rows to read on as one table: it may be made anew, with another key.
-            with contextlib.suppress(Refused):  # then the namespace says what fits
+            # Any schema may follow: the table may be recreated with another key, and events are not read as one table.
+            with contextlib.suppress(Refused):  # then the namespace's strategy applies
                 self.ask("PUT", f"persistent/{topic}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
         self.retain(topic, config)
 
     def retain(self, topic: str, config: Mapping[str, str]) -> None:
-        """Have a topic keep what it has, where neither it nor its namespace says for how long.
+        """Set a topic's retention, if neither it nor its namespace has one. A compacted topic keeps everything.
 
-        Without retention Pulsar deletes what no subscription waits for. What is compacted is kept.
+        Without retention Pulsar deletes messages that no subscription waits for.
         """
-        said = self.ask("GET", f"persistent/{topic}/retention?applied=true")
-        if said and said.get("retentionTimeInMinutes"):
+        reply = self.ask("GET", f"persistent/{topic}/retention?applied=true")
+        if reply and reply.get("retentionTimeInMinutes"):
             return
         compacts = config.get("cleanup.policy") == "compact"
         keep = -1 if compacts else int(config.get("retention.ms", "-1"))
@@ -66,7 +67,7 @@ class Admin:
         self.ask("POST", f"persistent/{topic}/retention", retention)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """The answer's JSON, None if it has none."""
+        """Send a request; returns the answer's JSON, None if it has none."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -80,30 +81,31 @@ class Admin:
                 with error:
                     raise Refused(error.code, _reason(error.read().decode(errors="replace")), self._url, path) from None
             return json.loads(text) if text else None
-        # OSError is also what urllib makes of it; the others are of addresses and answers that are none.
+        # urllib raises OSError; the others come from malformed addresses and answers.
         except (OSError, ValueError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-                reason = "the answer is no JSON; does pulsar.admin.url name a broker, or a proxy?"
+                reason = "the answer is not JSON; does pulsar.admin.url name a broker, or a proxy?"
             refused = isinstance(reason, ssl.SSLCertVerificationError)
             kind = Kind.BROKER_REFUSED if refused else Kind.BROKER_UNREACHABLE
-            raise HelenusError(kind, f"Pulsar's admin API: {reason}", self._url) from None
+            raise pulsar_error(kind, f"Pulsar's admin API: {reason}", self._url) from None
 
 
 class Refused(HelenusError):
-    """An answer that says no, by its status."""
+    """An error answer, with its HTTP status."""
 
     def __init__(self, status: int, reason: str, url: str = "", path: str = "") -> None:
         kind = Kind.BROKER_UNREACHABLE if status >= 500 else Kind.BROKER_REFUSED
-        super().__init__(kind, f"Pulsar's admin API: {reason or 'no reason given'} ({status})", f"{url}, {path}")
+        what = f"Pulsar's admin API: {reason or 'no reason given'} ({status})"
+        super().__init__(kind, what, f"{url}, {path}", advice(kind))
         self.status = status
 
-    def __reduce__(self) -> tuple[type[HelenusError], tuple[Kind, str, str]]:
-        return (HelenusError, (self.kind, self.what, self.where))
+    def __reduce__(self) -> tuple[type[HelenusError], tuple[Kind, str, str, str]]:
+        return (HelenusError, (self.kind, self.what, self.where, self.advice))
 
 
 def _reason(text: str) -> str:
-    """What an error's body says, which is JSON or a page of HTML."""
+    """The reason in an error's body, which is JSON or a page of HTML."""
     try:
         return str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):

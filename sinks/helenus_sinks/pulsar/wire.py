@@ -1,7 +1,7 @@
 """Pulsar's binary protocol: its frames, and the messages of PulsarApi.proto that a producer needs.
 
 The messages are made at run time from the table below, which holds the fields that we use, by their numbers in
-PulsarApi.proto of Pulsar 4.0. What else a broker sends is kept and skipped, as protobuf has it.
+PulsarApi.proto of Pulsar 4.0. Protobuf skips the other fields that a broker sends.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def command(name: str, **fields: Any) -> bytes:
 
 
 def commands(buffer: bytearray) -> Iterator[tuple[str, Any]]:
-    """The commands of all whole frames at the start of the buffer, which are taken out of it. Raises ValueError."""
+    """The commands of all complete frames at the start of the buffer, which are removed from it. Raises ValueError."""
     while len(buffer) >= 8:
         size, inner = struct.unpack_from(">II", buffer)
         if inner > size - 4 or size > FRAME_MAX * 32:
@@ -128,16 +128,16 @@ def commands(buffer: bytearray) -> Iterator[tuple[str, Any]]:
         if len(buffer) < size + 4:
             return
         try:
-            said = messages.BaseCommand.FromString(bytes(buffer[8 : 8 + inner]))
+            reply = messages.BaseCommand.FromString(bytes(buffer[8 : 8 + inner]))
         except Exception as error:  # protobuf has an error of its own for each of its implementations
             raise ValueError(f"this is not Pulsar's protocol: {error}") from None
         del buffer[: size + 4]
-        if said.type in _TYPES:
-            yield _TYPES[said.type], getattr(said, _TYPES[said.type])
+        if reply.type in _TYPES:
+            yield _TYPES[reply.type], getattr(reply, _TYPES[reply.type])
 
 
 def entry(key: bytes | None, value: bytes | None, headers: Headers, text_key: bool) -> bytes:
-    """A message of a batch. By hand what every event has: a key and its size, for a fifth of what protobuf takes."""
+    """A message of a batch. One of a key and a value is encoded by hand, in a fifth of the time that protobuf takes."""
     size = len(value) if value is not None else 0
     if headers or text_key or key is None or value is None:
         metadata = messages.SingleMessageMetadata(payload_size=size, **keyed(key, value, headers, text_key))
@@ -170,19 +170,19 @@ def send(producer: int, sequence: int, count: int, metadata: dict[str, Any], pay
     data = messages.MessageMetadata(
         sequence_id=sequence, **({"highest_sequence_id": highest} if count > 1 else {}), **metadata
     ).SerializeToString()
-    told = messages.BaseCommand(
+    head = messages.BaseCommand(
         type=_NUMBERS["send"],
         send={"producer_id": producer, "sequence_id": sequence, "num_messages": count, "highest_sequence_id": highest},
     ).SerializeToString()
     checked = struct.pack(">I", len(data)) + data + payload
-    total = 4 + len(told) + len(_MAGIC) + 4 + len(checked)
-    return b"".join((struct.pack(">II", total, len(told)), told, _MAGIC, struct.pack(">I", crc32c(checked)), checked))
+    total = 4 + len(head) + len(_MAGIC) + 4 + len(checked)
+    return b"".join((struct.pack(">II", total, len(head)), head, _MAGIC, struct.pack(">I", crc32c(checked)), checked))
 
 
 def schema_of(schemas: Schemas) -> Any:
     """The schema of a topic: with a schema for keys, KeyValue with the encoding SEPARATED, the key as message key.
 
-    Byte for byte as Java's: else it would be another version.
+    Byte for byte as Java's: otherwise it would be another version.
     """
     properties = dict(schemas.value_properties)
     if schemas.key is None:
@@ -190,16 +190,20 @@ def schema_of(schemas: Schemas) -> Any:
         return messages.Schema(name="", schema_data=schemas.value.encode(), type=_TYPE[schemas.kind], properties=listed)
     sides = {"key": (schemas.key, {}), "value": (schemas.value, properties)}
     data = b"".join(struct.pack(">I", len(text.encode())) + text.encode() for text, _ in sides.values())
-    told = {"kv.encoding.type": "SEPARATED"}
+    described = {"kv.encoding.type": "SEPARATED"}
     for side, (_, own) in sides.items():
         own_text = json.dumps(own, separators=(",", ":"))
-        told |= {f"{side}.schema.name": "", f"{side}.schema.properties": own_text, f"{side}.schema.type": schemas.kind}
-    listed = [{"key": name, "value": content} for name, content in sorted(told.items())]
+        described |= {
+            f"{side}.schema.name": "",
+            f"{side}.schema.properties": own_text,
+            f"{side}.schema.type": schemas.kind,
+        }
+    listed = [{"key": name, "value": content} for name, content in sorted(described.items())]
     return messages.Schema(name="KeyValue", schema_data=data, type=KEY_VALUE, properties=listed)
 
 
 def texts_of(schema: Any) -> tuple[str | None, str]:
-    """The schemas of keys and values in what `schema_of` gives, or a broker; None for keys without."""
+    """The schemas of keys and values in a schema of `schema_of`, or of a broker; None if it has none for keys."""
     data = bytes(schema.schema_data)
     if schema.type != KEY_VALUE:
         return None, data.decode(errors="replace")
@@ -213,12 +217,12 @@ def payload_of(schemas: Schemas) -> dict[str, Any]:
     if schemas.key is not None:
         sides = {"key": json.loads(schemas.key), "value": json.loads(schemas.value)}
         text = json.dumps(sides, separators=(",", ":"), ensure_ascii=False)
-    properties = {told.key: told.value for told in schema_of(schemas).properties}
+    properties = {one.key: one.value for one in schema_of(schemas).properties}
     return {"type": schemas.kind if schemas.key is None else "KEY_VALUE", "schema": text, "properties": properties}
 
 
 def _text(content: bytes) -> str:
-    """A header's content as the text that a property is; bytes that are none, in base64."""
+    """A header's content as a property, which is text; in base64 if it is not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:

@@ -16,7 +16,7 @@ from uuid import UUID
 from helenus_agent.commitlog.segment import Segment
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
-from helenus_schemas.event import change
+from helenus_schemas.event import change, wire
 from helenus_schemas.event.change import Bound, Scope
 from helenus_stack.cassandra import MODULES
 from helenus_stack.jars import fetch, read_lock
@@ -171,7 +171,7 @@ def decoded(
                 assert batch.next, path
             segment.advance(at + batch.next)
             for index, partition, key, value in batch.changes:
-                yield _change(order[index], codecs[order[index]], partition, key, change.decode(value))
+                yield _change(order[index], codecs[order[index]], partition, key, wire.decode(value))
         segment.close()
 
 

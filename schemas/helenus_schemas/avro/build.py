@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import CqlType, quote
+from helenus_schemas.cql.types import CqlType, quote, walk
 from helenus_schemas.names import avro_name
 
 Schema = Any
@@ -42,19 +42,16 @@ _SCALARS: dict[str, Schema] = {
     "varint": {"type": "bytes", "logicalType": "cql_varint"},
 }
 _MICROS = {"type": "long", "logicalType": "time-micros"}
-_TOLD: dict[str, Schema] = {"microseconds": _MICROS}
+_SHOWN_AS: dict[str, Schema] = {"microseconds": _MICROS}
 _RECORDS: dict[str, list[tuple[str, str]]] = {
     "decimal": [("bigint", "bytes"), ("scale", "int")],
     "duration": [("months", "int"), ("days", "int"), ("nanoseconds", "long")],
 }
 _OURS = re.compile(r"cql_(decimal|duration)|(Tuple|Entry)_[0-9a-f]{1,8}")
-"""Names of records that are made here, which no type of CQL has."""
+"""Names of records that are made here: a user-defined type of that name gets another one."""
 
 TABLE_ID = "cql_id"
-"""The property of a key's schema that holds the table's id: a table that is made anew has another."""
-_PRIMITIVE = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
-_COMPLEX = ("record", "enum", "fixed", "array", "map", "error")
-_NAMES = {"name", "namespace", "doc", "aliases", "cql_name", TABLE_ID}
+"""The property of a key's schema that holds the table's id: a table that is recreated has another."""
 
 
 class Unmappable(ValueError):
@@ -75,20 +72,20 @@ def key_schema(table: Table, compat: Compat = "exact", nullable: bool = False) -
 
 
 def value_schema(table: Table, nullable: bool = False) -> Schema:
-    """The schema of a row outside its key, every column nullable; of key columns only, it has those, as the key does.
+    """The schema of a row outside its key, every column nullable. A table of key columns only has those in its value.
 
     Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=False)
-    return schemas.table(schemas.fields(value_columns(table), bool(never_null(table)) and not nullable))
+    return schemas.table(schemas.fields(value_columns(table), bool(required_columns(table)) and not nullable))
 
 
 def json_schema(table: Table, part: Literal["key", "value", "row"], compat: Compat = "exact") -> Schema:
     """The schema of the JSON of a row, of its value, or of its key as `compat` has it; every column is nullable.
 
     What JSON has as text, is a string here. A type in the key of a whole row is another record than in its values, as
-    those may tell a decimal or varint in another form. Raises Unmappable, naming the column, for a name that Avro has
-    not: JSON has CQL's.
+    those may show a decimal or varint in another form. Raises Unmappable, naming the column, for a name that is not
+    legal in Avro: JSON has CQL's names.
     """
     schemas = _Schemas(table, exact=False)
     keys = () if part == "value" else table.primary_key
@@ -108,10 +105,10 @@ def value_columns(table: Table) -> tuple[Column, ...]:
     return table.values or table.primary_key
 
 
-def never_null(table: Table) -> tuple[Column, ...]:
-    """Those of `value_columns` that are not nullable, the first ones: the partition key of a table of key columns only.
+def required_columns(table: Table) -> tuple[Column, ...]:
+    """The first of `value_columns`, that are not nullable: the partition key of a table of key columns only.
 
-    Unless it had others, which were dropped: a new field without a default is none that a registry takes.
+    There are none if it had other columns, which were dropped: registries refuse a new field without a default.
     """
     return () if table.values or table.dropped else table.partition_key
 
@@ -121,165 +118,11 @@ def text(schema: Schema) -> str:
     return json.dumps(schema, separators=(",", ":"))
 
 
-def parsed(text: str) -> Schema:
-    """A schema to compare, with all names in full. Registries give back shorter ones, as Java prints them.
-
-    Raises ValueError for what is no JSON.
-    """
-    return _in_full(json.loads(text), "")
-
-
-def _in_full(schema: Schema, namespace: str) -> Schema:
-    if isinstance(schema, list):
-        return [_in_full(part, namespace) for part in schema]
-    if isinstance(schema, str):
-        return schema if schema in _PRIMITIVE or "." in schema or not namespace else f"{namespace}.{schema}"
-    if not isinstance(schema, dict):
-        return schema
-    found = dict(schema)
-    if isinstance(name := schema.get("name"), str):
-        within, _, short = name.rpartition(".")
-        own = found.pop("namespace", namespace)  # which counts for nothing where the name has one
-        namespace = within or own
-        found["name"] = f"{namespace}.{short}" if namespace else short
-    for part in ("type", "items", "values"):
-        if part in found and not (part == "type" and found[part] in _COMPLEX):
-            found[part] = _in_full(found[part], namespace)
-    if isinstance(fields := schema.get("fields"), list):
-        found["fields"] = [_field_in_full(field, namespace) for field in fields]
-    return found
-
-
-def _field_in_full(field: Schema, namespace: str) -> Schema:
-    typed = isinstance(field, dict) and "type" in field
-    return {**field, "type": _in_full(field["type"], namespace)} if typed else field
-
-
-def unnamed(schema: Schema) -> Schema:
-    """What of a schema decides on the bytes, and what they mean: all but names."""
-    if isinstance(schema, dict):
-        return {key: unnamed(value) for key, value in schema.items() if key not in _NAMES}
-    return [unnamed(part) for part in schema] if isinstance(schema, list) else schema
-
-
-def other_times(known: Schema, new: Schema) -> str | None:
-    """What speaks against records that go on where those `known` are: a `time` of theirs is a number of something else,
-    which no registry notices, as both are longs. None if nothing does.
-
-    DataStax's connector writes µs, as this one does where it is told to.
-    """
-    ours, theirs = (dict(_times(schema)) for schema in (new, known))
-    differ = [name for name, kind in ours.items() if theirs.get(name, kind) != kind]
-    if not differ:
-        return None
-    unit = {"cql_time": "ns", "time-micros": "µs"}
-    was, now = unit[theirs[differ[0]]], unit[ours[differ[0]]]
-    how = "set time.precision.mode, and for keys key.compat, as the topic has it, or choose another data.topic"
-    return f"the topic has {', '.join(differ)} as a time in {was}, and would get it in {now}: {how}"
-
-
-def has_times(schema: Schema) -> bool:
-    """Whether a field, at any depth, is a time."""
-    return any(_times(schema))
-
-
-def _times(schema: Schema, name: str = "") -> Iterator[tuple[str, str]]:
-    """The fields, at any depth, that are times: `column.field` and the logical type."""
-    if isinstance(schema, list):
-        for branch in schema:
-            yield from _times(branch, name)
-    elif isinstance(schema, dict):
-        if schema.get("logicalType") in ("cql_time", "time-micros"):
-            yield name, schema["logicalType"]
-        for field in schema.get("fields") or ():
-            yield from _times(field["type"], f"{name}.{field['name']}" if name else field["name"])
-        for part in ("type", "items", "values"):
-            if isinstance(schema.get(part), (dict, list)):
-                yield from _times(schema[part], name)
-
-
-def objection(known: Schema, key: Schema, value: Schema) -> str | None:
-    """What speaks against keys that go on under the schema they have, which gives the same bytes; None if nothing does.
-
-    After a RENAME they do; but its names may be those of other columns by now, or of a table that was `made_anew`.
-    """
-    taken = ", ".join(_taken(known, key, [field["name"] for field in value["fields"]]))
-    told = f"{_told(known)}, and {taken} is the name of another column or field now" if taken else None
-    return made_anew(known, key) or told
-
-
-def made_anew(known: Schema, key: Schema) -> str | None:
-    """What speaks against keys that go on where those `known` are: they are of a table before, which had another key.
-
-    None if they are not. A schema without the table's id is taken for one of this table.
-    """
-    table = key.get(TABLE_ID)
-    if not isinstance(known, dict) or "fields" not in known:  # somebody else's
-        return None
-    if known.get(TABLE_ID, table) == table or {**known, TABLE_ID: table} == key:
-        return None
-    return f"{_told(known)}, and the table was made anew with the key ({', '.join(f['name'] for f in key['fields'])})"
-
-
-def other_form(known: Schema, now: Schema) -> Literal["decimal", "varint"] | None:
-    """Which kind of number two schemas of a table's values show in different forms, at any depth; None if none.
-
-    Both as `parsed` gives them.
-    """
-    old, new = _form(known), _form(now)
-    if old != new:
-        if "cql_decimal" in (old, new) or {old, new} == {"string", "double"}:
-            return "decimal"
-        if "cql_varint" in (old, new) or {old, new} == {"string", "long"}:
-            return "varint"
-    known, now = _present(known), _present(now)
-    if not isinstance(known, dict) or not isinstance(now, dict):
-        return None
-    pairs = [(known[part], now[part]) for part in ("items", "values") if part in known and part in now]
-    types = {field["name"]: field["type"] for field in known.get("fields", ())}
-    pairs += [(types[f["name"]], f["type"]) for f in now.get("fields", ()) if f["name"] in types]
-    return next((found for pair in pairs if (found := other_form(*pair))), None)
-
-
-def _form(schema: Schema) -> str:
-    """`cql_decimal` or `cql_varint` for their exact forms; a plain type's name for all others that have one."""
-    schema = _present(schema)
-    if isinstance(schema, dict):
-        return str(schema.get("logicalType") or schema.get("type"))
-    return str(schema).rpartition(".")[2]  # a record that was defined before
-
-
-def _present(schema: Schema) -> Schema:
-    """What is not null of an optional type."""
-    return next((branch for branch in schema if branch != "null"), None) if isinstance(schema, list) else schema
-
-
-def _told(key: Schema) -> str:
-    return f"keys are told as ({', '.join(field['name'] for field in key['fields'])})"
-
-
-def _taken(known: Schema, now: Schema, others: Iterable[str] = ()) -> Iterator[str]:
-    """Names in a schema that are another's in one of the same form, at any depth: `column.field` in a type."""
-    if isinstance(known, list):
-        for branches in zip(known, now, strict=True):
-            yield from _taken(*branches)
-    elif isinstance(known, dict):
-        fields = list(zip(known.get("fields", ()), now.get("fields", ()), strict=True))
-        names = {*others, *(new["name"] for _, new in fields)}
-        for old, new in fields:
-            if old["name"] != new["name"] and old["name"] in names:
-                yield old["name"]
-            yield from (f"{old['name']}.{name}" for name in _taken(old["type"], new["type"]))
-        for part in ("type", "items", "values"):
-            if part in known:
-                yield from _taken(known[part], now[part])
-
-
 class _Schemas:
-    """Builds the schemas of one record: a named type is defined where it is first met and referred to after.
+    """Builds the schemas of one record: a named type is defined where it first appears, and referred to after that.
 
-    `exact`: in the form of keys, see `transcode`. `alike`: names that Java's hash gives to several types.
-    `suffix`: what the names of tuples and user-defined types have behind them, in the fields that are built.
+    `exact`: in the form of keys, see `codec.to_avro`. `alike`: names that Java's hash gives to several types.
+    `suffix`: what is appended to the names of tuples and user-defined types, in the fields that are built.
     """
 
     def __init__(self, table: Table, exact: bool) -> None:
@@ -291,7 +134,7 @@ class _Schemas:
         self.suffix = ""
         made = {
             _hashed(t, table.keyspace): _made_name(t, table.keyspace)
-            for t in _walk(c.type for c in table.columns)
+            for t in walk(c.type for c in table.columns)
             if t.name in ("tuple", "map")
         }
         self.alike = {name for name, uses in Counter(made.values()).items() if uses > 1}
@@ -318,8 +161,8 @@ class _Schemas:
         return fields
 
     def _of(self, t: CqlType) -> Schema:
-        if t.told:
-            return _TOLD.get(t.told, t.told)  # else the names are Avro's
+        if t.shown_as:
+            return _SHOWN_AS.get(t.shown_as, t.shown_as)  # the other names are Avro's own
         if t.name in _SCALARS:
             return _SCALARS[t.name]
         if t.name in ("list", "set", "vector"):
@@ -375,7 +218,7 @@ class _Schemas:
 
 
 def _made_name(t: CqlType, keyspace: str) -> str:
-    """The name of the record of a type that has none of its own."""
+    """The name of the record of a type that has no name in CQL."""
     if t.name in _RECORDS:
         return f"cql_{t.name}"
     return f"{'Tuple' if t.name == 'tuple' else 'Entry'}_{_java_hash(_hashed(t, keyspace)):x}"
@@ -394,7 +237,7 @@ def _bare(t: CqlType, keyspace: str) -> CqlType:
 
 
 def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Schema]:
-    """A key's fields in that form of keys."""
+    """A key's fields in the form that `compat` names."""
     for field, column in zip(fields, table.primary_key, strict=True):
         if compat == "datastax" and column.type.name == "time":
             field["type"] = ["null", _MICROS] if isinstance(field["type"], list) else _MICROS
@@ -402,7 +245,7 @@ def _compatible(table: Table, fields: list[Schema], compat: Compat) -> list[Sche
 
 
 def _renamed(schema: Schema) -> str | None:
-    """The first name of CQL's that is another in Avro, below a table's own."""
+    """The first CQL name, below the table's own, that is another name in Avro."""
     parts = schema if isinstance(schema, list) else list(schema.values()) if isinstance(schema, dict) else []
     own = schema.get("cql_name") if isinstance(schema, dict) and schema.get("type") != "record" else None
     return own or next(filter(None, map(_renamed, parts)), None)
@@ -419,15 +262,9 @@ def _without_bytes(schema: Schema) -> Schema:
 _SCHEMAS = {"type", "items", "values", "fields"}
 
 
-def _walk(types: Iterable[CqlType]) -> Iterator[CqlType]:
-    for t in types:
-        yield t
-        yield from _walk(t.args)
-
-
 def _check(key: CqlType) -> None:
-    """A map's key is told as text, which every type has but those without any form."""
-    for t in _walk([key]):
+    """A map's key is shown as text: every type has that form, except custom ones."""
+    for t in walk([key]):
         if t.name == "custom":
             raise Unmappable(f"a map with keys of the type {t}")
 

@@ -1,0 +1,237 @@
+"""A change event's value: the wire form of a `Change`.
+
+The value is an Avro record without a header. Its first three fields are DataStax's `MutationValue`, in the order its
+Kafka agents write; ours follow, so a reader that knows three fields stops before them. DataStax's Pulsar agents write
+the three sorted by name: `columns` is always null there, so the first byte tells the two apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from helenus_schemas.codec.avro_long import long_bytes, read_long
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.event.change import Bound, Change, Scope
+
+_BOUND = {
+    "type": "record",
+    "name": "Bound",
+    "namespace": "helenus",
+    "fields": [
+        {"name": "inclusive", "type": "boolean"},
+        {"name": "values", "type": {"type": "array", "items": "bytes"}},
+    ],
+}
+SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "MutationValue",
+    "namespace": "com.datastax.oss.cdc",
+    "fields": [
+        {"name": "md5Digest", "type": ["null", "string"], "default": None},
+        {"name": "nodeId", "type": ["null", "string"], "default": None},
+        {"name": "columns", "type": ["null", {"type": "array", "items": "string"}], "default": None},
+        {
+            "name": "scope",
+            "type": {
+                "type": "enum",
+                "name": "Scope",
+                "namespace": "helenus",
+                "symbols": [s.name for s in Scope],
+                "default": "ROW",
+            },
+            "default": "ROW",
+        },
+        {"name": "part", "type": "int", "default": 0},
+        {"name": "parts", "type": "int", "default": 1},
+        {"name": "segment", "type": "long", "default": -1},
+        {"name": "position", "type": "long", "default": -1},
+        {"name": "writeTime", "type": ["null", "long"], "default": None},
+        {"name": "expiresAt", "type": ["null", "long"], "default": None},
+        {"name": "start", "type": ["null", _BOUND], "default": None},
+        {"name": "end", "type": ["null", "helenus.Bound"], "default": None},
+        {"name": "effect", "type": "long", "default": 0},
+        {"name": "allExpiredAt", "type": ["null", "long"], "default": None},
+    ],
+}
+"""The value's Avro schema. Its first three fields alone are DataStax's."""
+
+_FRAME = 5
+THREE_FIELDS = 73
+"""Bytes of DataStax's three fields with a digest and a node, in either order."""
+
+
+def encode(change: Change) -> bytes:
+    """The wire form of a Change; a foreign one has three fields. The decoder writes the same bytes by itself."""
+    first = _text(change.digest) + _text(change.node) + b"\0"
+    if change.foreign:
+        return first
+    return b"".join(
+        (
+            first,
+            long_bytes(change.scope),
+            long_bytes(change.part),
+            long_bytes(change.parts),
+            long_bytes(change.segment),
+            long_bytes(change.position),
+            _optional(change.write_time),
+            _optional(change.expires_at),
+            _bound(change.start),
+            _bound(change.end),
+            long_bytes(change.effect),
+            _optional(change.all_expired_at),
+        )
+    )
+
+
+def decode(data: bytes) -> Change:
+    """Read a Change: ours, or DataStax's three fields in either order. Raises Malformed for other bytes."""
+    digest: str | None
+    node: str | None
+    try:
+        if data[:2] == b"\2@" and data[34:36] == b"\2H" and data[72] == 0:  # as our agent writes it: 32, 36 characters
+            digest, node, at = data[2:34].decode(), data[36:72].decode(), 73
+        elif _is_sorted(data):
+            at = _skip_columns(data, 0)
+            digest, at = _read_text(data, at)
+            node, at = _read_text(data, at)
+        else:
+            digest, at = _read_text(data, 0)
+            node, at = _read_text(data, at)
+            at = _skip_columns(data, at)
+        if at == len(data):
+            return Change(digest, node, foreign=True)
+        scope, at = read_long(data, at)
+        part, at = read_long(data, at)
+        parts, at = read_long(data, at)
+        segment, at = read_long(data, at)
+        position, at = read_long(data, at)
+        write_time, at = _read_optional(data, at)
+        expires_at, at = _read_optional(data, at)
+        start, at = _read_bound(data, at)
+        end, at = _read_bound(data, at)
+        if parts < 1:
+            raise Malformed(f"not an event's value: a part of {parts}")
+        effect, at = read_long(data, at)
+        all_expired_at, at = _read_optional(data, at)
+        return Change(
+            digest,
+            node,
+            Scope(scope),
+            part,
+            parts,
+            segment,
+            position,
+            write_time,
+            expires_at,
+            start,
+            end,
+            effect=effect,
+            all_expired_at=all_expired_at,
+        )
+    except Malformed:
+        raise
+    except (IndexError, ValueError) as error:
+        raise Malformed(f"not an event's value: {error}") from None
+
+
+def without_frames(key: bytes | None, value: bytes) -> tuple[bytes | None, bytes]:
+    """Key and value of an event without the registry's frames that DataStax's Kafka agents may write.
+
+    A frame is a zero byte and the 4 bytes of a schema's id. Only in their values a digest's length, 32, follows it.
+    """
+    if len(value) == _FRAME + THREE_FIELDS and value[:1] == b"\0" and value[_FRAME : _FRAME + 2] == b"\2@":
+        return key and key[_FRAME:], value[_FRAME:]
+    return key, value
+
+
+def _is_sorted(data: bytes) -> bool:
+    """Whether columns come first, as DataStax's Pulsar agents write them.
+
+    After null columns follows a digest, 32 characters; 36 would be the node after our order's null digest. Columns that
+    are not null may look like a digest, but then the rest is not a digest and a node.
+    """
+    if data[:1] == b"\0":
+        return (data[1:4] == b"\0\2H" and len(data) == 40) or (data[1:2] == b"\2" and data[2:3] != b"H")
+    try:
+        _, at = _read_text(data, _skip_columns(data, 0))
+        node, at = _read_text(data, at)
+    except (IndexError, ValueError):
+        return False
+    return at == len(data) and (node is None or len(node) == 36)
+
+
+def _text(value: str | None) -> bytes:
+    if value is None:
+        return b"\0"
+    data = value.encode()
+    return b"\2" + long_bytes(len(data)) + data
+
+
+def _optional(value: int | None) -> bytes:
+    return b"\0" if value is None else b"\2" + long_bytes(value)
+
+
+def _bound(bound: Bound | None) -> bytes:
+    if bound is None:
+        return b"\0"
+    values = b"".join(long_bytes(len(v)) + v for v in bound.values)
+    block = long_bytes(len(bound.values)) + values if bound.values else b""
+    return b"\2" + (b"\1" if bound.inclusive else b"\0") + block + b"\0"
+
+
+def _branch(data: bytes, at: int) -> tuple[bool, int]:
+    branch = data[at]
+    if branch not in (0, 2):
+        raise Malformed(f"not an event's value: union branch {branch}")
+    return branch == 2, at + 1
+
+
+def _take(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = read_long(data, at)
+    if not 0 <= size <= len(data) - at:
+        raise Malformed(f"not an event's value: a length of {size}")
+    return data[at : at + size], at + size
+
+
+def _read_text(data: bytes, at: int) -> tuple[str | None, int]:
+    there, at = _branch(data, at)
+    if not there:
+        return None, at
+    text, at = _take(data, at)
+    return text.decode(), at
+
+
+def _read_optional(data: bytes, at: int) -> tuple[int | None, int]:
+    there, at = _branch(data, at)
+    return read_long(data, at) if there else (None, at)
+
+
+def _read_bound(data: bytes, at: int) -> tuple[Bound | None, int]:
+    there, at = _branch(data, at)
+    if not there:
+        return None, at
+    inclusive = data[at] == 1
+    values = []
+    count, at = read_long(data, at + 1)
+    while count:
+        if not 0 < count <= len(data) - at:
+            raise Malformed(f"not an event's value: a block of {count}")
+        for _ in range(count):
+            value, at = _take(data, at)
+            values.append(value)
+        count, at = read_long(data, at)
+    return Bound(inclusive, tuple(values)), at
+
+
+def _skip_columns(data: bytes, at: int) -> int:
+    there, at = _branch(data, at)
+    if not there:
+        return at
+    count, at = read_long(data, at)
+    while count:
+        if not 0 < count <= len(data) - at:
+            raise Malformed(f"not an event's value: a block of {count}")
+        for _ in range(count):
+            _, at = _take(data, at)
+        count, at = read_long(data, at)
+    return at

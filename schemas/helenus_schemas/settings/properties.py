@@ -1,0 +1,99 @@
+"""Properties files: reading one, and all that is wrong with one or several in a single error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import javaproperties
+import structlog
+
+from helenus_schemas.errors import HelenusError, Kind
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a property; `value` as it may be shown, None if the property is not there.
+
+    Without `key`, the whole `source` is wrong.
+    """
+
+    source: str
+    key: str
+    value: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}{'' if self.value is None else f'={self.value}'}: {self.reason}" if self.key else self.reason
+
+
+class ConfigError(HelenusError):
+    """All that is wrong with one or several files: one line for a single problem, else a line for each."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        sources = ", ".join(dict.fromkeys(p.source for p in problems))
+        super().__init__(Kind.CONFIG, "\n".join(map(str, problems)), sources)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.problems,))
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return super().__str__()
+        lines = [f"{len(self.problems)} properties are wrong: {self.advice} [{self.kind.value}]"]
+        return "\n".join([*lines, *(f"  {p.source}: {p}" for p in self.problems)])
+
+
+def together(*steps: Callable[[], T]) -> list[T]:
+    """Run all the steps and return their results. Raises one ConfigError with the problems of all of them."""
+    done: list[T] = []
+    problems: list[Problem] = []
+    for step in steps:
+        try:
+            done.append(step())
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return done
+
+
+def read_properties(path: str | Path) -> dict[str, str]:
+    """The keys and values of a Java properties file, as they are written. Of a key that is given more than once, the
+    last counts, with a warning. Raises ConfigError.
+    """
+    found = _pairs(path)
+    for key in _duplicates(found):
+        structlog.get_logger(__name__).warning(
+            "config.duplicate", source=str(path), key=key, then="the last one counts"
+        )
+    return dict(found)
+
+
+def check_properties(path: str | Path) -> None:
+    """Raise ConfigError for keys that a properties file has more than once."""
+    if duplicates := _duplicates(_pairs(path)):
+        reason = "it is given more than once, and the last one counts: leave the others out"
+        raise ConfigError([Problem(str(path), key, None, reason) for key in duplicates])
+
+
+def _duplicates(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    return [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+
+
+def _pairs(path: str | Path) -> list[tuple[str, str]]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found: list[tuple[str, str]] = javaproperties.load(file, object_pairs_hook=list)
+            return found
+    except OSError as error:
+        reason = f"cannot read the properties file: {error.strerror}"
+    except (UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
+        reason = f"cannot read the properties file: {error}"
+    raise ConfigError([Problem(str(path), "", None, reason)])

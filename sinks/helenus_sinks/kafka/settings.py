@@ -1,0 +1,59 @@
+"""The producer's settings: our defaults, and which of an operator's settings librdkafka refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from confluent_kafka import KafkaException, Producer
+
+from helenus_sinks.kafka.errors import text_of
+
+DEFAULTS: dict[str, object] = {
+    "enable.idempotence": "true",
+    "acks": "all",
+    "compression.type": "lz4",
+    "linger.ms": "5",
+    "log_level": "0",
+    # `create` makes topics, with the right settings. Brokers that create topics by themselves use other settings.
+    "allow.auto.create.topics": "false",
+    # Success needs no call: `flush` counts the records that are left, and `_failed` is called on errors.
+    "delivery.report.only.error": True,
+    # The queue while the broker is away; each record takes about 250 bytes in addition to its own.
+    "queue.buffering.max.messages": "50000",
+    "queue.buffering.max.kbytes": "32768",
+}
+_CONFLICT = "Failed to create"  # begins librdkafka's message about settings that do not go together
+
+
+def is_client(key: str) -> bool:
+    """True for settings of the connection, which every kind of client takes."""
+    return key.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "enable.ssl.", "client.", "broker.", "socket."))
+
+
+def wrong_settings(config: Mapping[str, str], checked: Collection[str]) -> dict[str, str]:
+    """The producer's settings that librdkafka refuses before it connects: a reason for each wrong one of those that
+    are `checked`, and under "" a reason that names none of them.
+    """
+    if not _refusal(config):
+        return {}
+    found: dict[str, str] = {}
+    for key in checked:
+        reason = _refusal({"bootstrap.servers": "none:1", key: config[key]})
+        if reason and not reason.startswith(_CONFLICT):
+            found[key] = reason
+    left = {key: value for key, value in config.items() if key not in found}
+    while (reason := _refusal(left)) and "" not in found:
+        named = (key for key in checked if key in left and re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", reason))
+        key = next(named, "")
+        found[key] = reason
+        left.pop(key, None)
+    return found
+
+
+def _refusal(config: Mapping[str, str]) -> str:
+    try:
+        Producer({**DEFAULTS, **config, "log_level": "0"})
+    except KafkaException as failure:
+        return text_of(failure.args[0])
+    return ""

@@ -1,0 +1,139 @@
+"""The thread of a Pulsar Log: an event loop with all connections, and the count of records that are on their way."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.pulsar._writer import RECORD_BYTES, Record, Writer
+from helenus_sinks.pulsar.client import Client, end_loop
+from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.errors import NOT_READY, Answered, pulsar_error
+from helenus_sinks.pulsar.wire import FRAME_MAX
+
+_PASSING_S = 5.0
+_ROOM_BYTES = 32 * 1024 * 1024
+_ROOM_RECORDS = 50_000
+_SLICE = 0.2
+T = TypeVar("T")
+
+
+class Session:
+    """The event loop's thread, from one start to the end or a failure. `left` counts records without acknowledgement.
+
+    The caller's thread alone writes `taken*`, the loop's thread alone `done*`, so neither needs a lock.
+    """
+
+    def __init__(self, settings: PulsarConfig) -> None:
+        self.where = settings.service_url
+        self.by_key = settings.batches == "key"
+        self.writers: dict[tuple[str, int], Writer] = {}
+        self.error: HelenusError | None = None
+        self.last_problem = ""
+        self.largest = FRAME_MAX
+        self.taken = self.taken_bytes = self.done = self.done_bytes = 0
+        self.loop = asyncio.new_event_loop()
+        self.client = Client(settings.service_url, settings.access)
+        self._news = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="helenus-pulsar", daemon=True)
+        self._thread.start()
+
+    @property
+    def left(self) -> int:
+        return self.taken - self.done
+
+    @property
+    def full(self) -> bool:
+        return self.taken - self.done >= _ROOM_RECORDS or self.taken_bytes - self.done_bytes >= _ROOM_BYTES
+
+    def take(self, writer: Writer, record: Record, size: int) -> None:
+        """Pass a record to a writer, from the caller's thread."""
+        self.taken += 1
+        self.taken_bytes += size + RECORD_BYTES
+        writer.records.append((record, writer.schema, size + RECORD_BYTES))
+        if not writer.called:
+            writer.called = True
+            self.loop.call_soon_threadsafe(writer.call)
+
+    def hasten(self) -> None:
+        """Send records that linger, from the caller's thread."""
+        for writer in self.writers.values():
+            if writer.records:
+                self.loop.call_soon_threadsafe(writer.pump)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for news, such as an acknowledgement, from the caller's thread."""
+        with self._news:
+            if self.left and not self.error:
+                self._news.wait(seconds)
+
+    def acknowledged(self, records: int, size: int) -> None:
+        """From the loop's thread."""
+        self.done += records
+        self.done_bytes += size
+        with self._news:
+            self._news.notify_all()
+
+    def failed(self, error: HelenusError) -> None:
+        """Note an error that sending again does not fix, from the loop's thread."""
+        self.error = self.error or error
+        with self._news:
+            self._news.notify_all()
+
+    def answer(self, question: Callable[[Client], Coroutine[Any, Any, T]], late: Callable[[], bool]) -> T:
+        """The result of the coroutine `question(client)`, unless it gets late. Raises HelenusError.
+
+        A topic that is just moving to another broker is looked up again until that is ready. Other passing errors, such
+        as of a broker that loses a topic while it is used, are tried again for a few seconds only.
+        """
+        refusal = None
+        soon = time.monotonic() + _PASSING_S
+        asked = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
+        while not late():
+            try:
+                return asked.result(_SLICE)  # in slices, so that a signal handler can run
+            except concurrent.futures.TimeoutError:
+                continue
+            except Answered as error:
+                may_pass = error.kind is Kind.BROKER_UNREACHABLE
+                if not may_pass or (error.code != NOT_READY and time.monotonic() > soon):
+                    raise
+                refusal = error
+                time.sleep(_SLICE)
+                asked = asyncio.run_coroutine_threadsafe(question(self.client), self.loop)
+        asked.cancel()
+        raise refusal or pulsar_error(Kind.BROKER_UNREACHABLE, "Pulsar does not answer in time", self.where)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start work in the loop; nobody waits for it."""
+        asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    async def greet(self) -> None:
+        """Connect to the service. If that fails, the first record meets the error."""
+        with contextlib.suppress(HelenusError):
+            await self.client.service()
+
+    def end(self) -> None:
+        """Drop everything and end the thread."""
+        self.loop.call_soon_threadsafe(self._stop)
+        self._thread.join(10)
+
+    def _stop(self) -> None:
+        self.error = self.error or pulsar_error(
+            Kind.BROKER_UNREACHABLE, "closed"
+        )  # no writer opens a connection any more
+        for writer in self.writers.values():
+            writer.end()
+        self.client.close()
+        self.loop.stop()
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        end_loop(self.loop)

@@ -1,0 +1,56 @@
+"""How to reach Pulsar."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from helenus_schemas.settings.shared import PulsarSettings
+from helenus_sinks.pulsar.connection import Access
+
+
+@dataclass(frozen=True)
+class PulsarConfig:
+    """How to reach Pulsar. `batches`: `mixed`, or `key` for sinks with subscriptions of the type Key_Shared.
+
+    `exclusive`: only the newest Log that writes to a partition of a declared topic can write to it.
+    """
+
+    service_url: str
+    admin_url: str | None = None
+    tenant: str = "public"
+    namespace: str = "default"
+    token: str | None = None
+    cafile: Path | None = None
+    check_hostname: bool = True
+    batches: Literal["mixed", "key"] = "mixed"
+    exclusive: bool = False
+
+    def __repr__(self) -> str:
+        return f"PulsarConfig({self.service_url}, {self.tenant}/{self.namespace})"
+
+    @staticmethod
+    def of(
+        settings: PulsarSettings, batches: Literal["mixed", "key"] = "mixed", exclusive: bool = False
+    ) -> PulsarConfig:
+        """From a command's properties."""
+        return PulsarConfig(
+            settings.pulsar_service_url,
+            settings.pulsar_admin_url,
+            settings.pulsar_tenant,
+            settings.pulsar_namespace,
+            settings.pulsar_auth_token.get_secret_value() if settings.pulsar_auth_token else None,
+            settings.pulsar_tls_cafile,
+            settings.pulsar_tls_check_hostname,
+            batches,
+            exclusive,
+        )
+
+    @property
+    def access(self) -> Access:
+        return Access(self.token, self.cafile, self.check_hostname)
+
+    def name(self, topic: str) -> str:
+        """The topic's full name on Pulsar."""
+        return f"persistent://{self.tenant}/{self.namespace}/{topic}"
