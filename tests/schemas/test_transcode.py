@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec._avro_scalars import without_zeros
-from helenus_schemas.codec.avro_long import long_bytes, read_long
+from helenus_schemas.codec.avro_long import long_bytes, read_long, whole_long
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.codec.to_avro import encoder, optionals, plain
 from helenus_schemas.codec.unpublishable import is_unpublishable
@@ -414,3 +414,14 @@ def test_tuples_that_differ_in_frozen_alone_are_one_record() -> None:
     types = map(parse, ("tuple<int, list<text>>", "tuple<int, frozen<list<text>>>"))
     first, second = (field["type"][1] for field in avro.value_schema(table(*types))["fields"])
     assert (first["name"], second) == ("Tuple_95f3727c", "ks.Tuple_95f3727c")
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 1 << 54))
+def test_a_whole_long_is_what_is_read(value: int) -> None:
+    data = long_bytes(value)
+    assert whole_long(data) == read_long(data, 0)[0] == value
+
+
+def test_a_whole_long_of_too_many_bits() -> None:
+    with pytest.raises(Malformed, match="64 bits"):
+        whole_long(b"\xff" * 9 + b"\x7f")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from helenus_schemas.codec.avro_long import read_long
+from helenus_schemas.codec.avro_long import read_long, whole_long
 from helenus_schemas.event.change import Change, Scope
 
 _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
@@ -32,9 +32,9 @@ def match_own_format(value: bytes) -> re.Match[bytes] | None:
 def parse_match(match: re.Match[bytes]) -> Change:
     """The Change of a match, without its part, segment and position. Raises Malformed."""
     digest, node, scope, _, written, expires, effect, expired = match.groups()
-    write_time = None if written is None else read_long(written, 0)[0]
-    expires_at = None if expires is None else read_long(expires, 0)[0]
-    all_expired_at = None if expired is None else read_long(expired, 0)[0]
+    write_time = None if written is None else whole_long(written)
+    expires_at = None if expires is None else whole_long(expires)
+    all_expired_at = None if expired is None else whole_long(expired)
     ids = digest.decode(), node.decode()
     bits = _effect(effect)
     return Change(*ids, _SCOPES[scope], 0, 1, -1, -1, write_time, expires_at, None, None, False, bits, all_expired_at)
