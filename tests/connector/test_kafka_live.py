@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
 from helenus_connector.control.plan import Plan
-from helenus_connector.log._kafka import Planner
+from helenus_connector.log._kafka_planner import Planner
 from helenus_connector.log.events import Range
 from helenus_connector.query.source import EventsReader
 from helenus_schemas.errors import HelenusError, Kind

@@ -20,7 +20,7 @@ _PATIENCE_S = 60.0
 
 
 def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
-    """As `brokers.unread`."""
+    """As `choice.unread`."""
     planner = Planner(config)
     try:
         place = planner.unread(group, topic, partition)

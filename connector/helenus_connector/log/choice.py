@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from helenus_connector.config.connector import WorkerSettings
-from helenus_connector.log import _kafka as kafka_events
+from helenus_connector.log import _kafka_planner, _kafka_reader
 from helenus_connector.log.events import Message, Planner, Range
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.model import NO_PULSAR
@@ -34,9 +34,9 @@ def data_log(worker: WorkerSettings) -> Log:
 def planner(worker: WorkerSettings) -> Planner:
     """For asking after events topics. Raises as `events_log`."""
     if worker.log == "pulsar":
-        found: Planner = _of_pulsar("pulsar_planner").Planner(_pulsar(worker))
+        found: Planner = _of_pulsar("_pulsar_planner").Planner(_pulsar(worker))
         return found
-    return kafka_events.Planner(worker.consumer_config)
+    return _kafka_planner.Planner(worker.consumer_config)
 
 
 def read(
@@ -53,11 +53,11 @@ def read(
     that failed goes no further, the others do.
     """
     if worker.log == "pulsar":
-        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_events").read(
+        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_reader").read(
             _pulsar(worker), places, data_loss, lost, failed
         )
         return found
-    return kafka_events.read(worker.consumer_config, places, data_loss, lost, failed)
+    return _kafka_reader.read(worker.consumer_config, places, data_loss, lost, failed)
 
 
 def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
@@ -66,9 +66,9 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
     It is noted as read when more is asked for. Raises HelenusError.
     """
     if worker.log_of_data == "pulsar":
-        found: Iterator[list[Message]] = _of_pulsar("pulsar_unread").unread(_pulsar(worker), group, topic, partition)
+        found: Iterator[list[Message]] = _of_pulsar("_pulsar_unread").unread(_pulsar(worker), group, topic, partition)
         return found
-    return kafka_events.unread(worker.consumer_config, group, topic, partition)
+    return _kafka_reader.unread(worker.consumer_config, group, topic, partition)
 
 
 def _log(worker: WorkerSettings, which: str) -> Log:
@@ -91,7 +91,7 @@ def _pulsar(worker: WorkerSettings) -> PulsarConfig:
 
 def _of_pulsar(module: str) -> ModuleType:
     with _installed():
-        return import_module(f"helenus_connector.{module}")
+        return import_module(f"helenus_connector.log.{module}")
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def read(
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
 ) -> Generator[list[Message], None, None]:
-    """As `brokers.read`, one range after the other. The process keeps its latest readers between calls.
+    """As `choice.read`, one range after the other. The process keeps its latest readers between calls.
 
     How many events are lost nobody knows: `lost` hears of one, where a topic ends before a range does.
     """
