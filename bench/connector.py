@@ -34,7 +34,8 @@ from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.gate.gate import Event
 from helenus_connector.log.choice import events_log
 from helenus_connector.pipeline.stage import Stage

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log.choice import data_log
 from helenus_connector.query.session import session

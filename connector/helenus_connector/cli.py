@@ -13,7 +13,8 @@ from typing import Any
 import click
 import structlog
 
-from helenus_connector.config import connector as config
+from helenus_connector.config.files import load
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
@@ -80,7 +81,7 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
     from helenus_connector.control.connectors import beside
 
     with _told():
-        _, connectors = config.load(worker_properties, connector_properties)
+        _, connectors = load(worker_properties, connector_properties)
         beside(zip(map(str, connector_properties), connectors, strict=True))
         for path, settings in zip(connector_properties, connectors, strict=True):
             for warning in settings.warnings:
@@ -102,7 +103,7 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
     from helenus_connector.replay import replay
 
     with _told():
-        worker, connectors = config.load(worker_properties, connector_properties)
+        worker, connectors = load(worker_properties, connector_properties)
         logs.configure(worker.log_level, worker.log_format)
         for settings in connectors:
             for table, count in replay(worker, settings):
@@ -122,7 +123,7 @@ def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) ->
     from helenus_connector.schemas_command import subjects
 
     with _told():
-        worker, connectors = config.load(worker_properties, connector_properties)
+        worker, connectors = load(worker_properties, connector_properties)
         for settings in connectors:
             for line in subjects(worker, settings):
                 click.echo(line)
@@ -176,7 +177,7 @@ def _code(error: HelenusError) -> int:
 
 
 def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
-    worker, connectors = config.load(worker_properties, connector_properties)
+    worker, connectors = load(worker_properties, connector_properties)
     logs.configure(worker.log_level, worker.log_format)
     files = {c.name: read_properties(path) for c, path in zip(connectors, connector_properties, strict=True)}
     try:
@@ -199,7 +200,7 @@ def _make_checkpoint(directory: Path) -> None:
         raise HelenusError(Kind.CONFIG, what, str(directory)) from None
 
 
-def _run_worker(worker: config.WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
+def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
     from helenus_connector.control.topics import reach
     from helenus_connector.worker import Worker
 

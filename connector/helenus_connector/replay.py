@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import structlog
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import data_log, events_log, unread
 from helenus_connector.log.events import Message
 from helenus_schemas.cql.table import Table, read_tables

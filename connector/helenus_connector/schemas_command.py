@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.shape.row import declared, nullable_schema, schemas, shown
 from helenus_schemas.avro import schema as avro
 from helenus_schemas.cql.table import read_tables

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import make, remove
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.status import Connector

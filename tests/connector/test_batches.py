@@ -17,7 +17,8 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_connector import metrics
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Task

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
 from helenus_connector.control.positions import Held, committed
 from helenus_connector.control.status import Task

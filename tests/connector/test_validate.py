@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from helenus_connector.cli import main
-from helenus_connector.config.connector import load
+from helenus_connector.config.files import load
 from helenus_schemas.settings.model import ConfigError
 from helenus_sinks.pulsar.log import PulsarConfig
 

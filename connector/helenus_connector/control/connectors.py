@@ -15,7 +15,8 @@ from typing import Any
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Status, Task, Wanted
 from helenus_connector.log.events import Offsets

@@ -7,7 +7,8 @@ import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.events import Offsets
 from helenus_schemas.service.logs import Setup, follow, setup
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log import _kafka_planner, _kafka_reader
 from helenus_connector.log.events import Message, Planner, Range
 from helenus_schemas.errors import HelenusError, Kind

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan

@@ -18,7 +18,7 @@ from typing import Any
 import javaproperties
 import structlog
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)

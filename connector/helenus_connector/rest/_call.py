@@ -15,7 +15,8 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from helenus_connector.config.connector import Model, is_class
+from helenus_connector.config.connector import is_class
+from helenus_connector.config.model import Model
 from helenus_connector.rest import _definitions as plugin
 from helenus_schemas.settings.model import ConfigError
 

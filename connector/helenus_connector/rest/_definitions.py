@@ -12,7 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from helenus_connector.config.connector import CLASS, SERVERS, ConnectorSettings, Model
+from helenus_connector.config.connector import CLASS, ConnectorSettings
+from helenus_connector.config.model import SERVERS, Model
 from helenus_schemas import __version__
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.model import About, ConfigError, Problem
