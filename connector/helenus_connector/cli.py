@@ -78,11 +78,11 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
     It reaches no server, and looks for no directory and no certificate, which may be another machine's: a worker does
     that at its start, before anything else.
     """
-    from helenus_connector.control.connectors import beside
+    from helenus_connector.control.conflict import check_conflicts
 
     with _told():
         _, connectors = load(worker_properties, connector_properties)
-        beside(zip(map(str, connector_properties), connectors, strict=True))
+        check_conflicts(zip(map(str, connector_properties), connectors, strict=True))
         for path, settings in zip(connector_properties, connectors, strict=True):
             for warning in settings.warnings:
                 click.echo(f"{path}: warning: {warning}", err=True)

@@ -11,8 +11,9 @@ import structlog
 from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
+from helenus_connector.control.checkpoint import committed, latest, planned
 from helenus_connector.control.plan import Plan
-from helenus_connector.control.positions import Held, committed, latest, overlaid, planned
+from helenus_connector.control.positions import Held, overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.pipeline.stage import Outcome
 from helenus_connector.query.task import DONE, Done, task

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from helenus_connector.control import offsets
 from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
 from helenus_connector.control.status import Status, TaskStatus, Wanted
 from helenus_connector.rest import _definitions as plugin
@@ -175,23 +176,23 @@ class ConnectorResources:
 
     def _offsets(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"):
-            found = self._connectors.offsets(call.name)
-        offsets = [
+            found = offsets.offsets(self._connectors, call.name)
+        answer = [
             {"partition": {"topic": topic, "partition": partition}, "offset": {"offset": offset}}
             for topic, partitions in sorted(found.items())
             for partition, offset in sorted(partitions.items())
         ]
-        return JSONResponse({"offsets": offsets})
+        return JSONResponse({"offsets": answer})
 
     def _alter(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"), _stopped(call.name):
             self._connectors.config(call.name)
-            self._connectors.alter(call.name, call.offsets())
+            offsets.alter(self._connectors, call.name, call.offsets())
         return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
 
     def _reset(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"), _stopped(call.name):
-            self._connectors.reset(call.name)
+            offsets.reset(self._connectors, call.name)
         return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
 
     def _topics(self, call: Call) -> Response:
