@@ -17,6 +17,7 @@ from helenus_connector import metrics
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import make, remove
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.status import Connector
@@ -35,7 +36,7 @@ _TURN_S = 0.25
 _TOPICS_S = 1.0
 _LAG_S = 5.0
 _FIRST_PAUSE_S = 1.0
-_LAST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 30.0
 _GRACE_S = 3.0
 _LEAVING_S = 600.0
 
@@ -52,7 +53,7 @@ class Worker:
         self._topics = Topics(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
         self._tables = Tables(registered(worker.checkpoint_dir))
-        self._pauses: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
         self._queries: dict[str, Query] = {}
         self._spark: Any = None
         self._stopping = threading.Event()
@@ -201,14 +202,14 @@ class Worker:
                     if missing:
                         raise missing[0]
             except HelenusError as error:
-                self._objected(name, connector, settings, error)
+                self._look_failed(name, connector, settings, error)
                 continue
             except Exception as error:
                 # A fault of ours in one connector is not to stop the others.
                 told = HelenusError(Kind.BATCH_FAILED, f"{type(error).__name__}: {error}", name)
-                self._objected(name, connector, settings, told)
+                self._look_failed(name, connector, settings, told)
                 continue
-            self._pauses.pop(name, None)
+            self._failures.pop(name, None)
             if connector.looked is False and not found:
                 _log.warning(
                     "tables.none", connector=name, table=settings.table, advice="ALTER TABLE … WITH cdc = true"
@@ -223,17 +224,17 @@ class Worker:
         again = connector.looked_at + connector.settings.table_refresh_interval_ms / 1000
         return min(connector.look_at, again)
 
-    def _objected(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
+    def _look_failed(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
         with self.connectors.lock:
             if connector.settings is not settings:
                 return  # it was changed meanwhile
             if not self._may_wait():
                 metrics.ERRORS.labels(error.kind.value).inc()
             if error.action is Action.RETRY or self._may_wait():
-                pause = self._pauses.get(name, _FIRST_PAUSE_S)
-                self._pauses[name] = min(2 * pause, _LAST_PAUSE_S)
+                self._failures[name] = self._failures.get(name, 0) + 1
+                longest_s = _FIRST_PAUSE_S if self._may_wait() else _LONGEST_PAUSE_S
                 connector.trouble = error
-                connector.look_at = time.time() + (min(pause, _FIRST_PAUSE_S) if self._may_wait() else pause)
+                connector.look_at = time.time() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
                 _log.info("connector.waiting", connector=name, reason=str(error))
             else:
                 connector.error = error

@@ -303,17 +303,6 @@ def test_what_is_held_is_kept_and_released(tmp_path: Path) -> None:
     assert committed(tmp_path / "g") == {}
 
 
-def test_the_checkpoint_of_before_there_were_groups_is_taken_over(tmp_path: Path) -> None:
-    commit(tmp_path, 4, {TOPIC: {"0": 7}})
-    (tmp_path / "pending").write_bytes(b"kept")
-    all_of = connectors(tmp_path)
-    all_of.load({"a": CONFIG})
-    assert offsets(all_of, "a") == {TOPIC: {0: 7}}
-    assert (tmp_path / "default" / "pending").read_bytes() == b"kept"
-    connectors(tmp_path).load({"a": CONFIG})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["connectors.json", "default"]
-
-
 @pytest.mark.parametrize("kind", [Kind.TABLE_MISSING, Kind.CDC_DISABLED])
 def test_a_look_between_drop_and_create_fails_no_table_at_once(
     tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,8 @@ import json, sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
-from helenus_connector.query.source import EventsSource, unpacked
+from helenus_connector.query.packs import unpacked
+from helenus_connector.query.source import EventsSource
 from helenus_connector.query.session import session
 
 worker, directory, topic = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]

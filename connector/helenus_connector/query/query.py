@@ -15,6 +15,7 @@ import structlog
 
 from helenus_connector import metrics
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan
@@ -25,7 +26,7 @@ from helenus_schemas.errors import HelenusError, Kind, told_in
 
 _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
-_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TURN_S = 0.1
 _ENDING_S = 5.0
 """Spark gives a Python worker that it kills 2 s. On other hosts there may be no fence to see it end by."""
@@ -147,7 +148,7 @@ class Query:
                 return
             metrics.ERRORS.labels(error.kind.value).inc()
             failures = 1 if self._batches is not None and self._batches.done else failures + 1
-            wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+            wait = pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             if not self._is_local:
                 wait = max(wait, _ENDING_S)
             self._trouble = str(error)

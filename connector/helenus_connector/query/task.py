@@ -25,8 +25,8 @@ from helenus_connector.gate.cache import prune
 from helenus_connector.gate.gate import Event
 from helenus_connector.log.choice import data_log
 from helenus_connector.pipeline.stage import Outcome, Stage
-from helenus_connector.query.garbage import spare
-from helenus_connector.query.source import Note, unpacked
+from helenus_connector.query.garbage import freeze
+from helenus_connector.query.packs import Note, unpacked
 from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_connector.reread.unread import MOST_WAITING
@@ -85,8 +85,8 @@ def task(
             for notes, pack in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 for event in unpacked(pack) if pack is not None else ():
                     events[event.topic].append(event)
-                told: list[Note] = pickle.loads(notes) if notes is not None else []
-                for note in told:
+                about_parts: list[Note] = pickle.loads(notes) if notes is not None else []
+                for note in about_parts:
                     about = done.setdefault(note.topic, Done(note.topic))
                     events.setdefault(note.topic, [])
                     about.starts[str(note.partition)] = note.start
@@ -105,7 +105,7 @@ def task(
                         about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
         yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
-        spare(("stages", len(_stages)))
+        freeze(("stages", len(_stages)))
 
     return run
 
