@@ -1,4 +1,4 @@
-"""`helenus-connector worker.properties table.properties …`, and what an operator needs beside it."""
+"""`helenus-connector worker.properties table.properties …`, and what else an operator needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
 
     Connectors may be made over its REST API too, and are kept in `checkpoint.dir`.
     """
-    with _told():
+    with _errors_shown():
         _work(worker_properties, connector_properties)
 
 
@@ -80,7 +80,7 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
     """
     from helenus_connector.control.conflict import check_conflicts
 
-    with _told():
+    with _errors_shown():
         _, connectors = load(worker_properties, connector_properties)
         check_conflicts(zip(map(str, connector_properties), connectors, strict=True))
         for path, settings in zip(connector_properties, connectors, strict=True):
@@ -97,12 +97,12 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
     """Append the dead letters of connectors, of all their tables, to their events topics again.
 
     For when the cause is gone: a limit was raised, a newer version can read the events. Each goes to the partition it
-    came from. What was replayed is noted in the consumer group helenus-replay-NAME, so a second call goes on behind it;
+    came from. What was replayed is noted in the consumer group helenus-replay-NAME, so a second call goes on after it;
     one that is interrupted replays some again, which does no harm. Connectors may run or not.
     """
     from helenus_connector.replay import replay
 
-    with _told():
+    with _errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
         logs.configure(worker.log_level, worker.log_format)
         for settings in connectors:
@@ -122,7 +122,7 @@ def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) ->
     """
     from helenus_connector.schemas_command import subjects
 
-    with _told():
+    with _errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
         for settings in connectors:
             for line in subjects(worker, settings):
@@ -146,12 +146,12 @@ def _top(
     """Show how the tables of a running worker fare: rates, lag, latency, errors.
 
     events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
-    not read yet; pending: those that wait for a proven read. latency: from the newest write to its record; query: from
-    a read statement to its answer. errors (failed attempts), dead (letters) and lost are since the worker's start.
+    not read yet; pending: those whose read is not confirmed yet. latency: from the newest write to its record; query:
+    from a read statement to its answer. errors (failed attempts), dead (letters) and lost are since the worker's start.
     """
     from helenus_connector.top import Worker, show
 
-    with _told():
+    with _errors_shown():
         try:
             login = None if user is None else masking.resolve(user)
         except ValueError as error:
@@ -163,7 +163,7 @@ def _top(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_shown() -> Iterator[None]:
     """Ends the process with one clear line for an error of ours."""
     try:
         yield

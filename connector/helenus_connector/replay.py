@@ -29,11 +29,11 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
     unless no table has one. Raises HelenusError: what is no dead letter (POISON_EVENT), as `connect` and
     TABLE_MISSING where tables are looked up, and the broker's errors. What was appended before stays, and is noted.
     """
-    log, letters = events_log(worker), data_log(worker)
+    log, undelivered = events_log(worker), data_log(worker)
     try:
         known = read(settings) if settings.has_patterns or log.keeps_schemas else {}
         tables = [settings.of_table(name) for name in chosen(settings, known)]
-        there = letters.topics()
+        there = undelivered.topics()
         if not any(one.dead_letters in there for one in tables):
             names = ", ".join(one.dead_letters for one in tables)
             what = f"there is no topic {names}" if names else f"no table matches {settings.table}"
@@ -54,7 +54,7 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
             yield one, done
     finally:
         log.close()
-        letters.close()
+        undelivered.close()
 
 
 def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int, log: Log, partitions: int) -> int:

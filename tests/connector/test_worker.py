@@ -80,8 +80,8 @@ class Fake(Worker):
         """What a worker does in its turns."""
         self._look(self._directory)
         self._make_topics()
-        self._tell_lag()
-        self._tell_states()
+        self._reports.lag()
+        self._reports.states()
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class ConnectorSettings(CassandraSettings):
     name: Annotated[Name, About("Common", "HIGH")]
     """The connector's name: in the REST API, in metrics and in the log."""
     connector_class: Annotated[str, About("Common", "HIGH")] = CLASS
-    """The class's name, also without `helenus.` and with `Connector` behind it; those of DataStax are taken for it."""
+    """The class's name, also without `helenus.` and with `Connector` after it; those of DataStax are taken for it."""
     tasks_max: Annotated[int, Field(ge=1), About("Common", "HIGH")] = 1
     """How many partitions of the events topic are worked on at once, each by a Python worker of Spark's."""
     keyspace: Annotated[Name, About("Table", "HIGH")]
@@ -70,13 +70,13 @@ class ConnectorSettings(CassandraSettings):
     query_max_rate: Annotated[int, Field(ge=0), About("Reading")] = 0
     """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
-    """When a key whose image is not proven yet is read again."""
+    """When a key whose image is not confirmed yet is read again."""
     settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
     """How long after its last report a change must be read to count as confirmed where the row neither shows it nor
     explains why not: counters, range deletes, expired rows. Ten times that where the row contradicts it. Keep it far
     above every write timeout."""
     settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
-    """How far a start steps back in the events topic, so that nothing unproven is forgotten."""
+    """How far a start steps back in the events topic, so that nothing unconfirmed is forgotten."""
     key_converter: Annotated[str, About("Records", "LOW")] = ""
     """A converter class of Kafka Connect's; says what `output.format` says."""
     value_converter: Annotated[str, About("Records", "LOW")] = ""
@@ -98,7 +98,7 @@ class ConnectorSettings(CassandraSettings):
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
-    """A regular expression for the names of the columns to tell; those of the key are always there."""
+    """A regular expression for the names of the columns to publish; those of the key are always there."""
     headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires")
     """Which headers records have: of schema_id, writetime, expires, node, segpos and digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
@@ -122,11 +122,11 @@ class ConnectorSettings(CassandraSettings):
     max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), About("Reading", "LOW")] = 128 << 20
     """How many bytes of events a batch takes at most, as `max.batch.size`; its tasks share them evenly."""
     cache_max_capacity: Annotated[int, Field(ge=8), About("Reading", "LOW")] = 131_072
-    """How many changes per partition of the topic are remembered, to tell copies of them."""
+    """How many changes per partition of the topic are remembered, to recognize copies of them."""
     cache_expire_after_ms: Annotated[Milliseconds, About("Reading", "LOW")] = 600_000
     """How long a change is remembered."""
     errors_tolerance: Annotated[Literal["none", "all"], About("Error Handling")] = "none"
-    """`all` puts events that cannot be told into the topic of dead letters; `none` stops."""
+    """`all` puts events that cannot be published into the topic of dead letters; `none` stops."""
     errors_deadletterqueue_topic_name: Annotated[str, About("Error Handling")] = ""
     """The topic of dead letters; by default `dlq-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
     errors_retry_timeout: Annotated[int, Field(ge=-1), About("Error Handling")] = -1
@@ -150,12 +150,12 @@ class ConnectorSettings(CassandraSettings):
         yield from super().conflicts(given)
         key, value = given.get("key.converter", ""), given.get("value.converter", "")
         possible = formats(key, value)
-        told = given.get("output.format")
+        given_format = given.get("output.format")
         if not possible:
             known = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
-            beside = f"with key.converter={key}: " if key and value else ""
-            yield "value.converter" if value else "key.converter", f"{beside}known are {known}"
-        elif told in get_args(Format) and told not in possible:
+            with_key = f"with key.converter={key}: " if key and value else ""
+            yield "value.converter" if value else "key.converter", f"{with_key}known are {known}"
+        elif given_format in get_args(Format) and given_format not in possible:
             yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
         table = given.get("table", "")
         several = any(is_pattern(part) for part in table.split(",")) or "," in table
@@ -270,7 +270,7 @@ class ConnectorSettings(CassandraSettings):
 
     @property
     def dead_letters(self) -> str:
-        """The topic for events that cannot be told."""
+        """The topic for events that cannot be published."""
         return _topic(self.errors_deadletterqueue_topic_name, "dlq-", self.keyspace, self.table)
 
     @property
@@ -298,6 +298,6 @@ class PulsarConnectorSettings(ConnectorSettings):
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 
 
-def _topic(told: str, prefix: str, keyspace: str, table: str) -> str:
-    """A topic's name, as it is told or by default."""
-    return told.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)
+def _topic(given: str, prefix: str, keyspace: str, table: str) -> str:
+    """A topic's name, as it is given or by default."""
+    return given.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)

@@ -13,7 +13,7 @@ SERVERS = frozenset(
     {f"cassandra.{key}" for key in ("contact.points", "port", "ssl.enabled", "ssl.cafile", "ssl.check.hostname")}
     | {f"{_REGISTRY}url", f"{_REGISTRY}ssl.cafile", "key.converter.schema.registry.url"}
 )
-"""The keys that say which servers get a connector's secrets, and who is taken for them."""
+"""The keys that say which servers get a connector's secrets, and how they are verified."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Model:
         return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=trusted)
 
     def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
-        """Whether properties say in the words of the connector's own `file` which servers get its secrets, and who is
-        taken for them.
+        """Whether properties name, in the words of the connector's own `file`, the servers that get its secrets, and
+        how they are verified.
         """
         return self._servers(properties) == self._servers(file)
 

@@ -59,7 +59,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
     """`user:password` that every request must give, except for `/health/live`."""
     rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
-    """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name.
+    """The worker's host in its `worker_id`; by default that of `listeners`, or the machine's name.
 
     A listener on loopback answers to this name too.
     """
@@ -96,7 +96,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """As `Settings.load`; connectors that come over REST may then use files that lie beside this one."""
+        """As `Settings.load`; connectors that come over REST may then use files in this one's folder."""
         settings = super().load(path)
         own = Path(os.path.realpath(path))
         settings._own = frozenset({own, *masking.files(read_properties(path).values())})
@@ -131,7 +131,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
 
     @property
     def worker_id(self) -> str:
-        """`host:port` of this worker, as Kafka Connect's status tells it."""
+        """`host:port` of this worker, as Kafka Connect's status shows it."""
         host, port = self.listener
         everywhere = host in ("0.0.0.0", "::")
         return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"

@@ -1,7 +1,7 @@
 """The connectors of a worker: what they are to do, what became of it, and what an operator may do with them.
 
 A connector is a name, a configuration and a wanted state; it has one task for each of its tables. Nothing here talks to
-Spark: a worker looks at `tasks`, and the batches tell a task how it fares.
+Spark: a worker looks at `tasks`, and the batches note in a task how it fares.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Connectors:
                 self.held(group).move(topic, stood[topic])
 
     def delete(self, name: str) -> None:
-        """End a connector. Its positions stay, for one that is made anew with its topics."""
+        """End a connector. Its positions stay, for one that is made again with its topics."""
         with self.lock:
             connector = self.get(name)
             del self._connectors[name]
@@ -243,7 +243,7 @@ class Connectors:
             return [{**connector.config, "table": table} for table in tables]
 
     def topics(self, name: str) -> list[str]:
-        """The data topics of tables that are being told, since the connector was made or `reset_topics`."""
+        """The data topics of tables whose changes are published, since the connector was made or `reset_topics`."""
         with self.lock:
             connector = self.get(name)
             used = [task.settings.data for task in connector.tasks.values() if task.ready]
@@ -324,9 +324,9 @@ class Connectors:
         for name, connector in self.all().items():
             if connector.wanted == "RUNNING":
                 of_tasks = (t.error or t.trouble for t in list(connector.tasks.values()))
-                told = connector.error or connector.trouble or next(filter(None, of_tasks), None)
-                if told is not None:
-                    return f"{name}: {told}"
+                reason = connector.error or connector.trouble or next(filter(None, of_tasks), None)
+                if reason is not None:
+                    return f"{name}: {reason}"
         return None
 
     def get(self, name: str) -> Connector:

@@ -1,4 +1,4 @@
-"""What the driver tells its planner and workers: which topics belong to which connector, and where shared files lie."""
+"""What the driver gives its planner and workers: which topics belong to which connector, and where shared files lie."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def overlaid(offsets: Mapping[str, Mapping[str, int]], held: Mapping[str, Mappin
 class Held:
     """The held positions of one query, kept next to its checkpoint. Its methods may be called from any thread.
 
-    What an operator sets by `move` is not for a batch that was planned before: `epoch` tells them apart. Raises
+    What an operator sets by `move` is not for a batch that was planned before: `epoch` distinguishes them. Raises
     HelenusError(STATE) if the file is damaged, or can't be read or written.
     """
 

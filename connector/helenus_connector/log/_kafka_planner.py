@@ -62,9 +62,9 @@ class Planner:
             for topic, future in asked.items():
                 try:
                     found[topic] = str(future.result().topic_id)
-                except KafkaException:  # it is missing, or may not be described: asking for its end tells
+                except KafkaException:  # it is missing, or may not be described: asking for its end shows which
                     continue
-        return {topic: told for topic, told in found.items() if told != _NO_ID}
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id != _NO_ID}
 
     def leaders(self) -> dict[str, dict[str, int]]:
         return self._leaders
@@ -103,7 +103,7 @@ class Planner:
                         elif (partition := message.partition()) in asked and at < asked.pop(partition):
                             found[str(partition)] = at
                     if asked and time.monotonic() > deadline:
-                        what = f"Kafka does not tell whether {topic} has lost records"
+                        what = f"Kafka does not say whether {topic} has lost records"
                         raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._where, SILENT)
         finally:
             consumer.close()
@@ -116,13 +116,13 @@ class Planner:
         return max(place.start, min(place.end, place.start + events))
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:  # noqa: ARG002
-        """None: reading tells."""
+        """None: reading finds out."""
         return []
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Move a consumer group, which dashboards read as lag.
 
-        Whether the broker took it is told by the log at the next call.
+        Whether the broker took it is logged at the next call.
         """
         before = self._commits.get(group)
         if before is not None:
@@ -153,10 +153,10 @@ class Planner:
             asked = self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S) if wanted else {}
             for place, future in asked.items():
                 try:
-                    told = future.result()
-                    found.setdefault(place.topic, {})[str(place.partition)] = told.offset
-                    if leaders is not None and told.leader_epoch is not None and told.leader_epoch >= 0:
-                        leaders.setdefault(place.topic, {})[str(place.partition)] = told.leader_epoch
+                    answer = future.result()
+                    found.setdefault(place.topic, {})[str(place.partition)] = answer.offset
+                    if leaders is not None and answer.leader_epoch is not None and answer.leader_epoch >= 0:
+                        leaders.setdefault(place.topic, {})[str(place.partition)] = answer.leader_epoch
                 except KafkaException as error:
                     if error.args[0].code() not in _UNKNOWN:
                         if leaders is None:

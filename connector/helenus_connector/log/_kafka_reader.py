@@ -122,7 +122,7 @@ def _consumer(config: Mapping[str, str], data_loss: str) -> Consumer:
 
 
 def _gone(consumer: Consumer, place: Range) -> int:
-    """How many offsets of a range are before the topic's first: holes behind that are no loss."""
+    """How many offsets of a range are before the topic's first: holes after that are no loss."""
     first, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, place.partition), timeout=TIMEOUT_S)
     return int(min(max(first - place.start, 0), place.end - place.start))
 

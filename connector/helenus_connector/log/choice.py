@@ -1,4 +1,4 @@
-"""Which Log events come from and records go to, as the worker's file says: here alone Kafka is told from Pulsar."""
+"""Which Log events come from and records go to, as the worker's file says. Nothing else chooses between Kafka and Pulsar."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def read(
 ) -> Generator[list[Message], None, None]:
     """The records of several ranges, in chunks; in order within a range.
 
-    Where a topic no longer has events of a range, `lost` hears how many if `data_loss` is `continue`; `failed` hears
-    OFFSETS_LOST if it is `fail`, what the broker refuses, and BROKER_UNREACHABLE if nothing comes for a minute. A range
-    that failed goes no further, the others do.
+    Where a topic no longer has events of a range, `lost` is called with how many if `data_loss` is `continue`. `failed`
+    is called with OFFSETS_LOST if it is `fail`, with what the broker refuses, and with BROKER_UNREACHABLE if nothing
+    comes for a minute. A range that failed goes no further, the others do.
     """
     if worker.log == "pulsar":
         found: Generator[list[Message], None, None] = _of_pulsar("pulsar_reader").read(

@@ -19,9 +19,9 @@ Lineages = dict[str, dict[str, Any]]
 
 
 def lineage(ids: Mapping[str, str], leaders: Mapping[str, Mapping[str, int]], epochs: Mapping[str, int]) -> Lineages:
-    """What tells the records of each topic from others at the same offsets, as JSON: the topic's `id`, its partitions'
-    leader epochs as `leaders`, and in which `epoch` an operator moved it. Where a topic goes on after it has lost
-    records, that is `cut`, in the batch that counts it.
+    """What distinguishes the records of each topic from others at the same offsets, as JSON: the topic's `id`, its
+    partitions' leader epochs as `leaders`, and in which `epoch` an operator moved it. Where a topic goes on after it
+    has lost records, that is `cut`, in the batch that counts it.
     """
     return {
         topic: {"id": ids.get(topic, ""), "leaders": dict(leaders.get(topic, {})), "epoch": epochs.get(topic, 0)}

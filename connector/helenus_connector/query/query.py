@@ -35,7 +35,7 @@ _ENDING_S = 5.0
 class Query:
     """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
 
-    Raises HelenusError(STATE) if what is kept beside its checkpoint can't be read.
+    Raises HelenusError(STATE) if what is kept next to its checkpoint can't be read.
     """
 
     def __init__(self, worker: WorkerSettings, connectors: Connectors, group: str, directory: Path) -> None:
@@ -143,7 +143,7 @@ class Query:
                 if not answers(spark):
                     what = "Spark's Java process has ended: killed, as for want of memory, or crashed"
                     raise HelenusError(Kind.BATCH_FAILED, what, f"query.group {self._group}") from None
-                error = _told(str(failure))
+                error = _error(str(failure))
             if error is None:
                 return
             metrics.ERRORS.labels(error.kind.value).inc()
@@ -208,7 +208,7 @@ class Query:
 
     def _process(self, batches: Batches, frame: Any, batch_id: int) -> None:
         batches.process(frame, batch_id)
-        # Of a batch that failed, tasks may still run: the fence before the next start tells when none does.
+        # Of a batch that failed, tasks may still run: the fence before the next start ends when none does.
         self._connectors.writes(self._group, ())
 
 
@@ -224,17 +224,17 @@ def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
     """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure
-    told = str(query.exception() or batches.failure or "the query ended")
-    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in told:
+    said = str(query.exception() or batches.failure or "the query ended")
+    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in said:
         what = (
             "no batch was begun yet, and Spark finds files in offsets or commits that are not its own: move them away"
         )
         return HelenusError(Kind.STATE, what, str(checkpoint))
-    return _told(told)
+    return _error(said)
 
 
-def _told(told: str) -> HelenusError:
+def _error(said: str) -> HelenusError:
     """An error of Spark's, in its own words: as Py4J has them."""
-    lines = [line.strip().removeprefix(": ") for line in told.splitlines() if line.strip()]  # as Py4J tells Java's own
+    lines = [line.strip().removeprefix(": ") for line in said.splitlines() if line.strip()]  # as Py4J shows Java's own
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return told_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])
+    return told_in(said) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

@@ -137,7 +137,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 held = self.plan.held.items()
                 wake |= any(0 <= at < self._target.get(t, {}).get(p, 0) for t, ats in held for p, at in ats.items())
             if topics == start["topics"]:
-                # What a run began with is done at once: its first batch tells of what else waits. One that is to read
+                # What a run began with is done at once: its first batch shows what else waits. One that is to read
                 # what is there, reads again only what was there when the last one ended.
                 wake |= begin != stood or (self._target is None and bool(fresh))
             end = {"tick": start["tick"] + wake, "topics": topics}
@@ -223,13 +223,13 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._planner.keep(self.plan.groups)
 
     def _changed(self) -> tuple[Plan, object] | None:
-        """The plan in its file, and what tells it from others, if that is not what was taken over."""
-        told = self.plan.file.stat()
-        seen = (told.st_mtime_ns, told.st_ino)
+        """The plan in its file, and its identity, if that is not what was taken over."""
+        stat = self.plan.file.stat()
+        seen = (stat.st_mtime_ns, stat.st_ino)
         return None if seen == self._seen else (Plan.load(str(self.plan.file)), seen)
 
     def _broker_is(self, away: str | None) -> None:
-        """Tell, once each time, that the broker is away or back; the driver too, which would not notice."""
+        """Log, once each time, that the broker is away or back; the driver too, which would not notice."""
         if away is not None and not self._away:
             structlog.get_logger(__name__).warning("source.broker_away", error=away)
             self.plan.away_file.write_text(away)
@@ -252,7 +252,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             asked, self._counted = list(self.plan.connectors), now
         try:
             if asked:
-                # One without a leader just now has the partitions it had. That it is gone is told by its end.
+                # One without a leader just now has the partitions it had. Asking for its end shows that it is gone.
                 found = self._broker().partitions(asked)
                 # Before the ends: what is noted with a position is never newer than it.
                 self._ids.update(self._broker().ids(asked))
@@ -260,7 +260,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except HelenusError:
             if not any(self._partitions.values()):
                 raise
-            # It may speak against these topics alone; if the brokers are away, the next question tells.
+            # It may speak against these topics alone; if the brokers are away, the next question shows it.
         return {t: n for t, n in self._partitions.items() if n}
 
     def _due(self) -> float:

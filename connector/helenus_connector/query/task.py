@@ -61,7 +61,7 @@ _stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
 _sessions: dict[tuple[object, ...], Any] = {}
 _failing: dict[tuple[object, ...], float] = {}
 """Since when nothing is read from a Cassandra, monotonic s."""
-_ANEW_S = 30.0
+_RECONNECT_AFTER_S = 30.0
 _pruned: dict[tuple[str, str], dict[str, int]] = {}
 _logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for what most tables share."""
@@ -70,7 +70,9 @@ _logs: dict[tuple[str, str], Log] = {}
 def task(
     plan: Plan, due: dict[str, list[Pending]], may_wait: int = MOST_WAITING
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. `due` are pending keys by events topic; `may_wait` is how many more may wait."""
+    """The function for `mapInArrow`. `due` are unconfirmed keys by events topic; `may_wait` is how many more may
+    wait.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _end_with_parent()
@@ -145,7 +147,7 @@ def _run(
     except HelenusError as error:
         about.error = error
         if error.kind is Kind.CASSANDRA_READ:
-            _connect_anew(settings)
+            _reconnect(settings)
     except Exception as error:
         # A fault of ours in one table is not to stop the others.
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -161,10 +163,10 @@ def _run(
 
 
 def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
-    """This process's stage for a table, made anew when its settings changed.
+    """This process's stage for a table, recreated when its settings changed.
 
-    Its caches are the group's own, as another may read the same topic for another sink; and the epoch's, for who moves
-    a connector back wants its events told again.
+    Its caches are the group's own, as another may read the same topic for another sink; and the epoch's, and moving
+    a connector back has its events published again.
     """
     name = (plan.directory, plan.group, settings.events)
     made_in, stage = _stages.get(name, (-1, None))
@@ -198,11 +200,11 @@ def _prune(plan: Plan) -> None:
     _pruned[name] = plan.tables
 
 
-def _connect_anew(settings: ConnectorSettings) -> None:
+def _reconnect(settings: ConnectorSettings) -> None:
     """Let go of a Cassandra that has not been read from for a while: all of its nodes may have other addresses by now,
     which the driver learns from nodes alone.
     """
-    if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _ANEW_S:
+    if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _RECONNECT_AFTER_S:
         return
     del _failing[settings.server]
     session = _sessions.pop(settings.server, None)

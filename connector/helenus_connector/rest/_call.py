@@ -51,7 +51,7 @@ class Call:
         return texts(self.body)
 
     def offsets(self) -> dict[str, dict[int, int | None]]:
-        """Topic -> partition -> offset of a body like what GET tells; None for an offset of null."""
+        """Topic -> partition -> offset of a body like GET's answer; None for an offset of null."""
         if not isinstance(self.body, dict):
             raise HTTPException(500, "a JSON object with offsets is expected")
         if not (given := self.body.get("offsets")):
