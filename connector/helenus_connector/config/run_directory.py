@@ -66,6 +66,14 @@ def on_disk(file: Path) -> Path:
     return moved
 
 
+def replace(file: Path, content: bytes) -> None:
+    """Have a file of a run, for this user alone. A reader finds the old content or the new; a crash may lose both."""
+    new = file.with_name(f"{file.name}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(content)
+    new.replace(file)
+
+
 def remove(directory: Path) -> None:
     """Remove a directory, and what of it lies on disk."""
     for place in {directory, Path(tempfile.gettempdir()) / directory.name}:

@@ -1,4 +1,4 @@
-"""Which Log events come from and records go to, as the worker's file says. Nothing else chooses between Kafka and Pulsar."""
+"""Which Log events come from and records go to, as the worker's file says: Kafka or Pulsar is chosen here alone."""
 
 from __future__ import annotations
 

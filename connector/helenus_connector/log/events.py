@@ -90,7 +90,7 @@ class Planner(Protocol):
         ...
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
-        """Topics and partitions that no longer have all events from these starts on, as far as only the broker knows."""
+        """Topics and partitions that no longer have all events from these starts on, where reading does not show it."""
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:

@@ -11,6 +11,7 @@ import structlog
 from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
+from helenus_connector.config.run_directory import replace
 from helenus_connector.control.checkpoint import committed, latest, planned
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held, overlaid
@@ -161,9 +162,7 @@ class Batches:
 
     def _wake(self, plan: Plan) -> None:
         due = self.pending.next_due()
-        new = plan.due_file.with_suffix(".due.new")
-        new.write_text("" if due is None else repr(due))
-        new.replace(plan.due_file)
+        replace(plan.due_file, b"" if due is None else repr(due).encode())
 
 
 def _failed(of_topic: Task, error: HelenusError, now: float) -> None:
