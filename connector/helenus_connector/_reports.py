@@ -49,7 +49,7 @@ class Reports:
         try:
             latest = self._topics.latest([task.settings.events for task in tasks])
         except HelenusError as error:
-            # A planner that gets no answer makes no batches, and so nobody else would notice.
+            # A planner that gets no answer makes no batches, and so nothing else would notice.
             metrics.ERRORS.labels(error.kind.value).inc()
             if self.away is None:
                 _log.warning("broker.away", error=str(error))
@@ -67,7 +67,7 @@ class Reports:
             topic = task.settings.events
             at = where.get(task.settings.query_group, {}).get(topic, {})
             unread = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
-            # Of a topic that alone can't be asked, or that is gone, nobody knows.
+            # It is not known of a topic that alone can't be asked, or that is gone.
             lag = sum(self._topics.sizes(unread)) if topic in latest else math.nan
             metrics.LAG.labels(*task.labels).set(lag)
 

@@ -23,7 +23,7 @@ from helenus_schemas.settings.model import read_properties
 
 
 class _Commands(click.Group):
-    """What is no command is the worker's properties file of `run`."""
+    """`run` is the default command: its worker properties file may come first."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Says which extra is missing where only the agent is installed."""

@@ -1,4 +1,4 @@
-"""The schemas that a connector's topics have now, for a registry, or a Pulsar, that somebody else fills."""
+"""The schemas that a connector's topics have now, for a registry, or a Pulsar, that is filled by other means."""
 
 from __future__ import annotations
 

@@ -222,12 +222,13 @@ def _duration(seconds: float) -> str:
 
 
 def show(worker: Worker, interval: float, once: bool) -> None:
-    """Print what happens within `interval` seconds, `once` or until interrupted. Raises HelenusError if nobody answers
-    at first; a worker that goes away later is waited for.
+    """Print what happens within `interval` seconds, `once` or until interrupted.
+
+    Raises HelenusError if no worker answers at first; a worker that goes away later is waited for.
     """
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDE  # nobody who reads a file or a pipe has a narrow one
+        console.width = _WIDE  # a file or a pipe is not narrow
     before = look(worker)
     if once:
         time.sleep(interval)

@@ -24,9 +24,9 @@ from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.gate.gate import Gap
 from helenus_connector.pipeline.stage import Outcome
-from helenus_connector.query import batches
-from helenus_connector.query.batches import Batches
-from helenus_connector.query.task import Done
+from helenus_connector.query import _batches as batches
+from helenus_connector.query._batches import Batches
+from helenus_connector.query._task import Done
 from helenus_connector.reread.pending import AWAY, Pending, PendingKeys
 from helenus_connector.reread.pending_files import begins
 from helenus_schemas.errors import HelenusError, Kind

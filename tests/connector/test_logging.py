@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.query.source import EventsReader
-from helenus_connector.query.task import task
+from helenus_connector.query._task import task
 from helenus_schemas import logs
 
 directory = sys.argv[1]

@@ -23,7 +23,7 @@ from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.log.events import Range
 from helenus_connector.query import _losses, _reading, source
-from helenus_connector.query import task as tasks
+from helenus_connector.query import _task as tasks
 from helenus_connector.query._limits import Part, Parts, limited, shared_out
 from helenus_connector.query._losses import other_partitions
 from helenus_connector.query.packs import packed, unpacked

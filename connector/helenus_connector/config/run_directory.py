@@ -1,7 +1,7 @@
 """The directory of a run on one host, in memory where there is such a place: caches, schema ids and plans lie there.
 
-The driver makes it; where executors run on other hosts, their first task makes it there by the same name. Whoever uses
-it holds a lock on it: without one it was left by a killed run. Large files for which there is no room lie on disk, in a
+The driver makes it; where executors run on other hosts, their first task makes it there by the same name. Its users
+hold a lock on it: without one it was left by a killed run. Large files for which there is no room lie on disk, in a
 directory of the same name.
 """
 

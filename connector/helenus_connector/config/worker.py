@@ -45,7 +45,7 @@ class WorkerSettings(PulsarSettings, LogSettings):
     """Settings of librdkafka for consumers; they go before `kafka.*`."""
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
     """How many of Kafka's brokers have each topic that the worker makes. -1: as the brokers have it, by
-    `default.replication.factor`, which is 1 unless somebody set it."""
+    `default.replication.factor`, which is 1 if it is not set."""
     listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
     """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
     listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None

@@ -97,7 +97,7 @@ class Connectors:
             try:
                 self.put(name, before["config"], before["state"])
             except ConfigError as error:
-                # What an older version took: it is kept, until somebody gives it another configuration.
+                # What an older version took: it is kept, until it gets another configuration.
                 _log.error("connector.invalid", connector=name, error=str(error))
 
     def names(self) -> list[str]:
@@ -285,7 +285,7 @@ class Connectors:
                     _log.error("connector.failed", connector=name, error=str(error))
 
     def looked(self, name: str, settings: ConnectorSettings, found: Mapping[str, HelenusError | None]) -> None:
-        """Take over a look at the tables of a connector: each that it has now, with what speaks against it."""
+        """Apply the result of a table scan: each table that the connector has now, with its error."""
         with self.lock:
             connector = self._connectors.get(name)
             if connector is None or connector.settings is not settings:

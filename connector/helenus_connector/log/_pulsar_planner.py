@@ -162,7 +162,7 @@ class Planner:
             raise error
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
-        """Goes by the group's subscription: a message TTL, a backlog quota or somebody's hand moves it past what was
+        """Goes by the group's subscription: a message TTL, a backlog quota or an operator moves it past what was
         not read, and then the broker may drop that. While the start's ledger is there, so is what follows.
 
         Asks when it is first called for a topic, which makes the subscription, and again when `commit` has found it to

@@ -61,9 +61,9 @@ def read(
 
 
 def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
-    """What a partition of a topic on the data's Log holds that a group has not read, up to its end as it is now.
+    """The records of a partition, on the data's side, after the group's committed position, up to the current end.
 
-    It is noted as read when more is asked for. Raises HelenusError.
+    A chunk is committed when the next one is asked for. Raises HelenusError.
     """
     if worker.log_of_data == "pulsar":
         found: Iterator[list[Message]] = _of_pulsar("_pulsar_unread").unread(_pulsar(worker), group, topic, partition)

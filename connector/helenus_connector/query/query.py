@@ -20,7 +20,7 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
-from helenus_connector.query.batches import Batches
+from helenus_connector.query._batches import Batches
 from helenus_connector.query.session import answers
 from helenus_schemas.errors import HelenusError, Kind, told_in
 
@@ -213,7 +213,7 @@ class Query:
 
 
 def _remove_torn(checkpoint: Path) -> None:
-    """Remove what a run that was killed had half written: where Spark finds such a file, it refuses to begin."""
+    """Remove what a killed run had half written: Spark refuses to begin where it finds a file like that."""
     for name in ("offsets", "commits"):
         for torn in checkpoint.glob(f"{name}/.*.tmp"):
             torn.unlink(missing_ok=True)

@@ -198,7 +198,7 @@ class ConnectorResources:
     def _topics(self, call: Call) -> Response:
         try:
             topics = self._connectors.topics(call.name)
-        except Unknown:  # as there: whoever is not known has used none
+        except Unknown:  # as in Kafka Connect: a connector that is not known has used none
             topics = []
         return JSONResponse({call.name: {"topics": topics}})
 

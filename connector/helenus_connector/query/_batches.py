@@ -17,7 +17,7 @@ from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held, overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.pipeline.stage import Outcome
-from helenus_connector.query.task import DONE, Done, task
+from helenus_connector.query._task import DONE, Done, task
 from helenus_connector.reread.pending import Pending, PendingKeys
 from helenus_connector.reread.unread import MOST_WAITING
 from helenus_schemas.errors import HelenusError, told_in
