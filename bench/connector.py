@@ -34,11 +34,12 @@ from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.choice import events_log
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.query.garbage import spare
+from helenus_connector.query.garbage import freeze
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -115,7 +116,7 @@ class Bench:
         log.create(self.settings.data, PARTS, {})
         directory.mkdir(parents=True, exist_ok=True)
         self.stage = Stage(self.settings, self.session, log, directory)
-        spare(table)  # as Spark's workers do
+        freeze(table)  # as Spark's workers do
 
     def events(self, rows: Iterable[int], copies: int = 1, first: int = 0) -> list[Event]:
         """An event for each row, and those of as many other nodes as there are copies, a little later."""

@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log.choice import data_log
+from helenus_connector.query.packs import unpacked
 from helenus_connector.query.session import session
-from helenus_connector.query.source import EventsSource, unpacked
+from helenus_connector.query.source import EventsSource
 from helenus_sinks.log import Log
 from helenus_stack.programs import Program
 

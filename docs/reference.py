@@ -12,7 +12,8 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from helenus_agent.config import AgentSettings
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.settings.model import About, Alias, Settings
 
 HEAD = """# Configuration

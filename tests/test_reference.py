@@ -12,7 +12,8 @@ import javaproperties
 import pytest
 
 from helenus_agent.config import AgentSettings
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.settings.model import Settings
 
 ROOT = Path(__file__).resolve().parents[1]

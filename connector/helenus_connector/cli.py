@@ -1,4 +1,4 @@
-"""`helenus-connector worker.properties table.properties …`, and what an operator needs beside it."""
+"""`helenus-connector worker.properties table.properties …`, and what else an operator needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 import click
 import structlog
 
-from helenus_connector.config import connector as config
+from helenus_connector.config.files import load
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
@@ -22,7 +23,7 @@ from helenus_schemas.settings.properties import read_properties
 
 
 class _Commands(click.Group):
-    """What is no command is the worker's properties file of `run`."""
+    """`run` is the default command: its worker properties file may come first."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Says which extra is missing where only the agent is installed."""
@@ -64,7 +65,7 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
 
     Connectors may be made over its REST API too, and are kept in `checkpoint.dir`.
     """
-    with _told():
+    with _errors_shown():
         _work(worker_properties, connector_properties)
 
 
@@ -77,11 +78,11 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
     It reaches no server, and looks for no directory and no certificate, which may be another machine's: a worker does
     that at its start, before anything else.
     """
-    from helenus_connector.control.connectors import beside
+    from helenus_connector.control.conflict import check_conflicts
 
-    with _told():
-        _, connectors = config.load(worker_properties, connector_properties)
-        beside(zip(map(str, connector_properties), connectors, strict=True))
+    with _errors_shown():
+        _, connectors = load(worker_properties, connector_properties)
+        check_conflicts(zip(map(str, connector_properties), connectors, strict=True))
         for path, settings in zip(connector_properties, connectors, strict=True):
             for warning in settings.warnings:
                 click.echo(f"{path}: warning: {warning}", err=True)
@@ -96,13 +97,13 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
     """Append the dead letters of connectors, of all their tables, to their events topics again.
 
     For when the cause is gone: a limit was raised, a newer version can read the events. Each goes to the partition it
-    came from. What was replayed is noted in the consumer group helenus-replay-NAME, so a second call goes on behind it;
+    came from. What was replayed is noted in the consumer group helenus-replay-NAME, so a second call goes on after it;
     one that is interrupted replays some again, which does no harm. Connectors may run or not.
     """
     from helenus_connector.replay import replay
 
-    with _told():
-        worker, connectors = config.load(worker_properties, connector_properties)
+    with _errors_shown():
+        worker, connectors = load(worker_properties, connector_properties)
         logs.configure(worker.log_level, worker.log_format)
         for settings in connectors:
             for table, count in replay(worker, settings):
@@ -121,8 +122,8 @@ def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) ->
     """
     from helenus_connector.schemas_command import subjects
 
-    with _told():
-        worker, connectors = config.load(worker_properties, connector_properties)
+    with _errors_shown():
+        worker, connectors = load(worker_properties, connector_properties)
         for settings in connectors:
             for line in subjects(worker, settings):
                 click.echo(line)
@@ -145,12 +146,12 @@ def _top(
     """Show how the tables of a running worker fare: rates, lag, latency, errors.
 
     events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
-    not read yet; pending: those that wait for a proven read. latency: from the newest write to its record; query: from
-    a read statement to its answer. errors (failed attempts), dead (letters) and lost are since the worker's start.
+    not read yet; pending: those whose read is not confirmed yet. latency: from the newest write to its record; query:
+    from a read statement to its answer. errors (failed attempts), dead (letters) and lost are since the worker's start.
     """
     from helenus_connector.top import Worker, show
 
-    with _told():
+    with _errors_shown():
         try:
             login = None if user is None else masking.resolve(user)
         except ValueError as error:
@@ -162,7 +163,7 @@ def _top(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_shown() -> Iterator[None]:
     """Ends the process with one clear line for an error of ours."""
     try:
         yield
@@ -176,7 +177,7 @@ def _code(error: HelenusError) -> int:
 
 
 def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
-    worker, connectors = config.load(worker_properties, connector_properties)
+    worker, connectors = load(worker_properties, connector_properties)
     logs.configure(worker.log_level, worker.log_format)
     files = {c.name: read_properties(path) for c, path in zip(connectors, connector_properties, strict=True)}
     try:
@@ -199,7 +200,7 @@ def _make_checkpoint(directory: Path) -> None:
         raise HelenusError(Kind.CONFIG, what, str(directory)) from None
 
 
-def _run_worker(worker: config.WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
+def _run_worker(worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
     from helenus_connector.control.topics import reach
     from helenus_connector.worker import Worker
 

@@ -1,4 +1,4 @@
-"""What the connector tells Prometheus: its metrics, and the same values under the names that others gave them.
+"""What the connector exports to Prometheus: its metrics, and the same values under the names that others gave them.
 
 Connect's and Debezium's are as the usual rules of the JMX exporter write their beans, DataStax's as Pulsar writes those
 of its source. A table's series begin at 0 when its connector starts (`begin`), so that they can be alerted on, and end
@@ -22,7 +22,8 @@ STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
 EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from the events topic.", _LABELS)
 EVENTS = Counter(
     "helenus_connector_events_total",
-    "Events by what became of them: published, unchanged, settled, outdated or dead_lettered; the others are pending.",
+    "Events by what became of them: published, unchanged, settled (confirmed by an earlier read), outdated or "
+    "dead_lettered; the others are not confirmed yet.",
     (*_LABELS, "outcome"),
 )
 EVENTS_LOST = Counter(
@@ -31,14 +32,14 @@ EVENTS_LOST = Counter(
     _LABELS,
 )
 GAPS = Counter(
-    "helenus_connector_gaps_total", "Gaps in a node's commit log that agents reported: copy the table anew.", _LABELS
+    "helenus_connector_gaps_total", "Gaps in a node's commit log that agents reported: re-snapshot the table.", _LABELS
 )
 LAG = Gauge(
     "helenus_connector_lag_events",
-    "Events in the topic that are not done with yet; NaN while no broker says.",
+    "Events in the topic that are not fully processed yet; NaN while no broker answers.",
     _LABELS,
 )
-EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events whose outcome is open.", _LABELS)
+EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events that are not confirmed yet.", _LABELS)
 KEYS_PENDING = Gauge("helenus_connector_keys_pending", "Keys that will be read again.", _LABELS)
 KEYS_UNREAD = Gauge("helenus_connector_keys_unread", "Those of them that could not be read yet.", _LABELS)
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)
@@ -52,9 +53,10 @@ CONTRADICTED = Counter(
     "Changes that count as confirmed although their row contradicted them to the end.",
     _LABELS,
 )
-ROWS_UNTOLD = Counter(
-    "helenus_connector_rows_untold_total",
-    "Rows without a record: dead letters for a value that cannot be told, rows behind a marker whose key cannot.",
+ROWS_UNPUBLISHED = Counter(
+    "helenus_connector_rows_unpublished_total",
+    "Rows without a record: dead letters for a value that cannot be published, rows after a delete marker whose key "
+    "cannot.",
     _LABELS,
 )
 KEYS_READ = Counter("helenus_connector_keys_read_total", "Keys read from Cassandra.", _LABELS)
@@ -81,7 +83,7 @@ BATCH_SECONDS = Histogram(
 
 _OF_TABLE: tuple[MetricWrapperBase, ...] = (
     *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_PENDING, KEYS_PENDING, KEYS_UNREAD),
-    *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNTOLD, CONTRADICTED),
+    *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNPUBLISHED, CONTRADICTED),
     *(KEYS_READ, STATEMENTS, QUERY_SECONDS, REPLICATION_SECONDS),
 )
 Labels = tuple[str, str, str]
@@ -106,13 +108,13 @@ def forget(labels: Labels) -> None:
 
 
 def state(labels: Labels, now: str) -> None:
-    """Tells which of STATES a table's task is in."""
+    """Sets which of STATES a table's task is in."""
     for name in STATES:
         STATE.labels(*labels, name).set(name == now)
 
 
 def connector_state(name: str, now: str | None) -> None:
-    """Tells which of STATES a connector is in; None ends its series. It has them also without a table."""
+    """Sets which of STATES a connector is in; None ends its series. It has them also without a table."""
     if now is None:
         CONNECTOR_STATE.remove_by_labels({"connector": name})
         return
@@ -138,17 +140,22 @@ class Twins(Collector):
         for prefix, name, what, values in (
             ("source_task", "source_record_poll_total", "Events read from the events topic.", read),
             ("source_task", "source_record_write_total", "Records written to the data topic.", records),
-            ("source_task", "source_record_active_count", "Events whose outcome is open.", _by_table(EVENTS_PENDING)),
+            (
+                "source_task",
+                "source_record_active_count",
+                "Events that are not confirmed yet.",
+                _by_table(EVENTS_PENDING),
+            ),
             ("task_error", "total_record_errors", "Failed attempts at a table's events.", errors),
             ("task_error", "total_retries", "The same: each is tried again, or the task failed.", errors),
-            ("task_error", "total_records_skipped", "Events that went to the topic of dead letters.", dead),
+            ("task_error", "total_records_skipped", "Dead-lettered events.", dead),
             ("task_error", "deadletterqueue_produce_requests", "The same.", dead),
         ):
             metric = Metric(f"kafka_connect_{prefix}_metrics_{name}", what, "unknown")
             for labels in read:
                 if labels in _tasks:
-                    told = {"connector": labels[0], "task": str(_tasks[labels])}
-                    metric.add_sample(metric.name, told, values.get(labels, 0.0))
+                    of_task = {"connector": labels[0], "task": str(_tasks[labels])}
+                    metric.add_sample(metric.name, of_task, values.get(labels, 0.0))
             yield metric
         yield from self._workers(list(read))
 
@@ -156,10 +163,10 @@ class Twins(Collector):
         worker = "kafka_connect_connect_worker_metrics"
         states = [s.labels for family in CONNECTOR_STATE.collect() for s in family.samples if s.value]
         metric = Metric("kafka_connect_connector_status", "1, with the connector's state.", "unknown")
-        for told in states:
-            metric.add_sample(metric.name, {"connector": told["connector"], "status": told["state"].lower()}, 1)
+        for state in states:
+            metric.add_sample(metric.name, {"connector": state["connector"], "status": state["state"].lower()}, 1)
         yield metric
-        names = dict.fromkeys([*(told["connector"] for told in states), *(labels[0] for labels in tables)])
+        names = dict.fromkeys([*(state["connector"] for state in states), *(labels[0] for labels in tables)])
         for count, what, value in (
             ("connector_count", "Connectors of the worker.", len(names)),
             ("task_count", "Tables of the worker.", len(tables)),
@@ -190,8 +197,8 @@ class Twins(Collector):
                 ("query_latency", query),
                 ("replication_latency", 1e3 * latency.get(table, 0.0)),
             ):
-                told = {"name": table[0], "table": ".".join(table[1:]), "metric": name, "quantile": "0.5"}
-                metric.add_sample(metric.name, told, value)
+                of_table = {"name": table[0], "table": ".".join(table[1:]), "metric": name, "quantile": "0.5"}
+                metric.add_sample(metric.name, of_table, value)
         yield metric
 
     def _debeziums(self) -> Iterator[Metric]:
@@ -207,8 +214,8 @@ class Twins(Collector):
             for labels, value in values.items():
                 by_connector.setdefault(labels[0], []).append(value)
             for connector, members in by_connector.items():
-                told = {"plugin": "cassandra", "name": connector, "context": "streaming"}
-                metric.add_sample(metric.name, told, float(together(members)))
+                of_connector = {"plugin": "cassandra", "name": connector, "context": "streaming"}
+                metric.add_sample(metric.name, of_connector, float(together(members)))
             yield metric
 
 

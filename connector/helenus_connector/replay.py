@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import structlog
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.tables import chosen, missing, read
 from helenus_connector.log.choice import data_log, events_log, unread
 from helenus_connector.log.events import Message
-from helenus_schemas.cql.table import Table, read_tables
+from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
 from helenus_schemas.event.wire import decode, encode, without_frames
-from helenus_schemas.service.cassandra import connect
 from helenus_sinks import dead_letters
 from helenus_sinks.log import Log, Schemas
 
@@ -28,15 +29,14 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
     unless no table has one. Raises HelenusError: what is no dead letter (POISON_EVENT), as `connect` and
     TABLE_MISSING where tables are looked up, and the broker's errors. What was appended before stays, and is noted.
     """
-    log, letters = events_log(worker), data_log(worker)
+    log, undelivered = events_log(worker), data_log(worker)
     try:
-        known = _tables(settings) if settings.has_patterns or log.keeps_schemas else {}
-        matching = sorted(name for name, table in known.items() if table.cdc and settings.matches(name))
-        tables = [settings.of_table(name) for name in dict.fromkeys([*settings.tables, *matching])]
-        there = letters.topics()
+        known = read(settings) if settings.has_patterns or log.keeps_schemas else {}
+        tables = [settings.of_table(name) for name in chosen(settings, known)]
+        there = undelivered.topics()
         if not any(one.dead_letters in there for one in tables):
-            told = ", ".join(one.dead_letters for one in tables)
-            what = f"there is no topic {told}" if told else f"no table matches {settings.table}"
+            names = ", ".join(one.dead_letters for one in tables)
+            what = f"there is no topic {names}" if names else f"no table matches {settings.table}"
             raise HelenusError(
                 Kind.CONFIG, what, settings.name, "there is nothing to replay, or another topic is meant"
             )
@@ -54,13 +54,13 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
             yield one, done
     finally:
         log.close()
-        letters.close()
+        undelivered.close()
 
 
 def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int, log: Log, partitions: int) -> int:
     """Replay one partition of a table's dead letters, whose events topic has so many; returns how many there were.
 
-    Those of other events topics are left to whose they are, and those without their event can't be replayed.
+    Dead letters of other events topics, or without the original event, are skipped.
     """
     done = 0
     where = {"connector": settings.name, "topic": settings.dead_letters, "partition": partition}
@@ -84,24 +84,15 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
             done += 1
         log.flush(_FLUSH_TIMEOUT_S)
         if others or incomplete:
-            logger.warning("replay.passed_over", **where, of_other_topics=dict(others), incomplete=incomplete)
+            logger.warning("replay.skipped", **where, of_other_topics=dict(others), incomplete=incomplete)
         logger.info("replay.done", **where, events=done)
     return done
-
-
-def _tables(settings: ConnectorSettings) -> dict[str, Table]:
-    """The tables of the keyspace by name. Raises as `connect`."""
-    session = connect(settings)
-    try:
-        return {table.name: table for table in read_tables(session, settings.keyspace).values()}
-    finally:
-        session.cluster.shutdown()
 
 
 def _schemas(settings: ConnectorSettings, table: Table | None) -> Schemas:
     """The schemas of an events topic that keeps them. Raises TABLE_MISSING."""
     if table is None:
-        raise HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}")
+        raise missing(settings)
     return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
@@ -118,7 +109,7 @@ def _place(letter: Message) -> str:
 
 
 def _again(value: bytes, is_sorted: bool) -> bytes:
-    """The event without its node, so that it is no copy of one that is settled, and is always read."""
+    """The event without its node, so that it does not count as a copy of a confirmed one, and is always read."""
     try:
         change = decode(value)
     except ValueError:

@@ -1,37 +1,31 @@
-"""The schemas that a connector's topics have now, for a registry, or a Pulsar, that somebody else fills."""
+"""The schemas that a connector's topics have now, for a registry, or a Pulsar, that is filled by other means."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.tables import chosen, missing, read
 from helenus_connector.shape.row import declared, nullable_schema, schemas, shown
 from helenus_schemas.avro import build as avro
-from helenus_schemas.cql.table import read_tables
-from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
-from helenus_schemas.service.cassandra import connect
 from helenus_sinks.log import Schemas
 
 
 def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[str]:
-    """JSON objects of `subject` and `schema` by table: of its keys, of its values, of the markers of TRUNCATE, and of
-    keys with a value of no bytes in a composite partition key. Of
-    `topic` and `schema` for topics on Pulsar: as its admin API takes it, and `pulsar-admin schemas upload`.
+    """JSON objects of `subject` and `schema` by table: of its keys, of its values, of the delete markers of
+    TRUNCATE, and of keys with a value of no bytes in a composite partition key. For topics on Pulsar objects of `topic`
+    and `schema`: as its admin API takes it, and `pulsar-admin schemas upload`.
 
     Raises HelenusError: as `connect`, TABLE_MISSING, TABLE_UNSUPPORTED.
     """
-    session = connect(settings)
-    try:
-        tables = {t.name: t for t in read_tables(session, settings.keyspace).values()}
-    finally:
-        session.cluster.shutdown()
-    matching = sorted(name for name, table in tables.items() if table.cdc and settings.matches(name))
-    for name in dict.fromkeys([*settings.tables, *matching]):
-        if name not in tables:
-            raise HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{name}")
+    tables = read(settings)
+    for name in chosen(settings, tables):
         one = settings.of_table(name)
+        if name not in tables:
+            raise missing(one)
         if worker.log == "pulsar":
             key = datastax.key_schema(tables[name])
             yield _upload(one.events, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))

@@ -94,7 +94,7 @@ class Fares:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a worker told at a time, s: its tables, why connectors or tasks failed, and what others wait for."""
+    """What a worker showed at a time, s: its tables, why connectors or tasks failed, and what others wait for."""
 
     at: float
     tables: Mapping[Labels, Fares]
@@ -104,10 +104,10 @@ class Moment:
 
 def look(worker: Worker) -> Moment:
     """How a worker's tables fare now. Raises HelenusError WORKER_UNREACHABLE."""
-    told = worker.get("/metrics")
+    text = worker.get("/metrics")
     tables: dict[Labels, Fares] = {}
     try:
-        samples = [s for family in text_string_to_metric_families(told) for s in family.samples]
+        samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
         status = json.loads(worker.get("/connectors?expand=status"))
         failures, waiting = tuple(_reasons(status, failed=True)), tuple(_reasons(status, failed=False))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -222,12 +222,13 @@ def _duration(seconds: float) -> str:
 
 
 def show(worker: Worker, interval: float, once: bool) -> None:
-    """Print what happens within `interval` seconds, `once` or until interrupted. Raises HelenusError if nobody answers
-    at first; a worker that goes away later is waited for.
+    """Print what happens within `interval` seconds, `once` or until interrupted.
+
+    Raises HelenusError if no worker answers at first; a worker that goes away later is waited for.
     """
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDE  # nobody who reads a file or a pipe has a narrow one
+        console.width = _WIDE  # a file or a pipe is not narrow
     before = look(worker)
     if once:
         time.sleep(interval)

@@ -14,15 +14,17 @@ from typing import Any, TypeVar
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector._reports import Reports
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import make, remove
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
 from helenus_connector.control.status import Connector
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics
 from helenus_connector.gate.cache import prune
-from helenus_connector.log.events import Offsets, Range
 from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
@@ -34,9 +36,8 @@ _TURN_S = 0.25
 _TOPICS_S = 1.0
 _LAG_S = 5.0
 _FIRST_PAUSE_S = 1.0
-_LAST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 30.0
 _GRACE_S = 3.0
-_LEAVING_S = 600.0
 
 
 class Worker:
@@ -51,17 +52,14 @@ class Worker:
         self._topics = Topics(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
         self._tables = Tables(registered(worker.checkpoint_dir))
-        self._pauses: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
         self._queries: dict[str, Query] = {}
         self._spark: Any = None
         self._stopping = threading.Event()
         self._started = time.monotonic()
         self._made_at = self._lag_at = 0.0
-        self._told: set[metrics.Labels] = set()
-        self._told_connectors: set[str] = set()
-        self._left: dict[metrics.Labels, float] = {}
+        self._reports = Reports(self.connectors, self._topics)
         self._missing: set[metrics.Labels] = set()
-        self._away: HelenusError | None = None
 
     def stop(self) -> None:
         """Ask the worker to end; `run` returns within seconds. A batch that is under way is done again at the start."""
@@ -79,14 +77,14 @@ class Worker:
     def health(self) -> str | None:
         """What is wrong with the worker itself, however its connectors fare, or None."""
         troubles = [query.trouble() for query in list(self._queries.values())]
-        away = None if self._away is None else str(self._away)
+        away = None if self._reports.away is None else str(self._reports.away)
         starting = None if self._spark is not None else "starting: Spark is not there yet"
         waiting = None if self._queries or not self._is_wanted() else "starting: no batch done yet"
         return next(filter(None, [away, *troubles, starting, waiting]), None)
 
     def run(self) -> None:
-        """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: nobody can mend it
-        but who starts the worker again. Raises ConfigError for a configuration that cannot work.
+        """Run until `stop`. Raises HelenusError if every connector has failed and came from a file: then only
+        a new start of the worker helps. Raises ConfigError for a configuration that cannot work.
         """
         with owned(self.worker.checkpoint_dir.absolute(), self._may_wait, self._stopping.is_set) as is_ours:
             if is_ours:
@@ -106,8 +104,8 @@ class Worker:
                         looking.result()
                         self._end_if_all_failed()
                         # Spark takes seconds to load: it begins when there is something to run.
-                        session = session or _beside(lambda: self._session(directory))
-                    looking = _beside(lambda: self._look(directory))
+                        session = session or _in_thread(lambda: self._session(directory))
+                    looking = _in_thread(lambda: self._look(directory))
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
                 if self._spark is not None:
@@ -167,8 +165,8 @@ class Worker:
             query.refresh()
         if now - self._lag_at > _LAG_S:
             self._lag_at = now
-            self._tell_lag()
-            self._tell_states()
+            self._reports.lag()
+            self._reports.states()
 
     def _end_empty_groups(self, directory: Path) -> None:
         """End the queries that no connector has any more. One that comes again gets another."""
@@ -200,14 +198,14 @@ class Worker:
                     if missing:
                         raise missing[0]
             except HelenusError as error:
-                self._objected(name, connector, settings, error)
+                self._look_failed(name, connector, settings, error)
                 continue
             except Exception as error:
                 # A fault of ours in one connector is not to stop the others.
-                told = HelenusError(Kind.BATCH_FAILED, f"{type(error).__name__}: {error}", name)
-                self._objected(name, connector, settings, told)
+                fault = HelenusError(Kind.BATCH_FAILED, f"{type(error).__name__}: {error}", name)
+                self._look_failed(name, connector, settings, fault)
                 continue
-            self._pauses.pop(name, None)
+            self._failures.pop(name, None)
             if connector.looked is False and not found:
                 _log.warning(
                     "tables.none", connector=name, table=settings.table, advice="ALTER TABLE … WITH cdc = true"
@@ -222,24 +220,24 @@ class Worker:
         again = connector.looked_at + connector.settings.table_refresh_interval_ms / 1000
         return min(connector.look_at, again)
 
-    def _objected(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
+    def _look_failed(self, name: str, connector: Connector, settings: ConnectorSettings, error: HelenusError) -> None:
         with self.connectors.lock:
             if connector.settings is not settings:
                 return  # it was changed meanwhile
             if not self._may_wait():
                 metrics.ERRORS.labels(error.kind.value).inc()
             if error.action is Action.RETRY or self._may_wait():
-                pause = self._pauses.get(name, _FIRST_PAUSE_S)
-                self._pauses[name] = min(2 * pause, _LAST_PAUSE_S)
+                self._failures[name] = self._failures.get(name, 0) + 1
+                longest_s = _FIRST_PAUSE_S if self._may_wait() else _LONGEST_PAUSE_S
                 connector.trouble = error
-                connector.look_at = time.time() + (min(pause, _FIRST_PAUSE_S) if self._may_wait() else pause)
+                connector.look_at = time.time() + pause(self._failures[name], _FIRST_PAUSE_S, longest_s)
                 _log.info("connector.waiting", connector=name, reason=str(error))
             else:
                 connector.error = error
                 _log.error("connector.failed", connector=name, error=str(error))
 
     def _may_wait(self) -> bool:
-        """Whether servers that start beside the worker, and tables that are made after it, still have time."""
+        """Whether servers that start together with the worker, and tables that are made after it, still have time."""
         return (time.monotonic() - self._started) * 1000 < self.worker.startup_timeout_ms
 
     def _end_if_all_failed(self) -> None:
@@ -283,73 +281,11 @@ class Worker:
                 _log.error("task.failed", connector=task.connector, table=task.table, error=str(task.error))
             elif task.labels not in self._missing:
                 self._missing.add(task.labels)
-                told = {"connector": task.connector, "topic": task.settings.events}
-                _log.warning("events.missing", **told, advice="start the agent; it makes the topic")
-
-    def _tell_lag(self) -> None:
-        connectors = self.connectors.all().values()
-        where: dict[str, Offsets] = {}
-        for group in {c.settings.query_group for c in connectors}:
-            with contextlib.suppress(HelenusError):  # of files that can't be read: its connectors say so
-                where[group] = self.connectors.held(group).where()
-        # Of one that failed before its tables were looked at: what was read in an earlier run falls behind too.
-        tasks = [
-            task
-            for connector in connectors
-            for task in list(connector.tasks.values())
-            if task.ready or (connector.error and task.settings.events in where.get(task.settings.query_group, {}))
-        ]
-        try:
-            latest = self._topics.latest([task.settings.events for task in tasks])
-        except HelenusError as error:
-            # A planner that gets no answer makes no batches, and so nobody else would notice.
-            metrics.ERRORS.labels(error.kind.value).inc()
-            if self._away is None:
-                _log.warning("broker.away", error=str(error))
-            self._away = error
-            for task in tasks:
-                metrics.LAG.labels(*task.labels).set(math.nan)
-                task.waiting = str(error)
-            return
-        if self._away is not None:
-            _log.info("broker.back")
-            self._away = None
-        for task in tasks:
-            if task.ready:
-                task.waiting = None
-            topic = task.settings.events
-            at = where.get(task.settings.query_group, {}).get(topic, {})
-            behind = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
-            # Of a topic that alone can't be asked, or that is gone, nobody knows.
-            lag = sum(self._topics.sizes(behind)) if topic in latest else math.nan
-            metrics.LAG.labels(*task.labels).set(lag)
-
-    def _tell_states(self) -> None:
-        told: set[metrics.Labels] = set()
-        connectors = self.connectors.all()
-        for name, connector in connectors.items():
-            status = connector.status()
-            metrics.connector_state(name, status.state)
-            states = {task.id: task.state for task in status.tasks}
-            for task in list(connector.tasks.values()):
-                if task.labels not in self._told:
-                    metrics.begin(task.labels, task.id)
-                # Over REST they are UNASSIGNED then, as in Kafka Connect; an alert is to know that none is told.
-                now = "FAILED" if status.state == "FAILED" else states.get(task.id, connector.wanted)
-                metrics.state(task.labels, now)
-                told.add(task.labels)
-        # A batch that was under way may count for a table that has just left: its series are ended again for a while.
-        now_s = time.monotonic()
-        self._left.update(dict.fromkeys(self._told - told, now_s))
-        self._left = {labels: at for labels, at in self._left.items() if labels not in told and now_s - at < _LEAVING_S}
-        for labels in self._left:
-            metrics.forget(labels)
-        for name in self._told_connectors - connectors.keys():
-            metrics.connector_state(name, None)
-        self._told, self._told_connectors = told, set(connectors)
+                where = {"connector": task.connector, "topic": task.settings.events}
+                _log.warning("events.missing", **where, advice="start the agent; it makes the topic")
 
 
-def _beside(work: Callable[[], T]) -> Future[T]:
+def _in_thread(work: Callable[[], T]) -> Future[T]:
     """Do this in a thread that the end of the process does not wait for: what it asks may not answer."""
     future: Future[T] = Future()
 

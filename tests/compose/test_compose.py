@@ -19,7 +19,9 @@ import pytest
 import yaml
 
 from helenus_agent.config import AgentSettings
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings, load
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.files import load
+from helenus_connector.config.worker import WorkerSettings
 from helenus_stack import pulsar
 from helenus_stack.settings import Settings
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.settings.properties import ConfigError
 
 WORKER = {

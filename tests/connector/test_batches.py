@@ -17,15 +17,16 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_connector import metrics
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.interfaces.gate import Gap
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query import batches
-from helenus_connector.query.batches import Batches
-from helenus_connector.query.task import Done
+from helenus_connector.query import _batches as batches
+from helenus_connector.query._batches import Batches
+from helenus_connector.query._task import Done
 from helenus_connector.reread.pending import AWAY, Pending, PendingKeys
 from helenus_connector.reread.pending_files import begins
 from helenus_schemas.errors import HelenusError, Kind

@@ -16,9 +16,11 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.checkpoint import committed
 from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
-from helenus_connector.control.positions import Held, committed
+from helenus_connector.control.offsets import alter, offsets, reset
+from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Task
 from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.pending_files import begins
@@ -200,32 +202,32 @@ def test_an_error_that_may_pass_is_tried_again_later_and_longer_later(tmp_path: 
 def test_positions_are_what_spark_committed_but_for_what_is_held(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
-    assert all_of.offsets("a") == {}
+    assert offsets(all_of, "a") == {}
     group = tmp_path / "default"
     commit(group, 9, {TOPIC: {"0": 7, "1": 8}, "another": {"0": 1}})
     commit(group, 10, {TOPIC: {"0": 17, "1": 8}})
     (group / "commits" / "10").unlink()
-    assert all_of.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+    assert offsets(all_of, "a") == {TOPIC: {0: 7, 1: 8}}
     all_of.held("default").hold(TOPIC, {"1": 3})
-    assert all_of.offsets("a") == {TOPIC: {0: 7, 1: 3}}
+    assert offsets(all_of, "a") == {TOPIC: {0: 7, 1: 3}}
 
 
 def test_a_stopped_connector_is_moved_and_reset(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
     with pytest.raises(NotStopped):
-        all_of.reset("a")
+        reset(all_of, "a")
     all_of.want("a", "STOPPED")
-    all_of.alter("a", {TOPIC: {1: 42}})
-    assert all_of.offsets("a") == {TOPIC: {0: 5, 1: 42}}
-    all_of.alter("a", {TOPIC: {1: None, 0: 9}})
-    assert all_of.offsets("a") == {TOPIC: {0: 9, 1: 0}}
+    alter(all_of, "a", {TOPIC: {1: 42}})
+    assert offsets(all_of, "a") == {TOPIC: {0: 5, 1: 42}}
+    alter(all_of, "a", {TOPIC: {1: None, 0: 9}})
+    assert offsets(all_of, "a") == {TOPIC: {0: 9, 1: 0}}
     for wrong in ({TOPIC: {7: 1}}, {"events-ks.other": {0: 1}}, {TOPIC: {0: -4}}):
         with pytest.raises(HelenusError) as refused:
-            all_of.alter("a", wrong)
+            alter(all_of, "a", wrong)
         assert refused.value.kind is Kind.CONFIG
-    all_of.reset("a")
-    assert all_of.offsets("a") == {TOPIC: {0: 5, 1: 0}}
+    reset(all_of, "a")
+    assert offsets(all_of, "a") == {TOPIC: {0: 5, 1: 0}}
 
 
 def test_another_group_takes_the_position_along(tmp_path: Path) -> None:
@@ -236,7 +238,7 @@ def test_another_group_takes_the_position_along(tmp_path: Path) -> None:
         all_of.put("a", {**CONFIG, "query.group": "slow"})
     all_of.want("a", "STOPPED")
     all_of.put("a", {**CONFIG, "query.group": "slow"})
-    assert all_of.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+    assert offsets(all_of, "a") == {TOPIC: {0: 7, 1: 8}}
 
 
 def test_another_group_in_a_file_takes_the_position_along(tmp_path: Path) -> None:
@@ -244,7 +246,7 @@ def test_another_group_in_a_file_takes_the_position_along(tmp_path: Path) -> Non
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
     after = connectors(tmp_path)
     after.load({"a": {**CONFIG, "query.group": "slow"}})
-    assert after.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+    assert offsets(after, "a") == {TOPIC: {0: 7, 1: 8}}
 
 
 def test_what_is_released_counts_until_spark_commits(tmp_path: Path) -> None:
@@ -272,12 +274,12 @@ def test_an_offset_that_no_topic_can_have_is_refused(tmp_path: Path, log: str, m
     worker = WorkerSettings.of({"log": log, **address, "checkpoint.dir": str(tmp_path)}, "worker")
     all_of = Connectors(worker, earliest)
     all_of.put("a", CONFIG, "STOPPED")
-    all_of.alter("a", {TOPIC: {0: most}})
+    alter(all_of, "a", {TOPIC: {0: most}})
     for offset in wrong:
         with pytest.raises(HelenusError, match="no offset") as refused:
-            all_of.alter("a", {TOPIC: {0: offset}})
+            alter(all_of, "a", {TOPIC: {0: offset}})
         assert refused.value.kind is Kind.CONFIG
-    assert all_of.offsets("a")[TOPIC][0] == most
+    assert offsets(all_of, "a")[TOPIC][0] == most
 
 
 def test_what_a_batch_of_before_was_to_read_is_kept_unless_it_is_held(tmp_path: Path) -> None:
@@ -396,7 +398,7 @@ def test_killed_while_it_changes_its_group_it_has_all_that_waits(tmp_path: Path,
     after = connectors(tmp_path)
     after.load({})
     group = after.all()["a"].settings.query_group
-    assert after.offsets("a") == {TOPIC: {0: 7, 1: 8}}
+    assert offsets(after, "a") == {TOPIC: {0: 7, 1: 8}}
     assert after.pending(group).counts(TOPIC)[0] == 1
     assert begins(tmp_path / group / "pending")(TOPIC, 30.0, 5000.0) == 970.0
 
@@ -489,8 +491,6 @@ def test_a_damaged_file_of_held_positions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HelenusError, match=r"held positions are damaged.*query\.group g") as error:
         Held(tmp_path / "g")
     assert (error.value.kind, error.value.where) == (Kind.STATE, str(file))
-    file.write_text(json.dumps({TOPIC: {"0": 5}}))
-    assert Held(tmp_path / "g").offsets() == {TOPIC: {"0": 5}}, "as versions before wrote it"
 
 
 def test_what_spark_left_half_written_is_named(tmp_path: Path) -> None:
@@ -553,8 +553,8 @@ def test_keys_of_partitions_that_are_gone_wait_no_longer(tmp_path: Path) -> None
     keys.apply([], [Pending(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
     labels = {"connector": "a", "keyspace": "ks", "table": "t", "outcome": "outdated"}
     before = REGISTRY.get_sample_value("helenus_connector_events_total", labels) or 0.0
-    all_of.reset("a")
-    assert all_of.offsets("a") == {TOPIC: {0: 5, 1: 0}}
+    reset(all_of, "a")
+    assert offsets(all_of, "a") == {TOPIC: {0: 5, 1: 0}}
     assert keys.counts(TOPIC) == (2, 6)
     assert [p.partition for p in keys.due(2000.0, 9)] in ([0, 1], [1, 0])
     assert REGISTRY.get_sample_value("helenus_connector_events_total", labels) == before + 3

@@ -14,9 +14,10 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
-from helenus_connector.log._kafka import Planner
+from helenus_connector.log._kafka_planner import Planner
 from helenus_connector.log.events import Range
 from helenus_connector.query.source import EventsReader
 from helenus_schemas.errors import HelenusError, Kind

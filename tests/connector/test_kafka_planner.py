@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from helenus_connector.log import _kafka as kafka_events
-from helenus_connector.log._kafka import Planner
+from helenus_connector.log import _kafka_reader
+from helenus_connector.log._kafka_planner import Planner
 from helenus_connector.log.events import Range
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -81,8 +81,8 @@ def test_a_chunk_is_of_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
             self.at += count
             return [Message(n) for n in range(self.at - count, self.at)]
 
-    monkeypatch.setattr(kafka_events, "_consumer", lambda *_: Consumer())
-    chunks = list(kafka_events.read({}, [Range("t", 0, 0, 2_000)], "fail", lambda *_: None, lambda *_: None))
+    monkeypatch.setattr(_kafka_reader, "_consumer", lambda *_: Consumer())
+    chunks = list(_kafka_reader.read({}, [Range("t", 0, 0, 2_000)], "fail", lambda *_: None, lambda *_: None))
     assert sum(map(len, chunks)) == 2_000
     assert max(asked) * 65_536 <= 32 << 20
     assert max(asked[1:]) * 65_536 <= 8 << 20

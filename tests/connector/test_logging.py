@@ -12,10 +12,10 @@ import pytest
 DRIVER = """
 import sys
 from pyspark import cloudpickle
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.query.source import EventsReader
-from helenus_connector.query.task import task
+from helenus_connector.query._task import task
 from helenus_schemas.service import logs
 
 directory = sys.argv[1]

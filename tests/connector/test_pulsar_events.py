@@ -12,9 +12,9 @@ import pytest
 from patience import eventually
 
 from helenus_connector.log import pulsar_reader as pulsar_events
-from helenus_connector.log._kafka import Range
 from helenus_connector.log._pulsar_planner import Planner
 from helenus_connector.log._pulsar_unread import unread
+from helenus_connector.log.events import Range
 from helenus_connector.log.pulsar_reader import Message, offset, parts, read
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.pulsar.admin import Admin, Refused

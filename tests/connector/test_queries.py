@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 from structlog.testing import capture_logs
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import enter
 from helenus_connector.query.query import Query, _cause

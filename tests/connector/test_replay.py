@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector import replay
 from helenus_connector.cli import main
+from helenus_connector.control import tables as table_reading
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -70,8 +71,8 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
     session = SimpleNamespace(cluster=SimpleNamespace(shutdown=lambda: None))
     columns = (Column("k", parse("int"), "partition_key"),)
     tables = [Table("ks", name, uuid.uuid4(), columns, cdc=name != "old") for name in ("a", "b", "old")]
-    monkeypatch.setattr(replay, "connect", lambda _: session)
-    monkeypatch.setattr(replay, "read_tables", lambda *_: {table.id: table for table in tables})
+    monkeypatch.setattr(table_reading, "connect", lambda _: session)
+    monkeypatch.setattr(table_reading, "read_tables", lambda *_: {table.id: table for table in tables})
     for name in ("events_log", "data_log"):
         monkeypatch.setattr(replay, name, lambda _: log)
     monkeypatch.setattr(replay, "unread", log.unread)
@@ -133,6 +134,6 @@ def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
     with capture_logs() as logged:
         done = run("a")
     assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in done.output
-    (passed_over,) = (entry for entry in logged if entry["event"] == "replay.passed_over")
+    (passed_over,) = (entry for entry in logged if entry["event"] == "replay.skipped")
     assert (passed_over["of_other_topics"], passed_over["incomplete"]) == ({"events-ks.b": 1}, 1)
     assert log.records == {"events-ks.a": [(1, b"k", b"a", ())] * 2}

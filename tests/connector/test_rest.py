@@ -22,7 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from helenus_connector.config.connector import SERVERS, ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.model import SERVERS
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.log.events import Offsets
 from helenus_connector.rest import server as rest

@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.log.events import Range
-from helenus_connector.query import source
-from helenus_connector.query import task as tasks
+from helenus_connector.query import _losses, _reading, source
+from helenus_connector.query import _task as tasks
 from helenus_connector.query._limits import Part, Parts, limited, shared_out
+from helenus_connector.query._losses import other_partitions
+from helenus_connector.query.packs import packed, unpacked
 from helenus_connector.query.query import Query
-from helenus_connector.query.source import EventsReader, other_partitions, packed, unpacked
+from helenus_connector.query.source import EventsReader
 from helenus_schemas.errors import HelenusError, Kind
 
 TOPIC = "events-ks.t"
@@ -461,7 +464,7 @@ def test_events_that_were_dropped_before_they_were_read(tmp_path: Path, loss: st
 
 
 def test_a_partition_that_has_nothing_is_no_topic_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_BEHIND_S", -1.0)
+    monkeypatch.setattr(_losses, "_SHORT_S", -1.0)
     for nothing, wrong in ((-1, False), (0, True)):
         planned = Planned(tmp_path)
         planned.broker.ends = {TOPIC: {"0": nothing}}
@@ -667,7 +670,7 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
                 given.append((place.partition, n))
                 yield [Read(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
 
-    monkeypatch.setattr(source, "read", read)
+    monkeypatch.setattr(_reading, "read", read)
     monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
     ran: list[tuple[int, int]] = []
     rows = list(planned.reader.read(task))

@@ -10,7 +10,7 @@ from pathlib import Path
 import processes
 import pytest
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import _settings
 
 SECRET = "hunter2 \\ \"and\" 'more'"
@@ -34,7 +34,7 @@ def test_the_driver_is_on_this_host_alone_only_without_others(given: dict[str, s
 SCRIPT = """
 import sys
 from pathlib import Path
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import session
 
 worker = WorkerSettings.load(sys.argv[1])
@@ -51,7 +51,7 @@ spark.stop()
 STARTS = """
 import sys
 from pathlib import Path
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import session
 from helenus_schemas.service import logs
 from helenus_schemas.errors import HelenusError

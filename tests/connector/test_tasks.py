@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.query import task as tasks
-from helenus_connector.query.task import Done
+from helenus_connector.query import _task as tasks
+from helenus_connector.query._task import Done
 from helenus_schemas.errors import HelenusError, Kind
 
 AWAY = HelenusError(Kind.CASSANDRA_READ, "no host is there")

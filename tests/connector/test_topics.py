@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control import topics as topics_module
 from helenus_connector.control.status import Task
 from helenus_connector.control.topics import Topics

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from helenus_connector.cli import main
-from helenus_connector.config.connector import load
+from helenus_connector.config.files import load
 from helenus_schemas.settings.properties import ConfigError
-from helenus_sinks.pulsar.config import PulsarConfig
+from helenus_sinks.pulsar.log import PulsarConfig
 
 WORKER = "bootstrap.servers=k:9092\ncheckpoint.dir=/tmp/none\nproducer.sasl.password=hunter2\n"
 TABLE = "name=a\nkeyspace=shop\ntable=orders\noutput.format=json\n"

@@ -15,7 +15,8 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from helenus_connector import metrics
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.fences import owned
 from helenus_connector.control.status import Task
 from helenus_connector.log.events import Offsets, Range
@@ -79,8 +80,8 @@ class Fake(Worker):
         """What a worker does in its turns."""
         self._look(self._directory)
         self._make_topics()
-        self._tell_lag()
-        self._tell_states()
+        self._reports.lag()
+        self._reports.states()
 
 
 @pytest.fixture

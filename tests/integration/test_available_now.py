@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from integration.pipeline import write_properties
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
@@ -23,9 +23,10 @@ pytestmark = pytest.mark.integration
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
-from helenus_connector.query.source import EventsSource, unpacked
+from helenus_connector.query.packs import unpacked
+from helenus_connector.query.source import EventsSource
 from helenus_connector.query.session import session
 
 worker, directory, topic = WorkerSettings.load(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]

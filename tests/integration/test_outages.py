@@ -15,7 +15,8 @@ from integration.pipeline import Pipeline
 from integration.staged import Staged, keys
 from patience import eventually
 
-from helenus_connector.log._kafka import Range, read
+from helenus_connector.log._kafka_reader import read
+from helenus_connector.log.events import Range
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.kafka.log import KafkaLog
 from helenus_stack.records import messages

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from helenus_agent.config import AgentSettings
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.wire import encode
 from helenus_schemas.settings.properties import read_properties

@@ -24,7 +24,7 @@ def _pem(value: str) -> str:
 _POSITIONS = "positions are in checkpoint.dir, and every event is read by one connector"
 _PACE = "reads slow down by themselves on timeouts: query.max.rate and errors.retry.delay.max.ms bound them"
 _MEMORY = "every change is remembered until cache.max.capacity or cache.expire.after.ms says otherwise"
-_PROVEN = "copies are told by the replicas that reported, whichever node answers a read"
+_REPLICAS = "duplicates are identified by the replicas that reported, whichever node answers a read"
 _DRIVER = "the driver of Cassandra for Python finds it out"
 _METRICS = "metrics are at /metrics of the worker's listeners"
 _ERRORS = "errors.tolerance and errors.retry.timeout say what becomes of errors"
@@ -55,7 +55,7 @@ _DATASTAX: Mapping[str, str | Alias] = {
     "queryExecutionTimeout": Alias("cassandra.request.timeout.ms", convert=_milliseconds),
     "maxConcurrentRequests": Alias(why="query.concurrency says how many statements are under way"),
     "cache.max.digest": Alias(why=_MEMORY),
-    "cache.only_if_coordinator_match": Alias(why=_PROVEN),
+    "cache.only_if_coordinator_match": Alias(why=_REPLICAS),
     "connectionPoolLocalSize": Alias(why=_DRIVER),
     "compression": Alias(why=_DRIVER),
     "datastax-java-driver.*": Alias(why="settings of the Java driver"),

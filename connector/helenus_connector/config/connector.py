@@ -1,38 +1,25 @@
-"""The connector's configuration: one worker file, one file per connector, as with connect-standalone."""
+"""A connector's file: one table's events in, its data topic out; or those of several tables."""
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, PrivateAttr, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
-from typing_extensions import Self
 
 from helenus_connector.config._aliases import ALIASES
+from helenus_connector.config._converters import CONNECT_JSON, Format, formats
+from helenus_connector.config._patterns import compiles, is_pattern
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
-from helenus_schemas.settings import fields, masking
-from helenus_schemas.settings.fields import (
-    Brokers,
-    CommaList,
-    Login,
-    Milliseconds,
-    PassThrough,
-    RegistryUrls,
-    ReplicationFactor,
-)
+from helenus_schemas.settings import fields
+from helenus_schemas.settings.fields import CommaList, Login, Milliseconds, RegistryUrls
 from helenus_schemas.settings.model import About, Alias
-from helenus_schemas.settings.properties import ConfigError, Problem, read_properties, together
-from helenus_schemas.settings.shared import CassandraSettings, LogSettings, PulsarSettings
+from helenus_schemas.settings.shared import CassandraSettings
 
-Format = Literal["key-value-avro", "key-value-json", "json"]
 Header = Literal["schema_id", "writetime", "expires", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 Name = Annotated[str, Field(min_length=1)]
@@ -40,170 +27,9 @@ CLASS = "helenus.CassandraSource"
 _CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
 
 
-def _compiles(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return value
-
-
 def is_class(name: str) -> bool:
     """Whether a `connector.class` is this connector."""
     return _CLASSES.fullmatch(name) is not None
-
-
-def _address(listener: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port of a listener; None if it is none."""
-    try:
-        parts = fields.http_address(listener)
-    except ValueError:
-        return None
-    plain = parts.path in ("", "/") and not (parts.query or parts.fragment)
-    return (parts.scheme, parts.hostname, parts.port) if plain and parts.hostname and parts.port is not None else None
-
-
-def _is_secure(listener: str) -> bool:
-    scheme, _, _ = _address(listener) or ("", "", 0)
-    return scheme == "https"
-
-
-class WorkerSettings(PulsarSettings, LogSettings):
-    """What all connectors of a worker share."""
-
-    _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
-
-    log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
-    """Where events come from, and records go to."""
-    data_log: Annotated[Literal["", "kafka", "pulsar"], About("Worker")] = ""
-    """Where records and dead letters go to instead."""
-    bootstrap_servers: Annotated[Brokers, About("Kafka", "HIGH")] = ""
-    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
-    kafka: Annotated[PassThrough, About("Kafka")] = {}
-    """Settings of librdkafka for every client: `kafka.security.protocol` and its like."""
-    producer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
-    """Settings of librdkafka for producers; they go before `kafka.*`."""
-    consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
-    """Settings of librdkafka for consumers; they go before `kafka.*`."""
-    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
-    """How many of Kafka's brokers have each topic that the worker makes. -1: as the brokers have it, by
-    `default.replication.factor`, which is 1 unless somebody set it."""
-    listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
-    """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
-    listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None
-    """A PEM file with the certificate of an https listener, and those that lead to its authority."""
-    listeners_https_ssl_keyfile: Annotated[Path | None, About("REST")] = None
-    """A PEM file of that certificate's key."""
-    listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, About("REST", "LOW")] = None
-    """What opens the key, where it is encrypted."""
-    listeners_https_ssl_cafile: Annotated[Path | None, About("REST")] = None
-    """A PEM file of authorities: clients then need a certificate that one of them signed."""
-    rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
-    """`user:password` that every request must give, except for `/health/live`."""
-    rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
-    """The worker's host as its `worker_id` tells it; by default that of `listeners`, or the machine's name.
-
-    A listener on loopback answers to this name too.
-    """
-    config_providers_file_param_allowed_paths: Annotated[CommaList, About("REST", "LOW")] = ()
-    """Folders, with commas: below them are files that connectors made over REST may refer to as `${file:PATH:KEY}`.
-
-    By default the folder of the worker's own file. What that file says or refers to itself is always left out.
-    """
-    config_providers_env_param_allowlist_pattern: Annotated[str, About("REST", "LOW")] = ""
-    """A regular expression: connectors made over REST may refer to variables of these names, as `${env:NAME}`.
-
-    By default to none.
-    """
-    checkpoint_dir: Annotated[Path, About("Worker", "HIGH")]
-    """Where it is noted which events are done: on a disk that stays, and that all of Spark's machines share."""
-    batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
-    """The least time between the starts of two batches; 0 starts the next one at once."""
-    startup_timeout_ms: Annotated[Milliseconds, About("Worker")] = 0
-    """How long to wait at the start for servers and tables that are not there yet."""
-    spark: Annotated[PassThrough, About("Worker")] = {}
-    """Settings of Spark: `spark.master` and its like."""
-
-    @field_validator("listeners")
-    @classmethod
-    def _one(cls, value: str) -> str:
-        if _address(value) is None:
-            raise ValueError("give one listener as http://host:port or https://host:port")
-        return value
-
-    @field_validator("config_providers_env_param_allowlist_pattern")
-    @classmethod
-    def _regex(cls, value: str) -> str:
-        return _compiles(value)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """As `Settings.load`; connectors that come over REST may then use files that lie beside this one."""
-        settings = super().load(path)
-        own = Path(os.path.realpath(path))
-        settings._own = frozenset({own, *masking.files(read_properties(path).values())})
-        if "config_providers_file_param_allowed_paths" in settings.model_fields_set:
-            return settings
-        return settings.model_copy(
-            update={"config_providers_file_param_allowed_paths": (str(Path(path).absolute().parent),)}
-        )
-
-    @classmethod
-    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        log = given.get("log", "kafka")
-        for used, needed in (("kafka", "bootstrap.servers"), ("pulsar", "pulsar.service.url")):
-            if used in (log, given.get("data.log")) and needed not in given:
-                other = used == "kafka" and "pulsar.service.url" in given and "log" not in given
-                yield needed, "required property is missing" + (", or log=pulsar" if other else "")
-        if _is_secure(given.get("listeners", "")):
-            for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
-                if key not in given:
-                    yield key, "set it: an https listener has a certificate"
-
-    @property
-    def listener(self) -> tuple[str, int]:
-        """Host and port to listen on."""
-        _, host, port = _address(self.listeners) or ("", "", 0)
-        return host, port
-
-    @property
-    def secure(self) -> bool:
-        """Whether the listener speaks TLS."""
-        return _is_secure(self.listeners)
-
-    @property
-    def worker_id(self) -> str:
-        """`host:port` of this worker, as Kafka Connect's status tells it."""
-        host, port = self.listener
-        everywhere = host in ("0.0.0.0", "::")
-        return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"
-
-    @property
-    def log_of_data(self) -> Literal["kafka", "pulsar"]:
-        """Where records go to."""
-        return self.data_log or self.log
-
-    @property
-    def model(self) -> Model:
-        """How its connectors' properties are read."""
-        settings = PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
-        places = {"kafka": "", "pulsar": self.pulsar_place}
-        allowed = masking.Allowed(
-            tuple(map(Path, self.config_providers_file_param_allowed_paths)),
-            self.config_providers_env_param_allowlist_pattern,
-            self._own,
-        )
-        return Model(settings, places[self.log], places[self.log_of_data], allowed)
-
-    @property
-    def producer_config(self) -> dict[str, str]:
-        """librdkafka's settings of every producer. A flush does not wait for `linger.ms`, and ends every batch."""
-        return {"bootstrap.servers": self.bootstrap_servers, "linger.ms": "100", **self.kafka, **self.producer}
-
-    @property
-    def consumer_config(self) -> dict[str, str]:
-        """librdkafka's settings of every consumer."""
-        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka, **self.consumer}
 
 
 class ConnectorSettings(CassandraSettings):
@@ -216,7 +42,7 @@ class ConnectorSettings(CassandraSettings):
     name: Annotated[Name, About("Common", "HIGH")]
     """The connector's name: in the REST API, in metrics and in the log."""
     connector_class: Annotated[str, About("Common", "HIGH")] = CLASS
-    """The class's name, also without `helenus.` and with `Connector` behind it; those of DataStax are taken for it."""
+    """The class's name, also without `helenus.` and with `Connector` after it; those of DataStax are taken for it."""
     tasks_max: Annotated[int, Field(ge=1), About("Common", "HIGH")] = 1
     """How many partitions of the events topic are worked on at once, each by a Python worker of Spark's."""
     keyspace: Annotated[Name, About("Table", "HIGH")]
@@ -245,13 +71,13 @@ class ConnectorSettings(CassandraSettings):
     query_max_rate: Annotated[int, Field(ge=0), About("Reading")] = 0
     """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
-    """When a key whose image is not proven yet is read again."""
+    """When a key whose image is not confirmed yet is read again."""
     settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
     """How long after its last report a change must be read to count as confirmed where the row neither shows it nor
     explains why not: counters, range deletes, expired rows. Ten times that where the row contradicts it. Keep it far
     above every write timeout."""
     settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
-    """How far a start steps back in the events topic, so that nothing unproven is forgotten."""
+    """How far a start steps back in the events topic, so that nothing unconfirmed is forgotten."""
     key_converter: Annotated[str, About("Records", "LOW")] = ""
     """A converter class of Kafka Connect's; says what `output.format` says."""
     value_converter: Annotated[str, About("Records", "LOW")] = ""
@@ -273,7 +99,7 @@ class ConnectorSettings(CassandraSettings):
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
-    """A regular expression for the names of the columns to tell; those of the key are always there."""
+    """A regular expression for the names of the columns to publish; those of the key are always there."""
     headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires")
     """Which headers records have: of schema_id, writetime, expires, node, segpos and digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
@@ -297,11 +123,11 @@ class ConnectorSettings(CassandraSettings):
     max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), About("Reading", "LOW")] = 128 << 20
     """How many bytes of events a batch takes at most, as `max.batch.size`; its tasks share them evenly."""
     cache_max_capacity: Annotated[int, Field(ge=8), About("Reading", "LOW")] = 131_072
-    """How many changes per partition of the topic are remembered, to tell copies of them."""
+    """How many changes per partition of the topic are remembered, to recognize copies of them."""
     cache_expire_after_ms: Annotated[Milliseconds, About("Reading", "LOW")] = 600_000
     """How long a change is remembered."""
     errors_tolerance: Annotated[Literal["none", "all"], About("Error Handling")] = "none"
-    """`all` puts events that cannot be told into the topic of dead letters; `none` stops."""
+    """`all` puts events that cannot be published into the topic of dead letters; `none` stops."""
     errors_deadletterqueue_topic_name: Annotated[str, About("Error Handling")] = ""
     """The topic of dead letters; by default `dlq-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
     errors_retry_timeout: Annotated[int, Field(ge=-1), About("Error Handling")] = -1
@@ -317,23 +143,23 @@ class ConnectorSettings(CassandraSettings):
     @classmethod
     def _format(cls, values: Any) -> Any:
         """Converters of Kafka Connect say what `output.format` says."""
-        formats = _formats(values.get("key.converter", ""), values.get("value.converter", ""))
-        return {"output.format": formats[0], **values} if formats else values
+        found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
+        return {"output.format": found[0], **values} if found else values
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super().conflicts(given)
         key, value = given.get("key.converter", ""), given.get("value.converter", "")
-        formats = _formats(key, value)
-        told = given.get("output.format")
-        if not formats:
+        possible = formats(key, value)
+        given_format = given.get("output.format")
+        if not possible:
             known = "both AvroConverter, both JsonConverter, or StringConverter and JsonConverter"
-            beside = f"with key.converter={key}: " if key and value else ""
-            yield "value.converter" if value else "key.converter", f"{beside}known are {known}"
-        elif told in get_args(Format) and told not in formats:
-            yield "output.format", f"key.converter and value.converter say {formats[0]}; leave them out"
+            with_key = f"with key.converter={key}: " if key and value else ""
+            yield "value.converter" if value else "key.converter", f"{with_key}known are {known}"
+        elif given_format in get_args(Format) and given_format not in possible:
+            yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
         table = given.get("table", "")
-        several = any(_is_pattern(part) for part in table.split(",")) or "," in table
+        several = any(is_pattern(part) for part in table.split(",")) or "," in table
         topics: dict[str, str] = {}
         for key, prefix in _TOPICS.items():
             if several and given.get(key) and "${table}" not in given[key]:
@@ -344,7 +170,7 @@ class ConnectorSettings(CassandraSettings):
                 yield (key, f"{other} is the same topic") if key in given else (other, f"{key} is that by default")
         for side in ("key.converter", "value.converter"):
             enabled = given.get(f"{side}.schemas.enable", "true").lower() != "false"
-            if given.get(side) == _CONNECT_JSON and enabled:
+            if given.get(side) == CONNECT_JSON and enabled:
                 yield f"{side}.schemas.enable", "set it to false; JSON records carry no schema"
 
     @field_validator("name")
@@ -368,7 +194,7 @@ class ConnectorSettings(CassandraSettings):
         if not any(parts):
             raise ValueError("name a table")
         for part in parts:
-            _compiles(part)
+            compiles(part)
             # A table's name has no dot in it, so as a pattern it would match none, or another table.
             if re.match(r"\w+(\\\.|\.\w+$)", part):
                 raise ValueError("name the table alone; the keyspace is `keyspace`")
@@ -385,7 +211,7 @@ class ConnectorSettings(CassandraSettings):
     @field_validator("columns")
     @classmethod
     def _regex(cls, value: str) -> str:
-        return _compiles(value)
+        return compiles(value)
 
     @field_validator("headers")
     @classmethod
@@ -414,7 +240,7 @@ class ConnectorSettings(CassandraSettings):
     @property
     def tables(self) -> list[str]:
         """The tables that are named: all of them, unless there are patterns too."""
-        return [part for part in self._table_parts if not _is_pattern(part)]
+        return [part for part in self._table_parts if not is_pattern(part)]
 
     @property
     def has_patterns(self) -> bool:
@@ -423,7 +249,7 @@ class ConnectorSettings(CassandraSettings):
 
     def matches(self, table: str) -> bool:
         """Whether a table's name matches one of the patterns."""
-        return any(_is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
+        return any(is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
 
     def of_table(self, table: str) -> ConnectorSettings:
         """What the connector is for one of its tables: `events`, `data` and `dead_letters` are of one table."""
@@ -445,7 +271,7 @@ class ConnectorSettings(CassandraSettings):
 
     @property
     def dead_letters(self) -> str:
-        """The topic for events that cannot be told."""
+        """The topic for events that cannot be published."""
         return _topic(self.errors_deadletterqueue_topic_name, "dlq-", self.keyspace, self.table)
 
     @property
@@ -470,103 +296,9 @@ class PulsarConnectorSettings(ConnectorSettings):
     needs_registry = False
 
 
-_REGISTRY = "value.converter.schema.registry."
-SERVERS = frozenset(
-    {f"cassandra.{key}" for key in ("contact.points", "port", "ssl.enabled", "ssl.cafile", "ssl.check.hostname")}
-    | {f"{_REGISTRY}url", f"{_REGISTRY}ssl.cafile", "key.converter.schema.registry.url"}
-)
-"""The keys that say which servers get a connector's secrets, and who is taken for them."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """How connectors' properties are read: as which settings, and in which places on Pulsar their topics are.
-
-    A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
-    `allowed` says which references properties that come over REST may have.
-    """
-
-    settings: type[ConnectorSettings]
-    events: str | None = None
-    data: str | None = None
-    allowed: masking.Allowed = masking.NONE
-
-    def of(
-        self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
-    ) -> ConnectorSettings:
-        """As `Settings.of`. What properties have in common with `file`, the connector's own, may refer to anything, if
-        they name its servers.
-        """
-        context = {"events": self.events, "data": self.data}
-        trusted = file if file and self.names_servers_of(file, properties) else None
-        return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=trusted)
-
-    def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
-        """Whether properties say in the words of the connector's own `file` which servers get its secrets, and who is
-        taken for them.
-        """
-        return self._servers(properties) == self._servers(file)
-
-    def _servers(self, properties: Mapping[str, str]) -> dict[str, str]:
-        return {key: text for key, text in properties.items() if self.settings.key_of(key) in SERVERS}
-
-
-def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
-    """What a worker's file and its connectors' files say. Raises one ConfigError with all that is wrong in any."""
-    model = Model(ConnectorSettings)
-
-    def load_worker() -> WorkerSettings | ConnectorSettings:
-        nonlocal model
-        settings = WorkerSettings.load(worker)
-        model = settings.model
-        return settings
-
-    def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
-        properties = read_properties(path)
-        return model.of(properties, str(path), properties)
-
-    found = together(load_worker, *(partial(load_connector, path) for path in connectors))
-    loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]
-    by_name: dict[str, Path] = {}
-    problems = []
-    for path, settings in zip(connectors, loaded, strict=True):
-        if settings.name in by_name:
-            problems.append(Problem(str(path), "name", settings.name, f"{by_name[settings.name]} has the same"))
-        by_name.setdefault(settings.name, path)
-    if problems:
-        raise ConfigError(problems)
-    assert isinstance(found[0], WorkerSettings)
-    return found[0], loaded
-
-
-def _is_pattern(part: str) -> bool:
-    """Cassandra's tables have names of letters, digits and underscores: all else is a regular expression."""
-    return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None
-
-
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 
 
-def _topic(told: str, prefix: str, keyspace: str, table: str) -> str:
-    """A topic's name, as it is told or by default."""
-    return told.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)
-
-
-_CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
-_FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
-    ("", ""): get_args(Format),
-    ("Avro", "Avro"): ("key-value-avro",),
-    ("Json", "Json"): ("key-value-json", "json"),
-    ("String", "Json"): ("json", "key-value-json"),
-}
-
-
-def _formats(key: str, value: str) -> tuple[Format, ...]:
-    """The formats that converters of these classes stand for, the likelier first; none if they stand for none."""
-    kinds = [_kind(name) for name in (key, value)]
-    return _FORMATS.get((kinds[0] or kinds[1], kinds[1] or kinds[0]), ())
-
-
-def _kind(converter: str) -> str:
-    """`Avro` of `io.confluent.connect.avro.AvroConverter`; other products' classes end alike."""
-    return next((kind for kind in ("Avro", "Json", "String") if converter.endswith(f"{kind}Converter")), converter)
+def _topic(given: str, prefix: str, keyspace: str, table: str) -> str:
+    """A topic's name, as it is given or by default."""
+    return given.replace("${keyspace}", keyspace).replace("${table}", table) or names.topic(prefix, keyspace, table)

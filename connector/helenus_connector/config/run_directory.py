@@ -1,8 +1,8 @@
 """The directory of a run on one host, in memory where there is such a place: caches, schema ids and plans lie there.
 
-The driver makes it; where executors run on other hosts, their first task makes it there by the same name. Whoever uses
-it holds a lock on it, so that what a killed run left can be told from what is in use. Large files for which there is no
-room lie on disk, in a directory of the same name.
+The driver makes it; where executors run on other hosts, their first task makes it there by the same name. Its users
+hold a lock on it: without one it was left by a killed run. Large files for which there is no room lie on disk, in a
+directory of the same name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def make() -> Path:
 
 
 def has_room(place: Path | int, size: int) -> bool:
-    """Whether the file system of a directory, or an open file, takes so many bytes more beside a run's small files."""
+    """Whether the file system of a directory, or an open file, takes so many bytes more, and a run's small files."""
     about = os.statvfs(place)
     return about.f_bavail * about.f_frsize >= size + _SPARE_BYTES
 
@@ -64,6 +64,14 @@ def on_disk(file: Path) -> Path:
     moved = use(other) / file.relative_to(directory)
     moved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return moved
+
+
+def replace(file: Path, content: bytes) -> None:
+    """Have a file of a run, for this user alone. A reader finds the old content or the new; a crash may lose both."""
+    new = file.with_name(f"{file.name}.new")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(content)
+    new.replace(file)
 
 
 def remove(directory: Path) -> None:

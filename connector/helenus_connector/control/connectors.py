@@ -1,12 +1,11 @@
 """The connectors of a worker: what they are to do, what became of it, and what an operator may do with them.
 
 A connector is a name, a configuration and a wanted state; it has one task for each of its tables. Nothing here talks to
-Spark: a worker looks at `tasks`, and the batches tell a task how it fares.
+Spark: a worker looks at `tasks`, and the batches note in a task how it fares.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,14 +13,15 @@ from typing import Any
 
 import structlog
 
-from helenus_connector import metrics
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control import _kept
+from helenus_connector.control.conflict import conflict
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Status, Task, Wanted
 from helenus_connector.log.events import Offsets
 from helenus_connector.reread.pending import PendingKeys
-from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.service import durable
+from helenus_schemas.errors import HelenusError
 from helenus_schemas.settings.properties import ConfigError, Problem
 
 _log = structlog.get_logger(__name__)
@@ -54,9 +54,9 @@ class Connectors:
     def __init__(self, worker: WorkerSettings, earliest: Callable[[Sequence[str]], Offsets]) -> None:
         self._directory = worker.checkpoint_dir.absolute()
         self._store = self._directory / "connectors.json"
-        self._earliest = earliest
+        self.earliest = earliest
         self.model = worker.model
-        self._log = worker.log
+        self.log = worker.log
         self._connectors: dict[str, Connector] = {}
         self._aside: dict[str, dict[str, Any]] = {}
         self._held: dict[str, Held] = {}
@@ -72,7 +72,7 @@ class Connectors:
 
         A file goes before what was kept, unless it says the same as when its connector was changed over REST.
         """
-        kept = self._read()
+        kept = _kept.read(self._store)
         self._aside = {name: before for name, before in kept.items() if before["file"] is None or name in files}
         for name, properties in files.items():
             before = kept.pop(name, None)
@@ -97,7 +97,7 @@ class Connectors:
             try:
                 self.put(name, before["config"], before["state"])
             except ConfigError as error:
-                # What an older version took: it is kept, until somebody gives it another configuration.
+                # What an older version took: it is kept, until it gets another configuration.
                 _log.error("connector.invalid", connector=name, error=str(error))
 
     def names(self) -> list[str]:
@@ -112,7 +112,7 @@ class Connectors:
     def config(self, name: str) -> dict[str, str]:
         """The configuration as it was given: `${…}` is not resolved."""
         with self.lock:
-            return dict(self._get(name).config)
+            return dict(self.get(name).config)
 
     def file(self, name: str) -> dict[str, str]:
         """The properties of the file that a connector comes from; none if it comes over REST, or there is none."""
@@ -142,7 +142,7 @@ class Connectors:
             connector = there or Connector({}, settings, file=file or self._aside.get(name, {}).get("file"))
             tables = dict.fromkeys([*settings.tables, *(t for t in _allowed(connector) if settings.matches(t))])
             for table in tables:
-                self._refuse_twice(settings.of_table(table))
+                self._refuse_conflict(settings.of_table(table))
             before = there.settings.query_group if there else group or settings.query_group
             topics: set[str] = set()
             if before != settings.query_group:
@@ -160,7 +160,7 @@ class Connectors:
                 self._add(connector, table, of_before.get(table))
             self._connectors[name] = connector
             self._aside.pop(name, None)
-            self._changed()
+            self._save()
             if topics:
                 self.pending(before).drop(topics, time.time())
             return there is None
@@ -200,26 +200,26 @@ class Connectors:
                 self.held(group).move(topic, stood[topic])
 
     def delete(self, name: str) -> None:
-        """End a connector. Its positions stay, for one that is made anew with its topics."""
+        """End a connector. Its positions stay, for one that is made again with its topics."""
         with self.lock:
-            connector = self._get(name)
+            connector = self.get(name)
             del self._connectors[name]
             if connector.file is not None:
                 self._aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
-            self._changed()
+            self._save()
 
     def want(self, name: str, state: Wanted) -> None:
         """Pause, stop or resume a connector."""
         with self.lock:
-            self._get(name).wanted = state
-            self._changed()
+            self.get(name).wanted = state
+            self._save()
 
     def restart(
         self, name: str, task: int | None = None, include_tasks: bool = True, only_failed: bool = False
     ) -> None:
         """Try again what failed: one task, or the connector and, if wanted, its tasks."""
         with self.lock:
-            connector = self._get(name)
+            connector = self.get(name)
             if task is not None:
                 self._restart(self._task(name, task))
             else:
@@ -229,68 +229,29 @@ class Connectors:
                 for of_table in connector.tasks.values() if include_tasks else ():
                     if of_table.error is not None or not only_failed:
                         self._restart(of_table)
-            self._changed()
+            self._save()
 
     def status(self, name: str) -> Status:
         with self.lock:
-            return self._get(name).status()
+            return self.get(name).status()
 
     def tasks(self, name: str) -> list[dict[str, str]]:
         """The configuration of each task: the connector's, with one table. Empty while it is stopped."""
         with self.lock:
-            connector = self._get(name)
+            connector = self.get(name)
             tables = [] if connector.wanted == "STOPPED" else list(connector.tasks)
             return [{**connector.config, "table": table} for table in tables]
 
-    def offsets(self, name: str) -> dict[str, dict[int, int]]:
-        """Where a connector stands: the next offset by events topic and partition, of the topics it has read."""
-        with self.lock:
-            connector = self._get(name)
-            where = self.held(connector.settings.query_group).where()
-            topics = [task.settings.events for task in connector.tasks.values()]
-            return {t: {int(p): o for p, o in sorted(where[t].items())} for t in topics if where.get(t)}
-
-    def alter(self, name: str, offsets: Mapping[str, Mapping[int, int | None]]) -> None:
-        """Let a stopped connector go on from elsewhere; None is the topic's first event.
-
-        Raises NotStopped, HelenusError CONFIG for a topic or partition that is not its own and for an offset that no
-        topic can have, and the broker's errors.
-        """
-        first = self._earliest(self._events_of(name))
-        with self.lock:
-            held = self.held(self._stopped(name).settings.query_group)
-            for topic, wanted in offsets.items():
-                for partition, offset in wanted.items():
-                    if str(partition) not in first.get(topic, {}):
-                        what = f"topic {topic}, partition {partition} is none of its events topics"
-                        raise HelenusError(Kind.CONFIG, what, name)
-                    if offset is not None and not self._is_offset(offset):
-                        raise HelenusError(Kind.CONFIG, f"topic {topic}: no offset {offset}", name)
-            where = held.where()
-            for topic, wanted in offsets.items():
-                # Of all partitions: a batch that is under way has no say in any of them any more.
-                moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
-                stood = {p: at for p, at in where.get(topic, {}).items() if p in first[topic]}
-                self._move(name, topic, {**first[topic], **stood, **moved})
-
-    def reset(self, name: str) -> None:
-        """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
-        first = self._earliest(self._events_of(name))
-        with self.lock:
-            self._stopped(name)
-            for topic, offsets in first.items():
-                self._move(name, topic, offsets)
-
     def topics(self, name: str) -> list[str]:
-        """The data topics of tables that are being told, since the connector was made or `reset_topics`."""
+        """The data topics of tables whose changes are published, since the connector was made or `reset_topics`."""
         with self.lock:
-            connector = self._get(name)
+            connector = self.get(name)
             used = [task.settings.data for task in connector.tasks.values() if task.ready]
             return [topic for topic in used if topic not in connector.forgotten]
 
     def reset_topics(self, name: str) -> None:
         with self.lock:
-            connector = self._get(name)
+            connector = self.get(name)
             connector.forgotten.update(self.topics(name))
 
     def held(self, group: str) -> Held:
@@ -324,7 +285,7 @@ class Connectors:
                     _log.error("connector.failed", connector=name, error=str(error))
 
     def looked(self, name: str, settings: ConnectorSettings, found: Mapping[str, HelenusError | None]) -> None:
-        """Take over a look at the tables of a connector: each that it has now, with what speaks against it."""
+        """Apply the result of a table scan: each table that the connector has now, with its error."""
         with self.lock:
             connector = self._connectors.get(name)
             if connector is None or connector.settings is not settings:
@@ -363,43 +324,26 @@ class Connectors:
         for name, connector in self.all().items():
             if connector.wanted == "RUNNING":
                 of_tasks = (t.error or t.trouble for t in list(connector.tasks.values()))
-                told = connector.error or connector.trouble or next(filter(None, of_tasks), None)
-                if told is not None:
-                    return f"{name}: {told}"
+                reason = connector.error or connector.trouble or next(filter(None, of_tasks), None)
+                if reason is not None:
+                    return f"{name}: {reason}"
         return None
 
-    def _move(self, name: str, topic: str, offsets: Mapping[str, int]) -> None:
-        """Let a connector go on from here in a topic, which has these partitions and no others."""
-        connector = self._get(name)
-        self.held(connector.settings.query_group).move(topic, offsets)
-        copies = self.pending(connector.settings.query_group).shrink(topic, {*map(int, offsets)})
-        for task in connector.tasks.values():
-            if copies and task.settings.events == topic:
-                metrics.EVENTS.labels(*task.labels, "outdated").inc(copies)
-
-    def _is_offset(self, offset: int) -> bool:
-        """Whether a topic can have it: Kafka's are longs; Pulsar's begin with a long, and end with an int."""
-        if self._log == "kafka":
-            return 0 <= offset < 1 << 63
-        return 0 <= offset < 1 << 127 and offset & 0xFFFFFFFF < 1 << 31
-
-    def _get(self, name: str) -> Connector:
+    def get(self, name: str) -> Connector:
+        """A connector as it is now; the caller has `lock`."""
         if name not in self._connectors:
             raise Unknown(name)
         return self._connectors[name]
 
     def _task(self, name: str, task: int) -> Task:
-        for of_table in self._get(name).tasks.values():
+        for of_table in self.get(name).tasks.values():
             if of_table.id == task:
                 return of_table
         raise Unknown(name, task)
 
-    def _events_of(self, name: str) -> list[str]:
-        with self.lock:
-            return [task.settings.events for task in self._stopped(name).tasks.values()]
-
-    def _stopped(self, name: str) -> Connector:
-        connector = self._get(name)
+    def stopped(self, name: str) -> Connector:
+        """A connector that is stopped. Raises NotStopped."""
+        connector = self.get(name)
         if connector.wanted != "STOPPED":
             raise NotStopped(name)
         return connector
@@ -411,37 +355,24 @@ class Connectors:
         connector.tasks[table] = Task(free if before is None else before.id, settings)
 
     def _restart(self, task: Task) -> None:
-        """Try a task again, if the tables of others let it be one."""
+        """Try a task again, unless it conflicts with another connector's table."""
         try:
-            self._refuse_twice(task.settings)
+            self._refuse_conflict(task.settings)
             task.restart()
         except ConfigError as error:
             task.error, task.refused = error, True
 
-    def _refuse_twice(self, settings: ConnectorSettings) -> None:
-        """Raise ConfigError if a table of another connector leaves no room for this one."""
+    def _refuse_conflict(self, settings: ConnectorSettings) -> None:
+        """Raise ConfigError if a table of another connector conflicts with this one."""
         others = [c for name, c in self._connectors.items() if name != settings.name]
         for task in (other.tasks[table] for other in others for table in _allowed(other)):
-            if problem := twice(settings, task.settings):
+            if problem := conflict(settings, task.settings):
                 raise ConfigError([problem])
 
-    def _changed(self) -> None:
+    def _save(self) -> None:
         kept = {n: {"config": c.config, "state": c.wanted, "file": c.file} for n, c in self._connectors.items()}
-        kept = {**self._aside, **kept}
-        durable.make_directory(self._directory)
-        # A configuration may hold passwords.
-        text = json.dumps(kept, indent=1)
-        durable.write(self._store, text, "the connectors", "connectors.after-write", 0o600)
+        _kept.save(self._store, {**self._aside, **kept})
         self.changed.set()
-
-    def _read(self) -> dict[str, dict[str, Any]]:
-        try:
-            return dict(json.loads(self._store.read_text()))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            what = f"cannot read the connectors: {error}. Restore the file; or delete it, and make them over REST again"
-            raise HelenusError(Kind.STATE, what, str(self._store)) from None
 
 
 def _matching(settings: ConnectorSettings, topics: Iterable[str]) -> set[str]:
@@ -455,35 +386,5 @@ def _matching(settings: ConnectorSettings, topics: Iterable[str]) -> set[str]:
 
 
 def _allowed(connector: Connector) -> list[str]:
-    """The tables of a connector that no other one keeps it from."""
+    """The tables of a connector that conflict with no other connector's."""
     return [table for table, task in connector.tasks.items() if not task.refused]
-
-
-def twice(settings: ConnectorSettings, other: ConnectorSettings, source: str = "") -> Problem | None:
-    """Why one table can't be told as `settings` say beside another, which another connector has; None if it can.
-
-    Two that read a topic in one query would get a part of it each; where two write a topic, order per key is lost.
-    """
-    source = source or settings.name
-    same_data = settings.data == other.data
-    if settings.query_group == other.query_group and settings.events == other.events:
-        advice = f"give one of them another query.group{' and another data.topic' if same_data else ''}"
-        why = f"connector {other.name} reads {settings.events} already; {advice}"
-        return Problem(source, "table", settings.table, why)
-    if same_data:
-        why = f"connector {other.name} writes {settings.data} already; give one of them another data.topic"
-        return Problem(source, "data.topic", settings.data_topic or None, why)
-    return None
-
-
-def beside(connectors: Iterable[tuple[str, ConnectorSettings]]) -> None:
-    """Raise ConfigError if connectors, each of a source, can't run beside each other, as far as they name tables."""
-    problems: list[Problem] = []
-    seen: list[ConnectorSettings] = []
-    for source, settings in connectors:
-        tables = [settings.of_table(table) for table in settings.tables]
-        found = (twice(table, other, source) for table in tables for other in seen)
-        problems += [problem for problem in found if problem]
-        seen += tables
-    if problems:
-        raise ConfigError(problems)

@@ -24,7 +24,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 _LOCK = "worker.lock"
 _FENCE = "writers"
 _TURN_S = 0.2
-_TOLD_S = 10.0
+_LOG_EVERY_S = 10.0
 
 
 @contextlib.contextmanager
@@ -40,7 +40,7 @@ def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], boo
         what = f"cannot write to checkpoint.dir: {error.strerror}"
         raise HelenusError(Kind.STATE, what, error.filename or str(directory)) from None
     try:
-        told = False
+        logged = False
         while not _taken(lock, directory):
             if stopping():
                 yield False
@@ -49,8 +49,8 @@ def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], boo
             if not waits():
                 what, advice = f"another worker has this checkpoint.dir: {owner}", "stop it, or give this one its own"
                 raise HelenusError(Kind.STATE, what, str(directory), f"two would undo each other's order: {advice}")
-            if not told:
-                told = True
+            if not logged:
+                logged = True
                 _log.info("worker.waiting", reason=f"another worker has checkpoint.dir: {owner}")
             time.sleep(_TURN_S)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -94,12 +94,12 @@ def fence(checkpoint: Path, stopping: Callable[[], bool]) -> int | None:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot write to checkpoint.dir: {error.strerror}", str(checkpoint)) from None
     try:
-        asked = told = time.monotonic()
+        asked = logged = time.monotonic()
         while not _taken(handle, checkpoint):
             if stopping():
                 return None
-            if (now := time.monotonic()) - told > _TOLD_S:
-                told = now
+            if (now := time.monotonic()) - logged > _LOG_EVERY_S:
+                logged = now
                 _log.warning("query.waiting", reason="tasks of its last start still run", for_s=round(now - asked))
             time.sleep(_TURN_S)
         start = _start(handle) + 1
@@ -133,5 +133,5 @@ def enter(checkpoint: Path, start: int) -> Iterator[None]:
 
 
 def _start(handle: int) -> int:
-    told = os.pread(handle, 20, 0).strip()
-    return int(told) if told.isdigit() else 0
+    text = os.pread(handle, 20, 0).strip()
+    return int(text) if text.isdigit() else 0

@@ -1,13 +1,14 @@
-"""What the driver tells its planner and workers: which topics belong to which connector, and where shared files lie."""
+"""What the driver gives its planner and workers: which topics belong to which connector, and where shared files lie."""
 
 from __future__ import annotations
 
-import os
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from helenus_connector.config.connector import ConnectorSettings, WorkerSettings
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.run_directory import replace
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.events import Offsets
 from helenus_schemas.service.logs import Setup, follow, setup
 
@@ -78,10 +79,7 @@ class Plan:
 
     def save(self) -> None:
         """Write the plan to `file`, for this user alone."""
-        new = self.file.with_suffix(".new")
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            pickle.dump(self, out)
-        new.replace(self.file)
+        replace(self.file, pickle.dumps(self))
 
     @staticmethod
     def load(path: str) -> Plan:

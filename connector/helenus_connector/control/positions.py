@@ -7,18 +7,18 @@ batch was not done, because its connector failed, paused or is to go back, is *h
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from helenus_connector.control.checkpoint import committed, latest
 from helenus_connector.log.events import Offsets
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 
 _VERSION = 1
 GONE = -2
-"""Held for a partition that a topic has no more."""
+"""Held for a partition that a topic no longer has."""
 
 
 def overlaid(offsets: Mapping[str, Mapping[str, int]], held: Mapping[str, Mapping[str, int]]) -> Offsets:
@@ -27,41 +27,10 @@ def overlaid(offsets: Mapping[str, Mapping[str, int]], held: Mapping[str, Mappin
     return {topic: {p: at for p, at in found.items() if at != GONE} for topic, found in both.items()}
 
 
-def committed(checkpoint: Path) -> Offsets:
-    """Where the last batch that Spark has as done ended: nothing if there was none.
-
-    The format is Spark's: `commits/N` says that batch N is done, `offsets/N` ends with a line for each source.
-    """
-    done = sorted((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), reverse=True)
-    for batch in done:
-        with contextlib.suppress(FileNotFoundError):  # it was cleaned up meanwhile
-            return planned(checkpoint, batch)
-    return {}
-
-
-def latest(checkpoint: Path) -> int:
-    """The number of the last batch that was planned, done or not; -1 if there was none."""
-    return max((int(f.name) for f in checkpoint.glob("offsets/*") if f.name.isdigit()), default=-1)
-
-
-def planned(checkpoint: Path, batch: int) -> Offsets:
-    """Where a batch ends, done or not. Raises FileNotFoundError if Spark has no such batch, and HelenusError(STATE)."""
-    file = checkpoint / "offsets" / str(batch)
-    try:
-        topics: Offsets = json.loads(file.read_text().splitlines()[-1])["topics"]
-    except (ValueError, IndexError, KeyError):
-        what = (
-            "Spark's checkpoint is damaged: this file does not say where a batch ends. Delete it, and the file of this "
-            "name in commits, to go on from the batch before"
-        )
-        raise HelenusError(Kind.STATE, what, str(file)) from None
-    return topics
-
-
 class Held:
-    """The held positions of one query, kept beside its checkpoint. Its methods may be called from any thread.
+    """The held positions of one query, kept next to its checkpoint. Its methods may be called from any thread.
 
-    What an operator sets by `move` is not for a batch that was planned before: `epoch` tells them apart. Raises
+    What an operator sets by `move` is not for a batch that was planned before: `epoch` distinguishes them. Raises
     HelenusError(STATE) if the file is damaged, or can't be read or written.
     """
 
@@ -76,15 +45,13 @@ class Held:
         except FileNotFoundError:
             self._offsets = {}
         except durable.Damaged as error:
-            if (older := _older(file)) is None:
-                what = (
-                    f"the held positions are damaged: {error}. They say where connectors of query.group "
-                    f"{checkpoint.name} go on that failed, were paused or moved. Restore the file; or delete it, stop "
-                    "these connectors, set their offsets over REST and resume them: events before those offsets are "
-                    "not read"
-                )
-                raise HelenusError(Kind.STATE, what, str(file)) from None
-            self._offsets = older
+            what = (
+                f"the held positions are damaged: {error}. They say where connectors of query.group "
+                f"{checkpoint.name} go on that failed, were paused or moved. Restore the file; or delete it, stop "
+                "these connectors, set their offsets over REST and resume them: events before those offsets are "
+                "not read"
+            )
+            raise HelenusError(Kind.STATE, what, str(file)) from None
         self._epochs_file = checkpoint / "epochs"
         with contextlib.suppress(FileNotFoundError, durable.Damaged):
             self._epochs = durable.load(self._epochs_file, _VERSION)
@@ -120,7 +87,7 @@ class Held:
             return True
 
     def keep(self, topic: str, starts: Mapping[str, int]) -> None:
-        """These partitions were in a batch that is done again without them: as `hold`, but what is held stays."""
+        """These partitions were in a batch that is done again without them: like `hold`, but never overwrites."""
         with self._lock:
             self._save({**self._offsets, topic: {**starts, **self._offsets.get(topic, {})}})
 
@@ -168,12 +135,3 @@ class Held:
         durable.make_directory(self._file.parent)
         durable.save(self._file, offsets, _VERSION, "the held positions", "held.after-write")
         self._offsets = offsets
-
-
-def _older(file: Path) -> Offsets | None:
-    """What a version from before there were checksums held, if that is what the file has."""
-    with contextlib.suppress(ValueError):
-        offsets = json.loads(file.read_text())
-        if isinstance(offsets, dict) and all(isinstance(of_topic, dict) for of_topic in offsets.values()):
-            return offsets
-    return None

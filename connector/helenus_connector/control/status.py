@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
 from typing import Literal
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.control.backoff import pause
 from helenus_schemas.errors import Action, HelenusError, Kind
 
 Wanted = Literal["RUNNING", "PAUSED", "STOPPED"]
 _MISSING_S = 30.0
+_FIRST_PAUSE_S = 0.5
 _RECREATED = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
 """What a table says for a while that is dropped and recreated."""
 
@@ -91,8 +92,8 @@ class Task:
         elif self._missing_since is None:
             self._missing_since = now
         if may_pass or (self._missing_since is not None and now - self._missing_since < _MISSING_S):
-            longest = min(0.5 * 2 ** min(self._failures - 1, 16), self.settings.errors_retry_delay_max_ms / 1000)
-            self.trouble, self.retry_at = error, now + random.uniform(longest / 2, longest)
+            longest_s = self.settings.errors_retry_delay_max_ms / 1000
+            self.trouble, self.retry_at = error, now + pause(self._failures, _FIRST_PAUSE_S, longest_s, spread=True)
         else:
             self.error = error
 

@@ -1,7 +1,8 @@
-"""Which tables a connector has, and whether each can be told."""
+"""Reading tables: which ones a connector has, and whether changes of each can be published."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,33 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 
 
+def read(settings: ConnectorSettings) -> dict[str, Table]:
+    """The tables of a connector's keyspace by name, by a session of its own. Raises as `connect`."""
+    session = connect(settings)
+    try:
+        return by_name(session, settings.keyspace)
+    finally:
+        session.cluster.shutdown()
+
+
+def by_name(session: Any, keyspace: str) -> dict[str, Table]:
+    """The tables of a keyspace by name."""
+    return {table.name: table for table in read_tables(session, keyspace).values()}
+
+
+def chosen(settings: ConnectorSettings, tables: Mapping[str, Table]) -> list[str]:
+    """The names of the tables that a connector has: those it names, whether they are there or not, and those of
+    `tables` with `cdc` that match its patterns.
+    """
+    matching = sorted(name for name, table in tables.items() if table.cdc and settings.matches(name))
+    return list(dict.fromkeys([*settings.tables, *matching]))
+
+
+def missing(settings: ConnectorSettings) -> HelenusError:
+    """TABLE_MISSING, of settings of one table."""
+    return HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}")
+
+
 class Tables:
     """The definitions of tables, for the driver. Keeps a session for each Cassandra that connectors name.
 
@@ -30,7 +58,7 @@ class Tables:
         self._read: dict[tuple[object, ...], tuple[object, dict[str, Table]]] = {}
 
     def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
-        """The tables that a connector names or that match it, each with what speaks against telling it.
+        """The tables that a connector names or that match it, each with what speaks against publishing it.
 
         Reaches all that it needs once. Raises HelenusError if that fails; but a registry may be away if schemas of one
         of the tables at least were registered before.
@@ -46,12 +74,11 @@ class Tables:
         finally:
             registry.close()
         tables = self._tables(settings)
-        matching = sorted(name for name, table in tables.items() if table.cdc and settings.matches(name))
-        named = dict.fromkeys([*settings.tables, *matching])
+        named = chosen(settings, tables)
         if away is not None and not any(registry.knows(f"{settings.of_table(name).data}-value") for name in named):
             raise away
         session = self._session(settings)
-        return {name: _objection(settings.of_table(name), tables.get(name), session) for name in named}
+        return {name: _obstacle(settings.of_table(name), tables.get(name), session) for name in named}
 
     def close(self) -> None:
         for session in self._sessions.values():
@@ -72,8 +99,7 @@ class Tables:
             version = session.execute("SELECT schema_version FROM system.local").one().schema_version
             known = self._read.get(name)
             if known is None or known[0] != version:
-                found = {t.name: t for t in read_tables(session, settings.keyspace).values()}
-                known = self._read[name] = version, found
+                known = self._read[name] = version, by_name(session, settings.keyspace)
         except (DriverException, NoHostAvailable) as error:
             self._sessions.pop(server).cluster.shutdown()
             what, advice = f"cannot read the schema: {error}", "check that a node of cassandra.local.dc answers"
@@ -81,9 +107,9 @@ class Tables:
         return known[1]
 
 
-def _objection(settings: ConnectorSettings, table: Table | None, session: Any) -> HelenusError | None:
+def _obstacle(settings: ConnectorSettings, table: Table | None, session: Any) -> HelenusError | None:
     if table is None:
-        return HelenusError(Kind.TABLE_MISSING, "there is no such table", f"{settings.keyspace}.{settings.table}")
+        return missing(settings)
     try:
         schemas(table.only(settings.columns), settings)
     except HelenusError as error:

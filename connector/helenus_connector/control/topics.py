@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import data_log, events_log, planner
 from helenus_connector.log.events import Offsets, Planner, Range
@@ -66,11 +66,11 @@ class Topics:
 
     def _make(self, task: Task, events: int) -> None:
         settings = task.settings
-        self.latest([settings.events])  # or nobody would say that it may not be read
+        self.latest([settings.events])  # this fails if it may not be read
         data = self._data.create(settings.data, events, {"cleanup.policy": "compact"})
         if data != events:
             what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
-            advice = "choose another data.topic, or delete that one if nobody needs it; the worker makes it again"
+            advice = "choose another data.topic, or delete that one if it is not needed; the worker makes it again"
             raise HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name, advice)
         if settings.has_dead_letters:
             self._data.create(settings.dead_letters, 1, {})
@@ -90,7 +90,7 @@ class Topics:
             return [broker.size(place) for place in ranges]
 
     def hurry(self, seconds: float) -> None:
-        """From now on, nothing waits for topics to be made longer than so many seconds more."""
+        """Limit every later wait for topics to `seconds`; used at shutdown."""
         for log in (self._events, self._data):
             log.hurry(seconds)
 

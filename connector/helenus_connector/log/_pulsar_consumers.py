@@ -1,4 +1,4 @@
-"""Consumers on Pulsar that read nothing: through them a broker tells where a topic ends, and hears where a group is.
+"""Consumers on Pulsar that read nothing: through them we ask a broker where a topic ends, and say where a group is.
 
 pulsar-client's can't be asked where a subscription stands, and keep messages that nobody reads here.
 """

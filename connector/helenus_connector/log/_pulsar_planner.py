@@ -50,12 +50,12 @@ class Planner:
         failed = [answer for answer in answers if isinstance(answer, BaseException)]
         if failed and len(failed) == len(answers):
             raise failed[0]
-        self._tell({t: n for t, n in zip(topics, answers, strict=True) if isinstance(n, HelenusError)})
-        told = {t: None if isinstance(n, BaseException) else n for t, n in zip(topics, answers, strict=True)}
-        counted = {topic for topic, found in told.items() if found is not None}
-        self._whole = {*(self._whole - counted), *(topic for topic, found in told.items() if found == 0)}
-        self._unfollow({topic for topic, found in told.items() if found is None})
-        return {topic: 1 if found == 0 else found or 0 for topic, found in told.items()}
+        self._warn({t: n for t, n in zip(topics, answers, strict=True) if isinstance(n, HelenusError)})
+        counts = {t: None if isinstance(n, BaseException) else n for t, n in zip(topics, answers, strict=True)}
+        counted = {topic for topic, found in counts.items() if found is not None}
+        self._whole = {*(self._whole - counted), *(topic for topic, found in counts.items() if found == 0)}
+        self._unfollow({topic for topic, found in counts.items() if found is None})
+        return {topic: 1 if found == 0 else found or 0 for topic, found in counts.items()}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
         places = [(topic, p) for topic, n in partitions.items() for p in range(n)]
@@ -73,7 +73,7 @@ class Planner:
         there = {t: e for t, e in refused.items() if not isinstance(e, Answered) or e.code != TOPIC_NOT_FOUND}
         if there and refused.keys() >= partitions.keys():
             raise next(iter(there.values()))
-        self._tell(there)
+        self._warn(there)
         self._unfollow(refused.keys())
         self._refused -= found.keys() - refused.keys()
         latest = {topic: ends for topic, ends in found.items() if topic not in refused}
@@ -154,16 +154,16 @@ class Planner:
         places = [(group, t, int(p), at) for t, ends in offsets.items() for p, at in ends.items()]
         wanted = [place for place in places if place not in self._committed]
 
-        async def tell() -> list[BaseException | None]:
+        async def move() -> list[BaseException | None]:
             return await asyncio.gather(*(self._acknowledge(*place) for place in wanted), return_exceptions=True)
 
-        failed = {place: error for place, error in zip(wanted, self._run(tell()), strict=True) if error is not None}
+        failed = {place: error for place, error in zip(wanted, self._run(move()), strict=True) if error is not None}
         self._committed = {p for p in self._committed if p[0] != group} | (set(places) - failed.keys())
         for error in failed.values():
             raise error
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
-        """Goes by the group's subscription: a message TTL, a backlog quota or somebody's hand moves it past what was
+        """Goes by the group's subscription: a message TTL, a backlog quota or an operator moves it past what was
         not read, and then the broker may drop that. While the start's ledger is there, so is what follows.
 
         Asks when it is first called for a topic, which makes the subscription, and again when `commit` has found it to
@@ -201,7 +201,7 @@ class Planner:
         start = 0
         if said.HasField("consumer_mark_delete_position") and mark.ledgerId != NONE:
             start = offset(mark.ledgerId, 0 if mark.entryId == NONE else mark.entryId + 1, 0)
-        return Range(topic, partition, start, max(0, _behind(said.last_message_id)))
+        return Range(topic, partition, start, max(0, _after(said.last_message_id)))
 
     def keep(self, groups: Mapping[str, Collection[str]]) -> None:
         """While a subscription has a consumer, nobody else may have one, and nobody may delete it."""
@@ -237,7 +237,7 @@ class Planner:
         except asyncio.TimeoutError:
             what = f"Pulsar does not answer within {_END_S:.0f} s"
             return pulsar_error(Kind.BROKER_UNREACHABLE, what, f"topic {topic}, partition {partition}")
-        end = _behind(said.last_message_id)
+        end = _after(said.last_message_id)
         if end >= 0 and self._ends.get((topic, partition)) != end:
             self._ends[topic, partition] = end
             index = parts(end - 1)[2]
@@ -253,14 +253,14 @@ class Planner:
         ledger, entry, _ = parts(at)
         # All before this id: an entry that is read in part stays whole.
         before = {"ledgerId": ledger, "entryId": entry - 1 if entry else NONE}
-        if at == _behind(said.last_message_id):
+        if at == _after(said.last_message_id):
             before["entryId"] = entry
         await self._asked(topic, partition, group, "ack", ack_type=_CUMULATIVE, message_id=[before])
 
     def _begins_elsewhere(self, topic: str, partition: int, at: int) -> bool:
         """Whether the first message that is there, from an offset on, is in another ledger."""
         with opened(self._config, topic, partition, at) as reader:
-            # If nothing is there the next one tells.
+            # If nothing is there the next one shows it.
             there = reader.has_message_available()
             return there and parts(offset_of(reader.read_next(_TIMEOUT_MS)))[0] != parts(at)[0]
 
@@ -273,23 +273,23 @@ class Planner:
         """What is there when they come again may be others."""
         self._followed = {(group, topic) for group, topic in self._followed if topic not in topics}
 
-    def _tell(self, refused: Mapping[str, HelenusError]) -> None:
+    def _warn(self, refused: Mapping[str, HelenusError]) -> None:
         """Warn, once each time, of topics that can't be asked while others can."""
         for topic in refused.keys() - self._refused:
             structlog.get_logger(__name__).warning("source.refused", topic=topic, error=refused[topic].what)
         self._refused |= refused.keys()
 
 
-def _behind(told: Any) -> int:
-    """The offset behind a last message's id, which is behind its whole entry; -1 if there is none."""
-    if NONE in (told.ledgerId, told.entryId):
+def _after(answer: Any) -> int:
+    """The offset after a last message's id, which is after its whole entry; -1 if there is none."""
+    if NONE in (answer.ledgerId, answer.entryId):
         return -1
-    return offset(told.ledgerId, told.entryId, told.batch_index if told.HasField("batch_index") else 0) + 1
+    return offset(answer.ledgerId, answer.entryId, answer.batch_index if answer.HasField("batch_index") else 0) + 1
 
 
 def _done(said: Any) -> int:
-    """The offset of the last entry that a subscription does not wait for; -1 if that is none, or not told."""
-    told = said.consumer_mark_delete_position
-    if not said.HasField("consumer_mark_delete_position") or NONE in (told.ledgerId, told.entryId):
+    """The offset of the last entry that a subscription does not wait for; -1 if that is none, or not known."""
+    answer = said.consumer_mark_delete_position
+    if not said.HasField("consumer_mark_delete_position") or NONE in (answer.ledgerId, answer.entryId):
         return -1
-    return offset(told.ledgerId, told.entryId, 0)
+    return offset(answer.ledgerId, answer.entryId, 0)

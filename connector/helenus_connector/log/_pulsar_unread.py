@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 
 from helenus_connector.log._pulsar_planner import Planner
-from helenus_connector.log.pulsar_reader import SLICE_MS, Message, offset, offset_of, opened, parts, told
+from helenus_connector.log.pulsar_reader import SLICE_MS, Message, converted, offset, offset_of, opened, parts
 from helenus_sinks.pulsar.config import PulsarConfig
 
 _CHUNK = 5_000
@@ -20,7 +20,7 @@ _PATIENCE_S = 60.0
 
 
 def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
-    """As `brokers.unread`."""
+    """As `choice.unread`."""
     planner = Planner(config)
     try:
         place = planner.unread(group, topic, partition)
@@ -33,7 +33,7 @@ def unread(config: PulsarConfig, group: str, topic: str, partition: int) -> Iter
                 at = offset_of(message) + 1
                 if at > place.end:
                     break
-                chunk.append(told(place, message, [(n, v.encode()) for n, v in message.properties().items()]))
+                chunk.append(converted(place, message, [(n, v.encode()) for n, v in message.properties().items()]))
                 if at == place.end:
                     break
                 if len(chunk) == _CHUNK:

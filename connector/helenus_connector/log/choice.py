@@ -1,4 +1,4 @@
-"""Which Log events come from and records go to, as the worker's file says: here alone Kafka is told from Pulsar."""
+"""Which Log events come from and records go to, as the worker's file says: Kafka or Pulsar is chosen here alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from helenus_connector.config.connector import WorkerSettings
-from helenus_connector.log import _kafka as kafka_events
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.log import _kafka_planner, _kafka_reader
 from helenus_connector.log.events import Message, Planner, Range
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.shared import NO_PULSAR
@@ -34,9 +34,9 @@ def data_log(worker: WorkerSettings) -> Log:
 def planner(worker: WorkerSettings) -> Planner:
     """For asking after events topics. Raises as `events_log`."""
     if worker.log == "pulsar":
-        found: Planner = _of_pulsar("pulsar_planner").Planner(_pulsar(worker))
+        found: Planner = _of_pulsar("_pulsar_planner").Planner(_pulsar(worker))
         return found
-    return kafka_events.Planner(worker.consumer_config)
+    return _kafka_planner.Planner(worker.consumer_config)
 
 
 def read(
@@ -48,27 +48,27 @@ def read(
 ) -> Generator[list[Message], None, None]:
     """The records of several ranges, in chunks; in order within a range.
 
-    Where a topic no longer has events of a range, `lost` hears how many if `data_loss` is `continue`; `failed` hears
-    OFFSETS_LOST if it is `fail`, what the broker refuses, and BROKER_UNREACHABLE if nothing comes for a minute. A range
-    that failed goes no further, the others do.
+    Where a topic no longer has events of a range, `lost` is called with how many if `data_loss` is `continue`. `failed`
+    is called with OFFSETS_LOST if it is `fail`, with what the broker refuses, and with BROKER_UNREACHABLE if nothing
+    comes for a minute. A range that failed goes no further, the others do.
     """
     if worker.log == "pulsar":
-        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_events").read(
+        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_reader").read(
             _pulsar(worker), places, data_loss, lost, failed
         )
         return found
-    return kafka_events.read(worker.consumer_config, places, data_loss, lost, failed)
+    return _kafka_reader.read(worker.consumer_config, places, data_loss, lost, failed)
 
 
 def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
-    """What a partition of a topic on the data's Log holds that a group has not read, up to its end as it is now.
+    """The records of a partition, on the data's side, after the group's committed position, up to the current end.
 
-    It is noted as read when more is asked for. Raises HelenusError.
+    A chunk is committed when the next one is asked for. Raises HelenusError.
     """
     if worker.log_of_data == "pulsar":
-        found: Iterator[list[Message]] = _of_pulsar("pulsar_unread").unread(_pulsar(worker), group, topic, partition)
+        found: Iterator[list[Message]] = _of_pulsar("_pulsar_unread").unread(_pulsar(worker), group, topic, partition)
         return found
-    return kafka_events.unread(worker.consumer_config, group, topic, partition)
+    return _kafka_reader.unread(worker.consumer_config, group, topic, partition)
 
 
 def _log(worker: WorkerSettings, which: str) -> Log:
@@ -91,7 +91,7 @@ def _pulsar(worker: WorkerSettings) -> PulsarConfig:
 
 def _of_pulsar(module: str) -> ModuleType:
     with _installed():
-        return import_module(f"helenus_connector.{module}")
+        return import_module(f"helenus_connector.log.{module}")
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Planner(Protocol):
         ...
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The end of every partition, -1 if nothing is there and nothing tells what was. A topic is left out if it is
+        """The end of every partition, -1 if nothing is there and it is not known what was. A topic is left out if it is
         there no more, or can't be asked just now.
 
         Raises if none can be asked.
@@ -65,24 +65,24 @@ class Planner(Protocol):
         ...
 
     def ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """What tells each topic from another one of its name, which was made later; none where nothing tells."""
+        """An id of each topic, other than that of a later topic of the same name; none where the broker has no ids."""
         ...
 
     def leaders(self) -> dict[str, dict[str, int]]:
-        """What tells every partition's records from others, by topic, at the last `latest`: on Kafka its leader epoch.
+        """What identifies every partition's history, by topic, at the last `latest`: on Kafka its leader epoch.
 
-        Nothing where nothing tells.
+        Nothing where the broker does not say.
         """
         ...
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
-        """The partitions that lost records since `leaders` told this of them, so that others are, or will be, at their
+        """The partitions that lost records since `leaders` returned this, so that others are, or will be, at their
         positions: each with the offset from which on it has others.
         """
         ...
 
     def size(self, place: Range) -> int:
-        """How many events are in a range, as far as can be told without reading it."""
+        """How many events are in a range, as far as is known without reading it."""
         ...
 
     def advance(self, place: Range, events: int) -> int:
@@ -90,11 +90,11 @@ class Planner(Protocol):
         ...
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
-        """Topics and partitions that no longer have all events from these starts on, as far as reading can't tell."""
+        """Topics and partitions that no longer have all events from these starts on, where reading does not show it."""
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Tell the brokers how far a connector is; the checkpoint is what counts."""
+        """Note with the brokers how far a connector is; the checkpoint is what counts."""
         ...
 
     def keep(self, groups: Mapping[str, Collection[str]]) -> None:

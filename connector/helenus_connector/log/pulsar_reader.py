@@ -86,8 +86,8 @@ def parts(number: int) -> tuple[int, int, int]:
 
 def offset_of(message: Any) -> int:
     """The offset of a message of pulsar-client's."""
-    told = message.message_id()
-    return offset(told.ledger_id(), told.entry_id(), told.batch_index())
+    message_id = message.message_id()
+    return offset(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
 
 
 class _Reading:
@@ -109,9 +109,9 @@ def read(
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
 ) -> Generator[list[Message], None, None]:
-    """As `brokers.read`, one range after the other. The process keeps its latest readers between calls.
+    """As `choice.read`, one range after the other. The process keeps its latest readers between calls.
 
-    How many events are lost nobody knows: `lost` hears of one, where a topic ends before a range does.
+    The number of lost events is not known: `lost` is given one, where a topic ends before a range does.
     """
     patience = _READ_TIMEOUT_S
     for place in places:
@@ -164,7 +164,7 @@ def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Me
             reading.at = -1
             break
         reading.at = at + 1
-        chunk.append(told(place, message))
+        chunk.append(converted(place, message))
         size += len(chunk[-1].key() or b"") + len(chunk[-1].value())
         if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
             yield chunk
@@ -174,7 +174,7 @@ def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Me
     return whole
 
 
-def told(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
+def converted(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
     """A message of pulsar-client's as ours."""
     text = message.partition_key()
     try:
@@ -223,7 +223,7 @@ def _client(config: PulsarConfig) -> pulsar.Client:
             # Its own are certifi's, which know no company's authority.
             tls_trust_certs_file_path=config.access.bundle if config.service_url.startswith("pulsar+ssl:") else None,
             tls_validate_hostname=config.check_hostname,
-            # Errors are told where they matter, and a broker that is away would be told for ever.
+            # Errors are logged where they matter, and a broker that is away would be logged for ever.
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
         )
         client = _clients.setdefault(config, client)  # another thread may have made one

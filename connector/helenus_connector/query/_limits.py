@@ -70,7 +70,7 @@ def limited(
 
 
 def shared_out(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
-    """Parts for at most so many tasks, the large ones first to whoever has the least."""
+    """Parts for at most so many tasks, the large ones first, to the task that has the least."""
     if len(parts) <= tasks:
         return [[part] for part in parts]
     loads: list[tuple[int, int, list[Part]]] = [(0, i, []) for i in range(tasks)]

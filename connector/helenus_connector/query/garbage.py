@@ -10,14 +10,14 @@ import gc
 from collections.abc import Hashable
 
 _SEARCH_AFTER = 100_000  # objects; Python's pace, 700, takes a quarter of a batch: it makes many, and hardly a cycle
-_spared: set[Hashable] = set()
+_frozen: set[Hashable] = set()
 
 
-def spare(what: Hashable) -> None:
-    """Leave out of every search what lives now. Once for each thing that a process has loaded and goes on to use."""
-    if what in _spared:
+def freeze(key: Hashable) -> None:
+    """Exempt all live objects from the search, once per key: when a process has loaded what it goes on to use."""
+    if key in _frozen:
         return
-    _spared.add(what)
+    _frozen.add(key)
     gc.set_threshold(_SEARCH_AFTER)
     gc.collect()
     gc.freeze()

@@ -14,18 +14,19 @@ from typing import Any
 import structlog
 
 from helenus_connector import metrics
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.status import Task
-from helenus_connector.query.batches import Batches
+from helenus_connector.query._batches import Batches
 from helenus_connector.query.session import answers
 from helenus_schemas.errors import HelenusError, Kind, error_in
 
 _log = structlog.get_logger(__name__)
 _AWAY_S = 5.0
-_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TURN_S = 0.1
 _ENDING_S = 5.0
 """Spark gives a Python worker that it kills 2 s. On other hosts there may be no fence to see it end by."""
@@ -34,7 +35,7 @@ _ENDING_S = 5.0
 class Query:
     """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
 
-    Raises HelenusError(STATE) if what is kept beside its checkpoint can't be read.
+    Raises HelenusError(STATE) if what is kept next to its checkpoint can't be read.
     """
 
     def __init__(self, worker: WorkerSettings, connectors: Connectors, group: str, directory: Path) -> None:
@@ -142,12 +143,12 @@ class Query:
                 if not answers(spark):
                     what = "Spark's Java process has ended: killed, as for want of memory, or crashed"
                     raise HelenusError(Kind.BATCH_FAILED, what, f"query.group {self._group}") from None
-                error = _told(str(failure))
+                error = _error(str(failure))
             if error is None:
                 return
             metrics.ERRORS.labels(error.kind.value).inc()
             failures = 1 if self._batches is not None and self._batches.done else failures + 1
-            wait = _PAUSES_S[min(failures, len(_PAUSES_S)) - 1]
+            wait = pause(failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
             if not self._is_local:
                 wait = max(wait, _ENDING_S)
             self._trouble = str(error)
@@ -207,12 +208,12 @@ class Query:
 
     def _process(self, batches: Batches, frame: Any, batch_id: int) -> None:
         batches.process(frame, batch_id)
-        # Of a batch that failed, tasks may still run: the fence before the next start tells when none does.
+        # Of a batch that failed, tasks may still run: the fence before the next start ends when none does.
         self._connectors.writes(self._group, ())
 
 
 def _remove_torn(checkpoint: Path) -> None:
-    """Remove what a run that was killed had half written: where Spark finds such a file, it refuses to begin."""
+    """Remove what a killed run had half written: Spark refuses to begin where it finds a file like that."""
     for name in ("offsets", "commits"):
         for torn in checkpoint.glob(f"{name}/.*.tmp"):
             torn.unlink(missing_ok=True)
@@ -223,17 +224,17 @@ def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
     """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure
-    told = str(query.exception() or batches.failure or "the query ended")
-    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in told:
+    said = str(query.exception() or batches.failure or "the query ended")
+    if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in said:
         what = (
             "no batch was begun yet, and Spark finds files in offsets or commits that are not its own: move them away"
         )
         return HelenusError(Kind.STATE, what, str(checkpoint))
-    return _told(told)
+    return _error(said)
 
 
-def _told(told: str) -> HelenusError:
+def _error(said: str) -> HelenusError:
     """An error of Spark's, in its own words: as Py4J has them."""
-    lines = [line.strip().removeprefix(": ") for line in told.splitlines() if line.strip()]  # as Py4J tells Java's own
+    lines = [line.strip().removeprefix(": ") for line in said.splitlines() if line.strip()]  # as Py4J shows Java's own
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
-    return error_in(told) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])
+    return error_in(said) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

@@ -18,7 +18,7 @@ from typing import Any
 import javaproperties
 import structlog
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.errors import HelenusError, Kind
 
 _log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{0}
-# Failed batches are told by the worker, once and with advice.
+# Failed batches are logged by the worker, once and with advice.
 logger.executor.name = org.apache.spark
 logger.executor.level = off
 """
@@ -67,7 +67,7 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     # Otherwise the workers take whatever `python3` is first in PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
-    # Its traces are of batches that failed or were interrupted: the first are told by the worker, the others are meant.
+    # Its traces are of batches that failed or were interrupted: the worker logs the first, the others are intended.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOGGING)
@@ -84,7 +84,7 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
         javaproperties.dump(settings, out, timestamp=None)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(file))} pyspark-shell"
-    with _stderr(worker.log_format == "json") as said, _told(settings, said):
+    with _stderr(worker.log_format == "json") as said, _start_errors(settings, said):
         spark = SparkSession.builder.appName("helenus").getOrCreate()  # its config() would go onto the command line
     spark.sparkContext.setLogLevel("OFF")
     _say_no_more(spark)
@@ -92,7 +92,7 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
 
 
 @contextmanager
-def _told(settings: Mapping[str, str], said: Callable[[], list[str]]) -> Iterator[None]:
+def _start_errors(settings: Mapping[str, str], said: Callable[[], list[str]]) -> Iterator[None]:
     """What keeps Spark from starting as our error: what it raises, or what its Java process `said` before it ended."""
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -113,7 +113,7 @@ def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
     """Have processes that start meanwhile, as Spark's JVM with its own, write to a pipe instead of standard error. What
     comes out of it, until this process ends, goes to standard error, each line as JSON if it is to be.
 
-    Yields what tells the lines of the start. Of its Java traces only the first lines are shown.
+    Yields a function that returns the lines of the start. Of its Java traces only the first lines are shown.
     """
     source, sink = os.pipe()
     back, out = os.dup(2), os.dup(2)
@@ -122,7 +122,7 @@ def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
     starting, heard = threading.Event(), list[str]()
     starting.set()
 
-    def retell() -> None:
+    def forward() -> None:
         with os.fdopen(source, "rb") as lines:
             for line in lines:
                 text = line.decode(errors="replace").rstrip()
@@ -135,7 +135,7 @@ def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
                 elif text:
                     _log.warning("spark.stderr", line=text)
 
-    thread = threading.Thread(target=retell, name="stderr", daemon=True)
+    thread = threading.Thread(target=forward, name="stderr", daemon=True)
     thread.start()
 
     def said() -> list[str]:
@@ -181,8 +181,8 @@ def _check_java() -> None:
     if java is None:
         raise HelenusError(Kind.CONFIG, "Spark needs Java 17 or later, and there is no java", advice=_JAVA)
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
-        version = int(told.split('"')[1].split(".")[0])
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+        version = int(answer.split('"')[1].split(".")[0])
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as error:
         raise HelenusError(Kind.CONFIG, f"cannot run Java: {error}", java, _JAVA) from None
     if version < 17:

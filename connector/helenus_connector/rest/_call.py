@@ -15,7 +15,8 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from helenus_connector.config.connector import Model, is_class
+from helenus_connector.config.connector import is_class
+from helenus_connector.config.model import Model
 from helenus_connector.rest import _definitions as plugin
 from helenus_schemas.settings.properties import ConfigError
 
@@ -50,7 +51,7 @@ class Call:
         return texts(self.body)
 
     def offsets(self) -> dict[str, dict[int, int | None]]:
-        """Topic -> partition -> offset of a body like what GET tells; None for an offset of null."""
+        """Topic -> partition -> offset of a body like GET's answer; None for an offset of null."""
         if not isinstance(self.body, dict):
             raise HTTPException(500, "a JSON object with offsets is expected")
         if not (given := self.body.get("offsets")):

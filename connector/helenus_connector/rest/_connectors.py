@@ -11,6 +11,7 @@ from urllib.parse import quote
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from helenus_connector.control import offsets
 from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
 from helenus_connector.control.status import Status, TaskStatus, Wanted
 from helenus_connector.rest import _definitions as plugin
@@ -52,12 +53,12 @@ class ConnectorResources:
         names = self._connectors.names()
         if "expand" not in call.query:
             return JSONResponse(names)
-        tellers = {"status": self._told_status, "info": self._told}
-        wanted = {key: tellers[key] for key in call.query.getlist("expand") if key in tellers}
+        shown_as = {"status": self._shown_status, "info": self._shown}
+        wanted = {key: shown_as[key] for key in call.query.getlist("expand") if key in shown_as}
         answer = {}
         for name in names:
             try:
-                answer[name] = {key: tell(name) for key, tell in wanted.items()}
+                answer[name] = {key: show(name) for key, show in wanted.items()}
             except Unknown:  # it was deleted meanwhile
                 continue
         return JSONResponse(answer)
@@ -86,7 +87,7 @@ class ConnectorResources:
             there = call.name in self._connectors.names()
             stored = self._connectors.config(call.name) if there else {}
             self._store(call.name, self._checked(call.name, given, stored))
-        return JSONResponse(self._told(call.name)) if there else self._created(call, call.name)
+        return JSONResponse(self._shown(call.name)) if there else self._created(call, call.name)
 
     def _patch(self, call: Call) -> Response:
         changes = named(call.name, call.texts())
@@ -95,7 +96,7 @@ class ConnectorResources:
             merged = {**plugin.shown(stored), **changes}
             left = {key: value for key, value in merged.items() if value is not None}
             self._store(call.name, self._checked(call.name, left, stored))
-        return JSONResponse(self._told(call.name))
+        return JSONResponse(self._shown(call.name))
 
     def _checked(self, name: str, given: Mapping[str, str | None], stored: Mapping[str, str]) -> dict[str, str]:
         return checked(given, stored, self._connectors.model, self._connectors.file(name))
@@ -107,11 +108,11 @@ class ConnectorResources:
             raise invalid([problem.reason for problem in error.problems]) from None
 
     def _created(self, call: Call, name: str) -> Response:
-        return JSONResponse(self._told(name), 201, {"Location": f"{call.base}connectors/{quote(name, safe='')}"})
+        return JSONResponse(self._shown(name), 201, {"Location": f"{call.base}connectors/{quote(name, safe='')}"})
 
     def _info(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"):
-            return JSONResponse(self._told(call.name))
+            return JSONResponse(self._shown(call.name))
 
     def _config(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"):
@@ -124,7 +125,7 @@ class ConnectorResources:
 
     def _status(self, call: Call) -> Response:
         with _known(f"No status found for connector {call.name}"):
-            return JSONResponse(self._told_status(call.name))
+            return JSONResponse(self._shown_status(call.name))
 
     def _tasks(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"), self._connectors.lock:
@@ -144,7 +145,7 @@ class ConnectorResources:
             found = [task for task in self._connectors.status(call.name).tasks if task.id == number]
         if not found:
             raise HTTPException(404, what)
-        return JSONResponse(self._told_task(found[0]))
+        return JSONResponse(self._shown_task(found[0]))
 
     def _restart_task(self, call: Call) -> Response:
         number = call.task
@@ -162,10 +163,10 @@ class ConnectorResources:
         if not (tasks or only_failed):
             return Response(status_code=204)
         # What is restarted, as it is at this moment; a moment later it may run.
-        answer = self._told_of(call.name, before)
-        for told in [answer["connector"], *(answer["tasks"] if tasks else ())]:
-            if not only_failed or told["state"] == "FAILED":
-                told["state"] = "RESTARTING"
+        answer = self._shown_of(call.name, before)
+        for shown in [answer["connector"], *(answer["tasks"] if tasks else ())]:
+            if not only_failed or shown["state"] == "FAILED":
+                shown["state"] = "RESTARTING"
         return JSONResponse(answer, 202)
 
     def _want(self, call: Call, state: Wanted, status: int) -> Response:
@@ -175,29 +176,29 @@ class ConnectorResources:
 
     def _offsets(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"):
-            found = self._connectors.offsets(call.name)
-        offsets = [
+            found = offsets.offsets(self._connectors, call.name)
+        answer = [
             {"partition": {"topic": topic, "partition": partition}, "offset": {"offset": offset}}
             for topic, partitions in sorted(found.items())
             for partition, offset in sorted(partitions.items())
         ]
-        return JSONResponse({"offsets": offsets})
+        return JSONResponse({"offsets": answer})
 
     def _alter(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"), _stopped(call.name):
             self._connectors.config(call.name)
-            self._connectors.alter(call.name, call.offsets())
+            offsets.alter(self._connectors, call.name, call.offsets())
         return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
 
     def _reset(self, call: Call) -> Response:
         with _known(f"Connector {call.name} not found"), _stopped(call.name):
-            self._connectors.reset(call.name)
+            offsets.reset(self._connectors, call.name)
         return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
 
     def _topics(self, call: Call) -> Response:
         try:
             topics = self._connectors.topics(call.name)
-        except Unknown:  # as there: whoever is not known has used none
+        except Unknown:  # as in Kafka Connect: a connector that is not known has used none
             topics = []
         return JSONResponse({call.name: {"topics": topics}})
 
@@ -206,25 +207,25 @@ class ConnectorResources:
             self._connectors.reset_topics(call.name)
         return Response(status_code=202)
 
-    def _told(self, name: str) -> Json:
+    def _shown(self, name: str) -> Json:
         with self._connectors.lock:
             config, status = self._connectors.config(name), self._connectors.status(name)
         tasks = [{"connector": name, "task": task.id} for task in status.tasks]
         return {"name": name, "config": plugin.shown(config), "tasks": tasks, "type": "source"}
 
-    def _told_status(self, name: str) -> Json:
-        return self._told_of(name, self._connectors.status(name))
+    def _shown_status(self, name: str) -> Json:
+        return self._shown_of(name, self._connectors.status(name))
 
-    def _told_of(self, name: str, status: Status) -> Json:
-        tasks = [self._told_task(task) for task in status.tasks]
+    def _shown_of(self, name: str, status: Status) -> Json:
+        tasks = [self._shown_task(task) for task in status.tasks]
         return {"name": name, "connector": self._state(status.state, status.trace), "tasks": tasks, "type": "source"}
 
-    def _told_task(self, task: TaskStatus) -> Json:
+    def _shown_task(self, task: TaskStatus) -> Json:
         return {"id": task.id, **self._state(task.state, task.trace)}
 
     def _state(self, state: str, trace: str | None) -> Json:
-        told = {"state": state, "worker_id": self._worker_id, "version": __version__}
-        return told if trace is None else {**told, "trace": trace}
+        shown = {"state": state, "worker_id": self._worker_id, "version": __version__}
+        return shown if trace is None else {**shown, "trace": trace}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The connector as Kafka Connect's `connector-plugins` tell of it: its keys, and what is wrong with a configuration.
+"""The connector as Kafka Connect's `connector-plugins` show it: its keys, and what is wrong with a configuration.
 
 All of it is read from `ConnectorSettings`. The shapes are those of a Kafka Connect 4.3.1 worker.
 """
@@ -12,7 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from helenus_connector.config.connector import CLASS, SERVERS, ConnectorSettings, Model
+from helenus_connector.config.connector import CLASS, ConnectorSettings
+from helenus_connector.config.model import SERVERS, Model
 from helenus_schemas import __version__
 from helenus_schemas.settings import masking
 from helenus_schemas.settings.model import About
@@ -27,7 +28,7 @@ _WIDTHS = {"INT": "SHORT", "DOUBLE": "SHORT", "BOOLEAN": "SHORT", "LIST": "LONG"
 
 
 def unknown(name: str) -> str:
-    """What is told of a class that is not this connector."""
+    """What is answered for a class that is not this connector."""
     return f"Failed to find any class that implements Connector and which name matches {name}, available is: {CLASS}"
 
 

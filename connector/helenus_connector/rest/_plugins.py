@@ -52,7 +52,7 @@ def _short(name: str) -> str:
 
 
 def _loggers(_: Call) -> Response:
-    return JSONResponse({name: _told(level) for name, level in logs.levels().items()})
+    return JSONResponse({name: _shown(level) for name, level in logs.levels().items()})
 
 
 def _logger(call: Call) -> Response:
@@ -60,7 +60,7 @@ def _logger(call: Call) -> Response:
     found = logs.levels().get(name)
     if found is None:
         raise HTTPException(404, f"Logger {name} not found.")
-    return JSONResponse(_told(found))
+    return JSONResponse(_shown(found))
 
 
 def _set_level(call: Call) -> Response:
@@ -76,5 +76,5 @@ def _set_level(call: Call) -> Response:
     return Response(status_code=204) if call.query.get("scope", "").lower() == "cluster" else JSONResponse(changed)
 
 
-def _told(level: logs.Level) -> dict[str, Any]:
+def _shown(level: logs.Level) -> dict[str, Any]:
     return {"level": level.name, "last_modified": level.modified}

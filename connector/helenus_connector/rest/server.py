@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from helenus_connector.config.connector import WorkerSettings
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.log.choice import events_log
 from helenus_connector.rest import _plugins as rest_plugins
@@ -43,7 +43,7 @@ _BODY_BYTES = 1 << 20
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _OPEN = "/health/live"
-"""Is answered without a password: it tells nothing, and whoever restarts a dead process needs no more."""
+"""Is answered without a password: it shows nothing, and restarting a dead process needs no more."""
 
 
 class Listener:
@@ -91,7 +91,7 @@ def serve(settings: WorkerSettings, connectors: Connectors, ready: Ready, health
         advice = "set listeners to an address of this machine that is free"
         raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}", advice) from None
     if not (_is_loopback(host) or secret or settings.listeners_https_ssl_cafile):
-        advice = "set rest.basic.auth.user.info: whoever reaches it may change connectors"
+        advice = "set rest.basic.auth.user.info: everybody who reaches it may change connectors"
         _log.warning("rest.open", listeners=settings.listeners, advice=advice)
     elif not _is_loopback(host) and secret and not settings.secure:
         _log.warning("rest.plain", listeners=settings.listeners, advice="use https: passwords can be read on the way")
@@ -144,7 +144,7 @@ class _Worker:
         return JSONResponse({"version": __version__, "commit": "unknown", "kafka_cluster_id": self._cluster})
 
     def _health(self, _: Call) -> Response:
-        """As Kafka Connect tells it: who asks may restart the worker, which helps no connector that failed."""
+        """As in Kafka Connect: a check of this may restart the worker, which helps no connector that failed."""
         reason = self._trouble()
         if reason is None:
             message = "Worker has completed startup and is ready to handle requests."
@@ -160,7 +160,7 @@ class _Worker:
 class _OwnPages:
     """Refuses what a page of another origin has an operator's browser ask.
 
-    `names` are those that a listener on loopback answers to, beside localhost and addresses: a page whose host's name
+    `names` are those that a listener on loopback answers to, next to localhost and addresses: a page whose host's name
     leads to 127.0.0.1 would else pass for the worker's own. None where the listener may have any name.
     """
 
@@ -255,8 +255,8 @@ async def _body(request: Request) -> Any:
 
 def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    told = error.detail != HTTPException(error.status_code).detail
-    return _error(error.status_code, error.detail if told else f"HTTP {error.status_code} {error.detail}")
+    has_own = error.detail != HTTPException(error.status_code).detail
+    return _error(error.status_code, error.detail if has_own else f"HTTP {error.status_code} {error.detail}")
 
 
 def _failed(_: Request, error: Exception) -> Response:

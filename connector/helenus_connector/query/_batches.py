@@ -1,4 +1,4 @@
-"""The driver's side of a batch: run the stage, keep positions, pending keys and errors apart by table, count."""
+"""The driver's side of a batch: run the stage, keep positions, unconfirmed keys and errors apart by table, count."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import structlog
 from pyspark.errors import PySparkException
 
 from helenus_connector import metrics
+from helenus_connector.config.run_directory import replace
+from helenus_connector.control.checkpoint import committed, latest, planned
 from helenus_connector.control.plan import Plan
-from helenus_connector.control.positions import Held, committed, latest, overlaid, planned
+from helenus_connector.control.positions import Held, overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.query.task import DONE, Done, task
+from helenus_connector.query._task import DONE, Done, task
 from helenus_connector.reread.pending import MOST_WAITING, Pending, PendingKeys
 from helenus_schemas.errors import HelenusError, error_in
 from helenus_schemas.service.failpoints import reach
@@ -26,7 +28,7 @@ _log = structlog.get_logger(__name__)
 class Batches:
     """Processes the micro-batches of one streaming query, from one start of it to its end.
 
-    `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is told so that a
+    `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is called when a
     batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
     batch's outcome. `pending` outlives the query. `failure` holds the error that ended the query.
     """
@@ -66,7 +68,7 @@ class Batches:
             all_done = self._run(frame, plan)
             if not self.done:
                 self._keep_absent(plan, batch_id, {done.topic for done in all_done})
-            # A batch of an earlier run, which is done again, has not stepped back to what that run left pending.
+            # A batch of an earlier run, which is done again, has not stepped back to what that run left unconfirmed.
             self._apply(tasks, all_done, stepped_back=batch_id > self._before)
             plan, _ = self._planned()
             self._wake(plan)
@@ -92,7 +94,7 @@ class Batches:
 
     def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:
         """The first batch may have been planned by a run that died. What it was to read of topics that are not in the
-        plan now is not done with it.
+        plan now is not processed by it.
         """
         before = committed(plan.checkpoint)
         for topic, ends in planned(plan.checkpoint, batch).items():
@@ -155,24 +157,22 @@ class Batches:
             self._gaps.add(known)
             metrics.GAPS.labels(*of_topic.labels).inc()
             where = {"connector": of_topic.connector, "topic": done.topic, "node": gap.node, "until_us": gap.until}
-            _log.warning("events.gap", **where, advice="copy the table anew")
+            _log.warning("events.gap", **where, advice="re-snapshot the table")
 
     def _wake(self, plan: Plan) -> None:
         due = self.pending.next_due()
-        new = plan.due_file.with_suffix(".due.new")
-        new.write_text("" if due is None else repr(due))
-        new.replace(plan.due_file)
+        replace(plan.due_file, b"" if due is None else repr(due).encode())
 
 
 def _failed(of_topic: Task, error: HelenusError, now: float) -> None:
     metrics.ERRORS.labels(error.kind.value).inc()
     metrics.TABLE_ERRORS.labels(*of_topic.labels, error.kind.value).inc()
     of_topic.failed(error, now)
-    told = {"connector": of_topic.connector, "table": of_topic.table, "kind": error.kind.value, "error": str(error)}
+    fields = {"connector": of_topic.connector, "table": of_topic.table, "kind": error.kind.value, "error": str(error)}
     if of_topic.error is not None:
-        _log.error("task.failed", **told)
+        _log.error("task.failed", **fields)
     else:
-        _log.warning("task.retry", **told, retry_in_s=round(of_topic.retry_at - now, 1))
+        _log.warning("task.retry", **fields, retry_in_s=round(of_topic.retry_at - now, 1))
 
 
 def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
@@ -182,14 +182,14 @@ def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
         metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
     metrics.RECORDS.labels(*labels).inc(outcome.records)
     metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
-    metrics.ROWS_UNTOLD.labels(*labels).inc(outcome.untold)
+    metrics.ROWS_UNPUBLISHED.labels(*labels).inc(outcome.untold)
     metrics.CONTRADICTED.labels(*labels).inc(outcome.contradicted)
     if outcome.contradicted:
         advice = "a memtable is later than ten times settle.min.age.ms, or a tombstone was purged: compare the table"
         _log.warning("changes.contradicted", connector=labels[0], changes=outcome.contradicted, advice=advice)
     metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
     if outcome.lost:
-        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice="copy the table anew")
+        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice="re-snapshot the table")
     metrics.KEYS_READ.labels(*labels).inc(outcome.keys_read)
     metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
     metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)

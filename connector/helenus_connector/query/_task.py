@@ -26,8 +26,8 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.choice import data_log
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.query.garbage import spare
-from helenus_connector.query.source import Note, unpacked
+from helenus_connector.query.garbage import freeze
+from helenus_connector.query.packs import Note, unpacked
 from helenus_connector.reread.pending import MOST_WAITING, Pending
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_connector.shape.registry import registered
@@ -61,7 +61,7 @@ _stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
 _sessions: dict[tuple[object, ...], Any] = {}
 _failing: dict[tuple[object, ...], float] = {}
 """Since when nothing is read from a Cassandra, monotonic s."""
-_ANEW_S = 30.0
+_RECONNECT_AFTER_S = 30.0
 _pruned: dict[tuple[str, str], dict[str, int]] = {}
 _logs: dict[tuple[str, str], Log] = {}
 """By run and events topic, or "" for what most tables share."""
@@ -70,7 +70,9 @@ _logs: dict[tuple[str, str], Log] = {}
 def task(
     plan: Plan, due: dict[str, list[Pending]], may_wait: int = MOST_WAITING
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. `due` are pending keys by events topic; `may_wait` is how many more may wait."""
+    """The function for `mapInArrow`. `due` are unconfirmed keys by events topic; `may_wait` is how many more may
+    wait.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _end_with_parent()
@@ -85,8 +87,8 @@ def task(
             for notes, pack in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 for event in unpacked(pack) if pack is not None else ():
                     events[event.topic].append(event)
-                told: list[Note] = pickle.loads(notes) if notes is not None else []
-                for note in told:
+                about_parts: list[Note] = pickle.loads(notes) if notes is not None else []
+                for note in about_parts:
                     about = done.setdefault(note.topic, Done(note.topic))
                     events.setdefault(note.topic, [])
                     about.starts[str(note.partition)] = note.start
@@ -105,7 +107,7 @@ def task(
                         about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
         yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], names=["done"])
-        spare(("stages", len(_stages)))
+        freeze(("stages", len(_stages)))
 
     return run
 
@@ -145,7 +147,7 @@ def _run(
     except HelenusError as error:
         about.error = error
         if error.kind is Kind.CASSANDRA_READ:
-            _connect_anew(settings)
+            _reconnect(settings)
     except Exception as error:
         # A fault of ours in one table is not to stop the others.
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -161,10 +163,10 @@ def _run(
 
 
 def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
-    """This process's stage for a table, made anew when its settings changed.
+    """This process's stage for a table, recreated when its settings changed.
 
-    Its caches are the group's own, as another may read the same topic for another sink; and the epoch's, for who moves
-    a connector back wants its events told again.
+    Its caches are the group's own, as another may read the same topic for another sink; and the epoch's, and moving
+    a connector back has its events published again.
     """
     name = (plan.directory, plan.group, settings.events)
     made_in, stage = _stages.get(name, (-1, None))
@@ -198,11 +200,11 @@ def _prune(plan: Plan) -> None:
     _pruned[name] = plan.tables
 
 
-def _connect_anew(settings: ConnectorSettings) -> None:
+def _reconnect(settings: ConnectorSettings) -> None:
     """Let go of a Cassandra that has not been read from for a while: all of its nodes may have other addresses by now,
     which the driver learns from nodes alone.
     """
-    if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _ANEW_S:
+    if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _RECONNECT_AFTER_S:
         return
     del _failing[settings.server]
     session = _sessions.pop(settings.server, None)

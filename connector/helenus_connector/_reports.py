@@ -1,0 +1,98 @@
+"""What a worker says in its metrics about all its connectors, every few seconds: lag, and the states of their tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+
+import structlog
+
+from helenus_connector import metrics
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.topics import Topics
+from helenus_connector.log.events import Offsets, Range
+from helenus_schemas.errors import HelenusError
+
+_log = structlog.get_logger(__name__)
+_LEAVING_S = 600.0
+
+
+class Reports:
+    """Keeps the series of connectors and tables. One thread uses it at a time.
+
+    `away` is why the message broker did not answer when it was last asked for lag, or None.
+    """
+
+    def __init__(self, connectors: Connectors, topics: Topics) -> None:
+        self._connectors = connectors
+        self._topics = topics
+        self._tables: set[metrics.Labels] = set()
+        self._names: set[str] = set()
+        self._left: dict[metrics.Labels, float] = {}
+        self.away: HelenusError | None = None
+
+    def lag(self) -> None:
+        """How far each table is behind the end of its events topic."""
+        connectors = self._connectors.all().values()
+        where: dict[str, Offsets] = {}
+        for group in {c.settings.query_group for c in connectors}:
+            with contextlib.suppress(HelenusError):  # of files that can't be read: its connectors say so
+                where[group] = self._connectors.held(group).where()
+        # Of one that failed before its tables were looked at: what was read in an earlier run falls behind too.
+        tasks = [
+            task
+            for connector in connectors
+            for task in list(connector.tasks.values())
+            if task.ready or (connector.error and task.settings.events in where.get(task.settings.query_group, {}))
+        ]
+        try:
+            latest = self._topics.latest([task.settings.events for task in tasks])
+        except HelenusError as error:
+            # A planner that gets no answer makes no batches, and so nothing else would notice.
+            metrics.ERRORS.labels(error.kind.value).inc()
+            if self.away is None:
+                _log.warning("broker.away", error=str(error))
+            self.away = error
+            for task in tasks:
+                metrics.LAG.labels(*task.labels).set(math.nan)
+                task.waiting = str(error)
+            return
+        if self.away is not None:
+            _log.info("broker.back")
+            self.away = None
+        for task in tasks:
+            if task.ready:
+                task.waiting = None
+            topic = task.settings.events
+            at = where.get(task.settings.query_group, {}).get(topic, {})
+            unread = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
+            # It is not known of a topic that alone can't be asked, or that is gone.
+            lag = sum(self._topics.sizes(unread)) if topic in latest else math.nan
+            metrics.LAG.labels(*task.labels).set(lag)
+
+    def states(self) -> None:
+        """The states of connectors and their tasks. The series of those that left are ended."""
+        tables: set[metrics.Labels] = set()
+        connectors = self._connectors.all()
+        for name, connector in connectors.items():
+            status = connector.status()
+            metrics.connector_state(name, status.state)
+            states = {task.id: task.state for task in status.tasks}
+            for task in list(connector.tasks.values()):
+                if task.labels not in self._tables:
+                    metrics.begin(task.labels, task.id)
+                # Over REST they are UNASSIGNED then, as in Kafka Connect; an alert is to know that none is published.
+                now = "FAILED" if status.state == "FAILED" else states.get(task.id, connector.wanted)
+                metrics.state(task.labels, now)
+                tables.add(task.labels)
+        # A batch that was under way may count for a table that has just left: its series are ended again for a while.
+        now_s = time.monotonic()
+        self._left.update(dict.fromkeys(self._tables - tables, now_s))
+        recent = {labels: at for labels, at in self._left.items() if now_s - at < _LEAVING_S}
+        self._left = {labels: at for labels, at in recent.items() if labels not in tables}
+        for labels in self._left:
+            metrics.forget(labels)
+        for name in self._names - connectors.keys():
+            metrics.connector_state(name, None)
+        self._tables, self._names = tables, set(connectors)

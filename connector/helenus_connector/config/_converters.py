@@ -1,0 +1,25 @@
+"""Converter classes of Kafka Connect, and the `output.format` that two of them stand for."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Format = Literal["key-value-avro", "key-value-json", "json"]
+CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
+_FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
+    ("", ""): get_args(Format),
+    ("Avro", "Avro"): ("key-value-avro",),
+    ("Json", "Json"): ("key-value-json", "json"),
+    ("String", "Json"): ("json", "key-value-json"),
+}
+
+
+def formats(key: str, value: str) -> tuple[Format, ...]:
+    """The formats that converters of these classes stand for, the likelier first; none if they stand for none."""
+    kinds = [_kind(name) for name in (key, value)]
+    return _FORMATS.get((kinds[0] or kinds[1], kinds[1] or kinds[0]), ())
+
+
+def _kind(converter: str) -> str:
+    """`Avro` of `io.confluent.connect.avro.AvroConverter`; other products' classes end alike."""
+    return next((kind for kind in ("Avro", "Json", "String") if converter.endswith(f"{kind}Converter")), converter)

@@ -1,0 +1,49 @@
+"""How connectors' properties become settings, wherever they come from: files, REST, and what a worker kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_schemas.settings import masking
+
+_REGISTRY = "value.converter.schema.registry."
+SERVERS = frozenset(
+    {f"cassandra.{key}" for key in ("contact.points", "port", "ssl.enabled", "ssl.cafile", "ssl.check.hostname")}
+    | {f"{_REGISTRY}url", f"{_REGISTRY}ssl.cafile", "key.converter.schema.registry.url"}
+)
+"""The keys that say which servers get a connector's secrets, and how they are verified."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """How connectors' properties are read: as which settings, and in which places on Pulsar their topics are.
+
+    A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
+    `allowed` says which references properties that come over REST may have.
+    """
+
+    settings: type[ConnectorSettings]
+    events: str | None = None
+    data: str | None = None
+    allowed: masking.Allowed = masking.NONE
+
+    def of(
+        self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
+    ) -> ConnectorSettings:
+        """As `Settings.of`. What properties have in common with `file`, the connector's own, may refer to anything, if
+        they name its servers.
+        """
+        context = {"events": self.events, "data": self.data}
+        trusted = file if file and self.names_servers_of(file, properties) else None
+        return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=trusted)
+
+    def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
+        """Whether properties name, in the words of the connector's own `file`, the servers that get its secrets, and
+        how they are verified.
+        """
+        return self._servers(properties) == self._servers(file)
+
+    def _servers(self, properties: Mapping[str, str]) -> dict[str, str]:
+        return {key: text for key, text in properties.items() if self.settings.key_of(key) in SERVERS}

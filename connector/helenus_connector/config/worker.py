@@ -1,0 +1,181 @@
+"""The worker's file: what all connectors of a worker share."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import PrivateAttr, SecretStr, field_validator
+from typing_extensions import Self
+
+from helenus_connector.config._patterns import compiles
+from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
+from helenus_connector.config.model import Model
+from helenus_schemas.settings import fields, masking
+from helenus_schemas.settings.fields import (
+    Brokers,
+    CommaList,
+    Login,
+    Milliseconds,
+    PassThrough,
+    ReplicationFactor,
+)
+from helenus_schemas.settings.model import About
+from helenus_schemas.settings.properties import read_properties
+from helenus_schemas.settings.shared import LogSettings, PulsarSettings
+
+
+class WorkerSettings(PulsarSettings, LogSettings):
+    """What all connectors of a worker share."""
+
+    _own: frozenset[Path | tuple[Path, str]] = PrivateAttr(default=frozenset())
+
+    log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
+    """Where events come from, and records go to."""
+    data_log: Annotated[Literal["", "kafka", "pulsar"], About("Worker")] = ""
+    """Where records and dead letters go to instead."""
+    bootstrap_servers: Annotated[Brokers, About("Kafka", "HIGH")] = ""
+    """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
+    kafka: Annotated[PassThrough, About("Kafka")] = {}
+    """Settings of librdkafka for every client: `kafka.security.protocol` and its like."""
+    producer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
+    """Settings of librdkafka for producers; they go before `kafka.*`."""
+    consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
+    """Settings of librdkafka for consumers; they go before `kafka.*`."""
+    topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
+    """How many of Kafka's brokers have each topic that the worker makes. -1: as the brokers have it, by
+    `default.replication.factor`, which is 1 if it is not set."""
+    listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
+    """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
+    listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None
+    """A PEM file with the certificate of an https listener, and those that lead to its authority."""
+    listeners_https_ssl_keyfile: Annotated[Path | None, About("REST")] = None
+    """A PEM file of that certificate's key."""
+    listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, About("REST", "LOW")] = None
+    """What opens the key, where it is encrypted."""
+    listeners_https_ssl_cafile: Annotated[Path | None, About("REST")] = None
+    """A PEM file of authorities: clients then need a certificate that one of them signed."""
+    rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
+    """`user:password` that every request must give, except for `/health/live`."""
+    rest_advertised_host_name: Annotated[str, About("REST", "LOW")] = ""
+    """The worker's host in its `worker_id`; by default that of `listeners`, or the machine's name.
+
+    A listener on loopback answers to this name too.
+    """
+    config_providers_file_param_allowed_paths: Annotated[CommaList, About("REST", "LOW")] = ()
+    """Folders, with commas: below them are files that connectors made over REST may refer to as `${file:PATH:KEY}`.
+
+    By default the folder of the worker's own file. What that file says or refers to itself is always left out.
+    """
+    config_providers_env_param_allowlist_pattern: Annotated[str, About("REST", "LOW")] = ""
+    """A regular expression: connectors made over REST may refer to variables of these names, as `${env:NAME}`.
+
+    By default to none.
+    """
+    checkpoint_dir: Annotated[Path, About("Worker", "HIGH")]
+    """Where it is noted which events are done: on a disk that stays, and that all of Spark's machines share."""
+    batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
+    """The least time between the starts of two batches; 0 starts the next one at once."""
+    startup_timeout_ms: Annotated[Milliseconds, About("Worker")] = 0
+    """How long to wait at the start for servers and tables that are not there yet."""
+    spark: Annotated[PassThrough, About("Worker")] = {}
+    """Settings of Spark: `spark.master` and its like."""
+
+    @field_validator("listeners")
+    @classmethod
+    def _one(cls, value: str) -> str:
+        if _address(value) is None:
+            raise ValueError("give one listener as http://host:port or https://host:port")
+        return value
+
+    @field_validator("config_providers_env_param_allowlist_pattern")
+    @classmethod
+    def _regex(cls, value: str) -> str:
+        return compiles(value)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """As `Settings.load`; connectors that come over REST may then use files in this one's folder."""
+        settings = super().load(path)
+        own = Path(os.path.realpath(path))
+        settings._own = frozenset({own, *masking.files(read_properties(path).values())})
+        if "config_providers_file_param_allowed_paths" in settings.model_fields_set:
+            return settings
+        return settings.model_copy(
+            update={"config_providers_file_param_allowed_paths": (str(Path(path).absolute().parent),)}
+        )
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        log = given.get("log", "kafka")
+        for used, needed in (("kafka", "bootstrap.servers"), ("pulsar", "pulsar.service.url")):
+            if used in (log, given.get("data.log")) and needed not in given:
+                other = used == "kafka" and "pulsar.service.url" in given and "log" not in given
+                yield needed, "required property is missing" + (", or log=pulsar" if other else "")
+        if _is_secure(given.get("listeners", "")):
+            for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
+                if key not in given:
+                    yield key, "set it: an https listener has a certificate"
+
+    @property
+    def listener(self) -> tuple[str, int]:
+        """Host and port to listen on."""
+        _, host, port = _address(self.listeners) or ("", "", 0)
+        return host, port
+
+    @property
+    def secure(self) -> bool:
+        """Whether the listener speaks TLS."""
+        return _is_secure(self.listeners)
+
+    @property
+    def worker_id(self) -> str:
+        """`host:port` of this worker, as Kafka Connect's status shows it."""
+        host, port = self.listener
+        everywhere = host in ("0.0.0.0", "::")
+        return f"{self.rest_advertised_host_name or (socket.gethostname() if everywhere else host)}:{port}"
+
+    @property
+    def log_of_data(self) -> Literal["kafka", "pulsar"]:
+        """Where records go to."""
+        return self.data_log or self.log
+
+    @property
+    def model(self) -> Model:
+        """How its connectors' properties are read."""
+        settings = PulsarConnectorSettings if self.log_of_data == "pulsar" else ConnectorSettings
+        places = {"kafka": "", "pulsar": self.pulsar_place}
+        allowed = masking.Allowed(
+            tuple(map(Path, self.config_providers_file_param_allowed_paths)),
+            self.config_providers_env_param_allowlist_pattern,
+            self._own,
+        )
+        return Model(settings, places[self.log], places[self.log_of_data], allowed)
+
+    @property
+    def producer_config(self) -> dict[str, str]:
+        """librdkafka's settings of every producer. A flush does not wait for `linger.ms`, and ends every batch."""
+        return {"bootstrap.servers": self.bootstrap_servers, "linger.ms": "100", **self.kafka, **self.producer}
+
+    @property
+    def consumer_config(self) -> dict[str, str]:
+        """librdkafka's settings of every consumer."""
+        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka, **self.consumer}
+
+
+def _address(listener: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of a listener; None if it is none."""
+    try:
+        parts = fields.http_address(listener)
+    except ValueError:
+        return None
+    plain = parts.path in ("", "/") and not (parts.query or parts.fragment)
+    return (parts.scheme, parts.hostname, parts.port) if plain and parts.hostname and parts.port is not None else None
+
+
+def _is_secure(listener: str) -> bool:
+    scheme, _, _ = _address(listener) or ("", "", 0)
+    return scheme == "https"

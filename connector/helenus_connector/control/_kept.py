@@ -1,0 +1,30 @@
+"""The file of what is wanted of connectors, `connectors.json`: their configurations, states and files by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
+
+
+def save(file: Path, connectors: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep what is wanted of all connectors. Raises HelenusError(STATE)."""
+    durable.make_directory(file.parent)
+    # A configuration may hold passwords.
+    text = json.dumps(connectors, indent=1)
+    durable.write(file, text, "the connectors", "connectors.after-write", 0o600)
+
+
+def read(file: Path) -> dict[str, dict[str, Any]]:
+    """What `save` wrote; nothing if there is no file. Raises HelenusError(STATE)."""
+    try:
+        return dict(json.loads(file.read_text()))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        what = f"cannot read the connectors: {error}. Restore the file; or delete it, and make them over REST again"
+        raise HelenusError(Kind.STATE, what, str(file)) from None

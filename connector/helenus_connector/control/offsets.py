@@ -1,0 +1,76 @@
+"""Where a connector stands, and where an operator has it go on: `/connectors/NAME/offsets` of the REST API.
+
+Each function takes the worker's connectors and the name of one, and raises Unknown if it is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from helenus_connector import metrics
+from helenus_connector.control.connectors import Connectors
+from helenus_schemas.errors import HelenusError, Kind
+
+
+def offsets(connectors: Connectors, name: str) -> dict[str, dict[int, int]]:
+    """Where a connector stands: the next offset by events topic and partition, of the topics it has read."""
+    with connectors.lock:
+        connector = connectors.get(name)
+        where = connectors.held(connector.settings.query_group).where()
+        topics = [task.settings.events for task in connector.tasks.values()]
+        return {t: {int(p): o for p, o in sorted(where[t].items())} for t in topics if where.get(t)}
+
+
+def alter(connectors: Connectors, name: str, offsets: Mapping[str, Mapping[int, int | None]]) -> None:
+    """Let a stopped connector go on from elsewhere; None is the topic's first event.
+
+    Raises NotStopped, HelenusError CONFIG for a topic or partition that is not its own and for an offset that no
+    topic can have, and the broker's errors.
+    """
+    first = connectors.earliest(_events_of(connectors, name))
+    with connectors.lock:
+        held = connectors.held(connectors.stopped(name).settings.query_group)
+        for topic, wanted in offsets.items():
+            for partition, offset in wanted.items():
+                if str(partition) not in first.get(topic, {}):
+                    what = f"topic {topic}, partition {partition} is none of its events topics"
+                    raise HelenusError(Kind.CONFIG, what, name)
+                if offset is not None and not _is_offset(connectors, offset):
+                    raise HelenusError(Kind.CONFIG, f"topic {topic}: no offset {offset}", name)
+        where = held.where()
+        for topic, wanted in offsets.items():
+            # Of all partitions: a batch that is under way has no say in any of them any more.
+            moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
+            stood = {p: at for p, at in where.get(topic, {}).items() if p in first[topic]}
+            _move(connectors, name, topic, {**first[topic], **stood, **moved})
+
+
+def reset(connectors: Connectors, name: str) -> None:
+    """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
+    first = connectors.earliest(_events_of(connectors, name))
+    with connectors.lock:
+        connectors.stopped(name)
+        for topic, offsets in first.items():
+            _move(connectors, name, topic, offsets)
+
+
+def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, int]) -> None:
+    """Let a connector go on from here in a topic, which has these partitions and no others."""
+    connector = connectors.get(name)
+    connectors.held(connector.settings.query_group).move(topic, offsets)
+    copies = connectors.pending(connector.settings.query_group).shrink(topic, {*map(int, offsets)})
+    for task in connector.tasks.values():
+        if copies and task.settings.events == topic:
+            metrics.EVENTS.labels(*task.labels, "outdated").inc(copies)
+
+
+def _is_offset(connectors: Connectors, offset: int) -> bool:
+    """Whether a topic can have it: Kafka's are longs; Pulsar's begin with a long, and end with an int."""
+    if connectors.log == "kafka":
+        return 0 <= offset < 1 << 63
+    return 0 <= offset < 1 << 127 and offset & 0xFFFFFFFF < 1 << 31
+
+
+def _events_of(connectors: Connectors, name: str) -> list[str]:
+    with connectors.lock:
+        return [task.settings.events for task in connectors.stopped(name).tasks.values()]

@@ -1,0 +1,24 @@
+"""What planner and reader of Kafka share: how long they wait, and Kafka's errors as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, KafkaException
+
+from helenus_sinks.kafka.errors import broker_error
+
+TIMEOUT_S = 5.0
+SILENT = "look at the brokers' logs: the leader of the partition may be away"
+AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT)
+"""Errors of librdkafka's that pass when the brokers are back."""
+
+
+@contextmanager
+def kafka_errors(where: str) -> Iterator[None]:
+    """Kafka's errors as ours."""
+    try:
+        yield
+    except KafkaException as failure:
+        raise broker_error(failure.args[0], where) from None

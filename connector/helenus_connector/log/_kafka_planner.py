@@ -1,0 +1,172 @@
+"""Positions in events topics on Kafka: what the planner asks of the brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import structlog
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from helenus_connector.log._kafka_client import AWAY, SILENT, TIMEOUT_S, kafka_errors
+from helenus_connector.log.events import Offsets, Range
+from helenus_schemas.errors import HelenusError, Kind
+
+_UNKNOWN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers before 2.8
+
+
+class Planner:
+    """The `events.Planner` of Kafka. `config` is librdkafka's."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._config = config
+        self._where = config["bootstrap.servers"]
+        with kafka_errors(self._where):
+            self._admin = AdminClient({"log_level": "0", **config})
+        self._leaders: dict[str, dict[str, int]] = {}
+        self._commits: dict[str, Future[Any]] = {}
+        self._refused: set[str] = set()
+
+    def partitions(self, topics: Sequence[str]) -> dict[str, int]:
+        with kafka_errors(self._where):
+            known = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        led = {t for t in topics if t in known and all(p.leader >= 0 for p in known[t].partitions.values())}
+        return {t: len(known[t].partitions) if t in led else 0 for t in topics}
+
+    def latest(self, partitions: Mapping[str, int]) -> Offsets:
+        self._leaders = {}
+        return self._offsets(partitions, OffsetSpec.latest(), self._leaders)
+
+    def earliest(self, partitions: Mapping[str, int]) -> Offsets:
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
+        return self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+
+    def ids(self, topics: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with kafka_errors(self._where):
+            wanted = TopicCollection(list(topics))
+            asked = self._admin.describe_topics(wanted, request_timeout=TIMEOUT_S) if topics else {}
+            for topic, future in asked.items():
+                try:
+                    found[topic] = str(future.result().topic_id)
+                except KafkaException:  # it is missing, or may not be described: asking for its end shows which
+                    continue
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id != _NO_ID}
+
+    def leaders(self) -> dict[str, dict[str, int]]:
+        return self._leaders
+
+    def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
+        """The client finds it out (KIP-320) where it begins to read with the leader epoch of before, and begins where
+        the records are others then.
+        """
+        now = self._leaders.get(topic, {})
+        asked = {
+            int(p): at for p, at in positions.items() if at and leaders.get(p, -1) >= 0 and now.get(p) != leaders[p]
+        }
+        if not asked:
+            return {}
+        consumer = Consumer(
+            {
+                "log_level": "0",
+                **self._config,
+                "group.id": "helenus-reader",
+                "enable.auto.commit": "false",
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": "true",
+            }
+        )
+        found: dict[str, int] = {}
+        deadline = time.monotonic() + TIMEOUT_S
+        try:
+            with kafka_errors(f"topic {topic}"):
+                consumer.assign([TopicPartition(topic, p, at, leader_epoch=leaders[str(p)]) for p, at in asked.items()])
+                while asked:
+                    for message in consumer.consume(len(asked), timeout=0.2):
+                        error, at = message.error(), message.offset()
+                        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                            if not error.retriable() and error.code() not in AWAY:
+                                raise KafkaException(error)
+                        elif (partition := message.partition()) in asked and at < asked.pop(partition):
+                            found[str(partition)] = at
+                    if asked and time.monotonic() > deadline:
+                        what = f"Kafka does not say whether {topic} has lost records"
+                        raise HelenusError(Kind.BROKER_UNREACHABLE, what, self._where, SILENT)
+        finally:
+            consumer.close()
+        return found
+
+    def size(self, place: Range) -> int:
+        return max(0, place.end - place.start)
+
+    def advance(self, place: Range, events: int) -> int:
+        return max(place.start, min(place.end, place.start + events))
+
+    def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:  # noqa: ARG002
+        """None: reading finds out."""
+        return []
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Move a consumer group, which dashboards read as lag.
+
+        Whether the broker took it is logged at the next call.
+        """
+        before = self._commits.get(group)
+        if before is not None:
+            if not before.done():
+                return
+            if (error := before.exception()) is not None:
+                structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
+        places = [TopicPartition(t, int(p), o) for t, ps in offsets.items() for p, o in ps.items()]
+        asked = [ConsumerGroupTopicPartitions(group, places)]
+        with kafka_errors(self._where):
+            self._commits[group] = self._admin.alter_consumer_group_offsets(asked, request_timeout=TIMEOUT_S)[group]
+
+    def keep(self, groups: Mapping[str, Collection[str]]) -> None:
+        """Nothing: the groups have no members."""
+
+    def close(self) -> None:
+        """Nothing: the client goes with this object."""
+
+    def _offsets(
+        self, partitions: Mapping[str, int], spec: Any, leaders: dict[str, dict[str, int]] | None = None
+    ) -> Offsets:
+        """With `leaders` to fill in, topics that can't be asked are left out, if others can."""
+        wanted = {TopicPartition(t, p): spec for t, n in partitions.items() for p in range(n)}
+        found: Offsets = {}
+        gone: set[str] = set()
+        failed: dict[str, KafkaException] = {}
+        with kafka_errors(self._where):
+            asked = self._admin.list_offsets(wanted, request_timeout=TIMEOUT_S) if wanted else {}
+            for place, future in asked.items():
+                try:
+                    answer = future.result()
+                    found.setdefault(place.topic, {})[str(place.partition)] = answer.offset
+                    if leaders is not None and answer.leader_epoch is not None and answer.leader_epoch >= 0:
+                        leaders.setdefault(place.topic, {})[str(place.partition)] = answer.leader_epoch
+                except KafkaException as error:
+                    if error.args[0].code() not in _UNKNOWN:
+                        if leaders is None:
+                            raise
+                        failed[place.topic] = error
+                    gone.add(place.topic)
+            if failed and gone >= partitions.keys():
+                raise next(iter(failed.values()))
+        refused = {topic: error for topic, error in failed.items() if not error.args[0].retriable()}
+        for topic in refused.keys() - self._refused:
+            structlog.get_logger(__name__).warning("source.refused", topic=topic, error=str(refused[topic]))
+        self._refused = (self._refused | refused.keys()) - (found.keys() - gone)
+        return {topic: offsets for topic, offsets in found.items() if topic not in gone}

@@ -1,0 +1,70 @@
+"""A task of the source: reads its parts of the events topics, as much as it may hold."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterator
+from contextlib import closing
+
+import pyarrow as pa
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.log.choice import read
+from helenus_connector.log.events import Range
+from helenus_connector.query._limits import Parts
+from helenus_connector.query.packs import Note, packed, row, size_of
+from helenus_schemas.errors import HelenusError
+
+
+def read_parts(worker: WorkerSettings, partition: Parts) -> Iterator[pa.RecordBatch]:
+    """The events of one task's parts, and notes of their partitions, as rows of `COLUMNS`."""
+    notes = [Note(r.topic, r.partition, r.start, p.epoch, error=p.error) for p in partition.parts for r in p.ranges]
+    yield row(notes=pickle.dumps(notes))
+    epochs = {(note.topic, note.partition): note.epoch for note in notes}
+    found: list[Note] = []
+    for part in partition.parts:
+        if part.lost:
+            place = part.ranges[0]
+            found.append(Note(place.topic, place.partition, place.start, part.epoch, lost=part.lost))
+
+    def lost(place: Range, events: int) -> None:
+        if events:
+            epoch = epochs[place.topic, place.partition]
+            found.append(Note(place.topic, place.partition, place.start, epoch, lost=events))
+
+    def failed(place: Range, error: HelenusError) -> None:
+        epoch = epochs[place.topic, place.partition]
+        found.append(Note(place.topic, place.partition, place.start, epoch, error=error))
+
+    left = partition.most_bytes
+    for data_loss in ("fail", "continue"):
+        parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
+        places = [r for p in parts for r in p.ranges]
+        # On Pulsar they are read one by one, and what the first take is not left to the last.
+        random.shuffle(places)
+        at = {(r.topic, r.partition): r.start for r in places}
+        try:
+            # Of the second kind too, some are read in each batch.
+            with closing(read(worker, places, data_loss, lost, failed)) as chunks:
+                for chunk in chunks:
+                    for events in packed(chunk):
+                        yield row(events=events)
+                    at.update({(m.topic(), m.partition()): m.offset() + 1 for m in chunk})
+                    left -= sum(map(size_of, chunk))
+                    if left <= 0:
+                        break
+                else:
+                    continue
+        except HelenusError as error:  # of the client, on this host
+            for place in places:
+                failed(place, error)
+            continue
+        # More than that is more than a task can hold: the rest of these ranges is held, and read next.
+        wrong = {(note.topic, note.partition) for note in found if note.error}
+        for place in places:
+            name = place.topic, place.partition
+            if at[name] < place.end and name not in wrong:
+                found.append(Note(*name, place.start, epochs[name], end=at[name]))
+    if found:
+        yield row(notes=pickle.dumps(found))

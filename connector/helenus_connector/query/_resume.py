@@ -1,0 +1,73 @@
+"""How far a restart steps back: its first batch reads again what may have been unconfirmed when the last run ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from helenus_connector.control.plan import Plan
+from helenus_connector.log.events import Offsets, Planner
+from helenus_connector.reread.pending_files import begins
+from helenus_schemas.errors import HelenusError
+
+_ASKED = 16  # topics at a time: a broker's answer may take a while
+
+
+class Resume:
+    """Where topics begin that have their first batch in this process."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+        self._fresh: tuple[dict[str, Any], Offsets] = {}, {}
+        self._stood: dict[str, tuple[int, dict[str, int]]] = {}
+
+    def fresh(self, start: dict[str, Any]) -> Offsets:
+        """Where topics begin that have their first batch with the one from `start`."""
+        return self._fresh[1] if self._fresh[0] == start else {}
+
+    def step_back(
+        self, plan: Plan, broker: Planner, start: dict[str, Any], begin: Offsets, partitions: Mapping[str, int]
+    ) -> dict[str, HelenusError]:
+        """Have new topics of `begin` be `fresh` in the batch from `start`. Those that the broker can't answer for are
+        returned with its error, and asked for when they come again.
+        """
+        if self._fresh[0] != start:
+            self._fresh = start, {}
+        topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun
+        if not topics:
+            return {}
+        # Topics may join long after the start, and what was unconfirmed in them is of the run before all the same, or
+        # of another query.
+        begin_at = begins(plan.pending_file)
+
+        def since(topic: str) -> dict[str, int]:
+            replay_s = plan.connectors[topic].settle_replay_ms / 1000
+            then = int(begin_at(topic, replay_s, time.time()) * 1000)
+            return broker.since({topic: partitions.get(topic, 0)}, then).get(topic, {})
+
+        with ThreadPoolExecutor(_ASKED) as pool:
+            asked = {topic: pool.submit(since, topic) for topic in topics}
+        failed: dict[str, HelenusError] = {}
+        for topic, answer in asked.items():
+            try:
+                found = answer.result()
+            except HelenusError as error:
+                failed[topic] = error
+                continue
+            self._begun.add(topic)
+            self._stood[topic] = plan.epochs.get(topic, 0), begin[topic]
+            self._fresh[1][topic] = {
+                p: min(at, found[p]) if found.get(p, -1) >= 0 else at for p, at in begin[topic].items()
+            }
+        return failed
+
+    def again(self, plan: Plan, offsets: Offsets) -> set[str]:
+        """The topics that are read again there: what is gone of them by now, an earlier run has read."""
+        return {
+            topic
+            for topic, (epoch, stood) in self._stood.items()
+            if epoch == plan.epochs.get(topic, 0)
+            and any(offsets.get(topic, {}).get(p, at) < at for p, at in stood.items())
+        }
