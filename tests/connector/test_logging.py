@@ -16,7 +16,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.query.source import EventsReader
 from helenus_connector.query._task import task
-from helenus_schemas import logs
+from helenus_schemas.service import logs
 
 directory = sys.argv[1]
 worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": directory}, "worker")

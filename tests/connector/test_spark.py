@@ -53,7 +53,7 @@ import sys
 from pathlib import Path
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import session
-from helenus_schemas import logs
+from helenus_schemas.service import logs
 from helenus_schemas.errors import HelenusError
 
 worker = WorkerSettings.load(sys.argv[1])
