@@ -142,7 +142,7 @@ def test_a_table_without_cdc() -> None:
     columns = (Column("p", CqlType("int"), "partition_key", 0), Column("v", CqlType("int")))
     given = {"name": "n", "keyspace": "Ks", "table": "t", "output.format": "json"}
     settings = ConnectorSettings.of(given, "test")
-    error = tables._objection(settings, Table("Ks", "t", uuid.UUID(int=1), columns), None)
+    error = tables._obstacle(settings, Table("Ks", "t", uuid.UUID(int=1), columns), None)
     assert error is not None
     assert error.advice == 'ALTER TABLE "Ks".t WITH cdc = true'
 

@@ -24,15 +24,14 @@ class Reports:
     `away` is why the message broker did not answer when it was last asked for lag, or None.
     """
 
-    def __init__(self, connectors: Connectors, topics: Topics) -> None:
+    def __init__(self, connectors: Connectors) -> None:
         self._connectors = connectors
-        self._topics = topics
         self._tables: set[metrics.Labels] = set()
         self._names: set[str] = set()
         self._left: dict[metrics.Labels, float] = {}
         self.away: HelenusError | None = None
 
-    def lag(self) -> None:
+    def lag(self, topics: Topics) -> None:
         """How far each table is behind the end of its events topic."""
         connectors = self._connectors.all().values()
         where: dict[str, Offsets] = {}
@@ -47,7 +46,7 @@ class Reports:
             if task.ready or (connector.error and task.settings.events in where.get(task.settings.query_group, {}))
         ]
         try:
-            latest = self._topics.latest([task.settings.events for task in tasks])
+            latest = topics.latest([task.settings.events for task in tasks])
         except HelenusError as error:
             # A planner that gets no answer makes no batches, and so nothing else would notice.
             metrics.ERRORS.labels(error.kind.value).inc()
@@ -68,7 +67,7 @@ class Reports:
             at = where.get(task.settings.query_group, {}).get(topic, {})
             unread = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
             # It is not known of a topic that alone can't be asked, or that is gone.
-            lag = sum(self._topics.sizes(unread)) if topic in latest else math.nan
+            lag = sum(topics.sizes(unread)) if topic in latest else math.nan
             metrics.LAG.labels(*task.labels).set(lag)
 
     def states(self) -> None:

@@ -58,7 +58,7 @@ class Worker:
         self._stopping = threading.Event()
         self._started = time.monotonic()
         self._made_at = self._lag_at = 0.0
-        self._reports = Reports(self.connectors, self._topics)
+        self._reports = Reports(self.connectors)
         self._missing: set[metrics.Labels] = set()
 
     def stop(self) -> None:
@@ -165,7 +165,7 @@ class Worker:
             query.refresh()
         if now - self._lag_at > _LAG_S:
             self._lag_at = now
-            self._reports.lag()
+            self._reports.lag(self._topics)
             self._reports.states()
 
     def _end_empty_groups(self, directory: Path) -> None:

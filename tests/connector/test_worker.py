@@ -80,7 +80,7 @@ class Fake(Worker):
         """What a worker does in its turns."""
         self._look(self._directory)
         self._make_topics()
-        self._reports.lag()
+        self._reports.lag(self._topics)
         self._reports.states()
 
 
