@@ -23,18 +23,19 @@ from helenus_agent.commitlog.decoder import Batch, Unknown, decode
 from helenus_agent.commitlog.segment import Corrupt, Segment, parse_name
 from helenus_agent.config import CDC_OFF, AgentSettings, commit_log_directory
 from helenus_agent.delivery.outbox import Outbox
-from helenus_agent.delivery.refused import Refused
-from helenus_agent.node import history
-from helenus_agent.node.discovery import Cassandra, Node
+from helenus_agent.delivery.refused_topics import RefusedTopics
+from helenus_agent.node import saved_tables
+from helenus_agent.node.cassandra import Cassandra, Node
 from helenus_agent.node.drops import Drops
-from helenus_agent.node.offline import Saved
+from helenus_agent.node.offline import SavedNode
 from helenus_agent.node.tables import Report, Tables
-from helenus_agent.node.truncations import Place, Truncations
-from helenus_agent.positions import Mark, Positions, State, quarantine
-from helenus_agent.segments import guard
+from helenus_agent.node.truncations import Truncations
+from helenus_agent.positions import Mark, Place, Positions
+from helenus_agent.segments import gaps
 from helenus_agent.segments.follow import Follow
-from helenus_agent.segments.guard import Headroom
+from helenus_agent.segments.headroom import Headroom
 from helenus_agent.segments.transfer import Transfer, move
+from helenus_agent.state import State, quarantine
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
@@ -67,7 +68,7 @@ class Agent:
         self,
         settings: AgentSettings,
         directory: Path,
-        cassandra: Cassandra | Saved,
+        cassandra: Cassandra | SavedNode,
         log: Log,
         state: State,
         positions: Positions,
@@ -84,9 +85,9 @@ class Agent:
         for path in self._quarantine.glob("*.log"):
             number = (parse_name(path.name) or (0, 0))[1]
             if number in positions.segments:
-                guard.quarantined(positions, path)  # killed before that was saved
+                gaps.quarantined(positions, path)  # killed before that was saved
             positions.finish(number)
-        self._remembered = history.load(state.directory)
+        self._remembered = saved_tables.load(state.directory)
         self._tables = Tables(
             settings.table_include_list,
             settings.table_exclude_list,
@@ -99,7 +100,7 @@ class Agent:
         self._others_saved: tuple[uuid.UUID, ...] = ()
         self._truncations = Truncations(positions)
         self._drops = Drops(positions)
-        self._tables.to_be_told = self._drops.waiting
+        self._tables.unemitted_drops = self._drops.waiting
         self._reached = positions.reached
         self._headroom = Headroom()
         self._follow = Follow(directory, positions, settings.read_mode)
@@ -111,14 +112,14 @@ class Agent:
         self._schema_is_old = True
         self._not_durable: set[str] = set()
         self._trouble: str | None = "the agent is starting"
-        self._untaken: str | None = None
-        self._refused = Refused()
+        self._transfer_error: str | None = None
+        self._refused = RefusedTopics()
         self._transfer_wait = 0.0
         self._transfer_at = 0.0
         self._drains = self.drained = False
         self._asked = 0.0
         self._unseen = 0
-        self._stolen: set[int] = set()
+        self._read_unlinked: set[int] = set()
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
@@ -131,7 +132,7 @@ class Agent:
             raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
         self._follow.refresh()
         if self._first and (deleted or not node.blocks_writes):
-            guard.look_back(self._positions, self._first, [segment.id for segment in self._follow.segments])
+            gaps.check_deleted(self._positions, self._first, [segment.id for segment in self._follow.segments])
         self._first = 0  # what is lost is told once
         self._count_unseen(started=False)
         if self._follow.commit_log is None:
@@ -151,9 +152,9 @@ class Agent:
         """Why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
-        if self._positions.cdc_off and not isinstance(self._cassandra, Saved):
+        if self._positions.cdc_off and not isinstance(self._cassandra, SavedNode):
             return "the node runs with cdc_enabled: false, so nothing it writes gets out: set it to true and restart it"
-        if told := self._untaken or self._refused.told:
+        if told := self._transfer_error or self._refused.told:
             return told
         count, where = self._quarantined()
         return f"{count} segments could not be read wholly, see {where}" if count else None
@@ -201,11 +202,11 @@ class Agent:
         self._tell()
         segment = self._follow.next()
         if segment is None:
-            self._tell_dropped(self._drops.waiting)  # what they logged is read
+            self._emit_drops(self._drops.waiting)  # what they logged is read
             if not self._outbox.waiting:
                 self._oldest = None
             return False
-        self._tell_dropped(self._tables.retire_before(segment.id))
+        self._emit_drops(self._tables.retire_before(segment.id))
         self._read(segment, _PIECE)
         reach("agent.after-append")
         return True
@@ -230,7 +231,7 @@ class Agent:
                 raise
             metrics.RETRIES.labels(error.kind.value).inc()
             self._rewind()
-            if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.suspect(error.topic):
+            if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.isolate_too_large(error.topic):
                 return
             refused = [table for table in self._tables.followed_now if self._outbox.topic(table) == error.topic]
             if not refused and not self._leave_drops(error.topic):
@@ -247,22 +248,22 @@ class Agent:
             if not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
-                    if self._drains and all(segment.settled for segment in self._follow.segments):
-                        self._tell_unreadable()
+                    if self._drains and all(segment.is_stable for segment in self._follow.segments):
+                        self._report_unreadable()
                         self.drained = True
                         stop.set()
                         return
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
 
-    def _tell_unreadable(self) -> None:
+    def _report_unreadable(self) -> None:
         """All is read. Without its node nothing is added any more: a segment of which nothing could be read, and that
         is not blank, is corrupt.
         """
-        if not isinstance(self._cassandra, Saved):
+        if not isinstance(self._cassandra, SavedNode):
             return
         for segment in self._follow.segments:
             if not segment.started and not segment.bad and segment.holds_bytes():
-                guard.corrupt(segment, segment.position, "bytes, but no header or no sync marker", segment.left)
+                gaps.corrupt(segment, segment.position, "bytes, but no header or no sync marker", segment.left)
 
     def _read(self, segment: Segment, most: int) -> None:
         """Read so many bytes at most, append what they hold, and go on behind it."""
@@ -274,7 +275,7 @@ class Agent:
             segment.skip()
             return
         except Corrupt as error:
-            guard.corrupt(segment, segment.position, str(error), segment.unread[0].end - segment.position)
+            gaps.corrupt(segment, segment.position, str(error), segment.unread[0].end - segment.position)
             segment.skip()
             return
         except OSError as error:
@@ -302,13 +303,18 @@ class Agent:
     def _take(self, segment: Segment, batch: Batch) -> None:
         """Append what was decoded, and count it."""
         if waiting := self._drops.waiting:
-            heirs = self._tables.heirs(waiting)
-            self._tell_dropped({heirs[change[0]] for change in batch.changes if change[0] in heirs})
+            successors = self._tables.successors(waiting)
+            self._emit_drops({successors[change[0]] for change in batch.changes if change[0] in successors})
         for index, error in self._outbox.append(batch):
-            guard.too_large(self._positions, self._tables.followed[index], error)
-        if segment.unlinked and batch.changes and segment.id not in self._stolen and self._follow.misses(segment):
-            self._stolen.add(segment.id)
-            guard.unlinked(segment.id, segment.path)
+            gaps.too_large(self._positions, self._tables.followed[index], error)
+        if (
+            segment.unlinked
+            and batch.changes
+            and segment.id not in self._read_unlinked
+            and self._follow.misses(segment)
+        ):
+            self._read_unlinked.add(segment.id)
+            gaps.unlinked(segment.id, segment.path)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
@@ -316,11 +322,11 @@ class Agent:
         for table in self._tables.followed_now if "malformed_key" in batch.skipped else ():
             plan = self._tables.plans[table.id.bytes]
             if plan.malformed:
-                guard.malformed(self._positions, table, plan.malformed, segment.id)
+                gaps.malformed(self._positions, table, plan.malformed, segment.id)
                 plan.malformed = 0
         for position, what in batch.problems:
             ends = batch.broken and (position, what) == batch.problems[-1]
-            guard.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
+            gaps.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
         self._moved = True
 
     def _ask(self, unknown: Unknown, place: Place) -> None:
@@ -337,15 +343,15 @@ class Agent:
         notices = self._truncations.due(self._reached)
         metrics.TRUNCATIONS.inc(len(notices))
         if self._positions.gaps:
-            notices += guard.due(self._positions, self._tables.followed_ids, self._reached)
+            notices += gaps.due(self._positions, self._tables.followed_ids, self._reached)
         for notice in notices:
             self._outbox.tell(self._tables.index(notice.table), notice, self._node)
 
-    def _tell_dropped(self, tables: Collection[uuid.UUID]) -> None:
+    def _emit_drops(self, tables: Collection[uuid.UUID]) -> None:
         """Append that these were dropped, of those that are to be told, to the topics of their names."""
         if not tables or not self._drops.waiting:
             return
-        places = {table: index for index, table in self._tables.heirs(tables).items()}
+        places = {table: index for index, table in self._tables.successors(tables).items()}
         for notice in self._drops.due(tables, self._reached):
             self._outbox.tell(places.get(notice.table, self._tables.index(notice.table)), notice, self._node)
 
@@ -375,11 +381,11 @@ class Agent:
         self._positions.reached = self._reached
         self._truncations.acknowledged()
         self._drops.acknowledged()
-        guard.acknowledged(self._positions)
+        gaps.acknowledged(self._positions)
         self._state.save(self._positions)
         self._tables.acknowledged()
         reach("agent.after-save")
-        self._tables.to_be_told = self._drops.waiting
+        self._tables.unemitted_drops = self._drops.waiting
         self._remember()
         self._outbox.done(self._tables.followed)
         self._moved = False
@@ -394,20 +400,20 @@ class Agent:
 
     def _take_away_all(self, finished: list[Segment]) -> None:
         """Take these away and out of the list. What fails stays in it and costs the others nothing."""
-        self._untaken = None
+        self._transfer_error = None
         for segment in list(finished):
             try:
                 self._take_away(segment)
             except HelenusError as error:
                 if not may_pass(error):
                     raise
-                self._untaken = str(error)
+                self._transfer_error = str(error)
                 metrics.RETRIES.labels(error.kind.value).inc()
                 _log.error("segment.not_taken", path=str(segment.path), error=str(error), then="it is tried again")
             else:
                 finished.remove(segment)
         first, most = _AGAIN
-        self._transfer_wait = min(max(first, self._transfer_wait * 2), most) if self._untaken else 0.0
+        self._transfer_wait = min(max(first, self._transfer_wait * 2), most) if self._transfer_error else 0.0
         self._transfer_at = time.monotonic() + self._transfer_wait
 
     def _take_away(self, segment: Segment) -> None:
@@ -416,10 +422,10 @@ class Agent:
             if segment.bad and segment.path.exists() and not segment.unlinked:
                 path = move(segment.path, self._quarantine)
                 self._positions.finish(segment.id)
-                guard.quarantined(self._positions, path)
+                gaps.quarantined(self._positions, path)
             elif segment.bad:
                 self._positions.finish(segment.id)
-                guard.lost(self._positions, segment.id, segment.position, str(segment.path.parent))
+                gaps.lost(self._positions, segment.id, segment.position, str(segment.path.parent))
             elif segment.unlinked:
                 _log.info("segment.done", segment=segment.id)  # the file is the node's
             else:
@@ -438,7 +444,7 @@ class Agent:
         self._headroom.set(node.raw_limit, node.blocks_writes)
         metrics.RAW_LIMIT.set(node.raw_limit or 0)
         before = self._positions.cdc_off, self._positions.deletes
-        guard.cdc_is_on(self._positions, node.has_cdc)
+        gaps.cdc_is_on(self._positions, node.has_cdc)
         self._positions.deletes = not node.blocks_writes
         if (self._positions.cdc_off, self._positions.deletes) != before:
             self._moved, self._committed = True, 0.0  # saved with the next commit: now
@@ -453,8 +459,8 @@ class Agent:
         count, self._follow.unseen = self._follow.unseen, 0
         metrics.UNSEEN.inc(count)
         self._unseen += count
-        if self._unseen and (self._stolen or (count and started and self._positions.deletes)):
-            guard.unseen(self._positions, self._unseen)
+        if self._unseen and (self._read_unlinked or (count and started and self._positions.deletes)):
+            gaps.unseen(self._positions, self._unseen)
             self._unseen = 0
 
     def _learn(self) -> None:
@@ -475,7 +481,7 @@ class Agent:
         self._not_durable = silent
         remembered = {table.id for table in self._tables.remembered + report.dropped}
         self._drops.learn(report.dropped, schema.tables, schema.stamps, remembered)
-        self._tables.to_be_told = self._drops.waiting
+        self._tables.unemitted_drops = self._drops.waiting
         if report.resumed or report.dropped or report.added_again:
             self._state.save(self._positions)  # before what they were found by is forgotten
         self._remember()
@@ -490,7 +496,7 @@ class Agent:
         """Make sure of the topics that events may go to; tables whose topics are refused are left out."""
         if self._refused.is_due:
             self._admit()
-        tables = [*self._tables.followed_now, *self._tables.without_heirs(self._drops.waiting)]
+        tables = [*self._tables.followed_now, *self._tables.without_successors(self._drops.waiting)]
         self._leave_out(self._outbox.open((self._tables.index(table.id), table) for table in tables))
 
     def _leave_out(self, refused: list[tuple[Table, HelenusError]]) -> None:
@@ -519,7 +525,7 @@ class Agent:
             self._commit(_FLUSH)
         failed: list[tuple[Table, HelenusError]] = []
         for table in refused:
-            notice = guard.passed_over(table.id, self._reached)
+            notice = gaps.of_refused(table.id, self._reached)
             try:
                 self._outbox.probe(self._tables.index(table.id), table, notice, self._node, _FLUSH)
             except HelenusError as error:
@@ -531,7 +537,7 @@ class Agent:
             self._tables.admit(table.id)
             self._truncations.follow(table.id, self._follow.oldest, self._reached)
             self._refused.remove(table)
-            guard.admitted(table.full_name)
+            gaps.refused_ended(table.full_name)
             self._moved, self._committed = True, 0.0  # that it has been told is saved with the next commit: now
         self._leave_out(failed)
 
@@ -539,7 +545,7 @@ class Agent:
         """Keep what tables look like, should they be dropped while no agent runs."""
         remembered = self._tables.remembered, self._tables.stamps
         if remembered != self._remembered or self._others != self._others_saved:
-            history.save(self._state.directory, *remembered, self._others)
+            saved_tables.save(self._state.directory, *remembered, self._others)
             self._remembered, self._others_saved = remembered, self._others
 
     def _report(self, report: Report) -> None:
@@ -554,9 +560,9 @@ class Agent:
                 "table.dropped", table=table.full_name, id=str(table.id), then="what it logged gets out, then that"
             )
         for table, column in report.added_again:
-            guard.added_again(self._positions, table.id, table.full_name, column)
+            gaps.added_again(self._positions, table.id, table.full_name, column)
         for table in report.resumed:
-            guard.resumed(self._positions, table.id, table.full_name)
+            gaps.resumed(self._positions, table.id, table.full_name)
 
     def _failed(self, retry: RetryCallState) -> None:
         error = retry.outcome.exception() if retry.outcome else None
@@ -573,12 +579,12 @@ class Agent:
         with contextlib.suppress(HelenusError):
             self._outbox.flush(0)
         self._outbox.waiting.clear()
-        self._outbox.doubt()
+        self._outbox.forget_topics()
         self._reached = self._positions.reached
         self._tables.rewind()
         self._truncations.rewind()
         self._drops.rewind()
-        guard.rewind(self._positions)
+        gaps.rewind(self._positions)
         self._oldest = self._unsent_since()  # it still waits, however often it is read again
         self._follow.rewind()
 

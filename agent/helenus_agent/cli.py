@@ -25,12 +25,12 @@ from helenus_agent.agent import Agent, may_pass
 from helenus_agent.commitlog import decoder
 from helenus_agent.config import AgentSettings, check, raw_directory
 from helenus_agent.monitor import Monitor
-from helenus_agent.node import local
-from helenus_agent.node.discovery import Cassandra
-from helenus_agent.node.offline import Saved
-from helenus_agent.positions import State, note_cdc_off, owned
+from helenus_agent.node import identity
+from helenus_agent.node.cassandra import Cassandra
+from helenus_agent.node.offline import SavedNode
 from helenus_agent.segments.reprocess import reprocess
 from helenus_agent.segments.transfer import transfer_of
+from helenus_agent.state import State, note_cdc_off, owned
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
@@ -190,9 +190,9 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         state = State(settings.state_dir)
         held.callback(state.close)
         held.enter_context(owned(directory))
-        cassandra = Saved(state) if offline else waiting(Cassandra, settings)
+        cassandra = SavedNode(state) if offline else waiting(Cassandra, settings)
         node = waiting(cassandra.node)
-        local.check(node, settings, directory)
+        identity.check(node, settings, directory)
         positions = state.load(str(node.host_id))
         agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
         waiting(agent.start)

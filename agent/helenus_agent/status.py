@@ -13,10 +13,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from helenus_agent import positions
+from helenus_agent import state
 from helenus_agent.commitlog.segment import parse_name, read_index
 from helenus_agent.config import AgentSettings, raw_directory, read_yaml
-from helenus_agent.node.discovery import Node
+from helenus_agent.node.cassandra import Node
+from helenus_agent.positions import Mark, Positions
 from helenus_agent.segments.reprocess import quarantined
 from helenus_schemas.errors import HelenusError
 
@@ -74,12 +75,12 @@ class Status:
 def status(settings: AgentSettings) -> Status:
     """Look. Never raises for what an agent can leave behind: that is `trouble`."""
     trouble: list[str] = []
-    running = positions.is_held(settings.state_dir)
+    running = state.is_held(settings.state_dir)
     if not running:
         trouble.append("no agent runs on this state.dir")
     saved = None
     try:
-        saved = positions.read(settings.state_dir)
+        saved = state.read(settings.state_dir)
     except HelenusError as error:
         trouble.append(str(error))
     raw = None
@@ -87,7 +88,7 @@ def status(settings: AgentSettings) -> Status:
         raw = raw_directory(settings)
     except HelenusError as error:
         trouble.append(str(error))
-    segments = _segments(raw, saved or positions.Positions())
+    segments = _segments(raw, saved or Positions())
     held = [str(path) for path in quarantined(settings.state_dir)]
     if held:
         trouble.append(f"{len(held)} segments are in quarantine: helenus-agent reprocess puts them back")
@@ -95,7 +96,7 @@ def status(settings: AgentSettings) -> Status:
     metrics: dict[str, float] = {}
     if running and settings.http_port:
         metrics = _metrics(settings, trouble)
-    at = positions.saved_at(settings.state_dir)
+    at = state.saved_at(settings.state_dir)
     limit = metrics.get("cdc_raw_limit_bytes") or _limit_named(settings)
     return Status(
         running=running,
@@ -113,11 +114,11 @@ def status(settings: AgentSettings) -> Status:
     )
 
 
-def _segments(raw: Path | None, saved: positions.Positions) -> list[SegmentStatus]:
+def _segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
     files = {parsed[1]: path for path in raw.glob("*.log") if (parsed := parse_name(path.name))} if raw else {}
     found = []
     for number in sorted(files.keys() | saved.segments.keys()):
-        mark = saved.segments.get(number, positions.Mark(0))
+        mark = saved.segments.get(number, Mark(0))
         size, index = None, None
         if number in files:
             index = read_index(files[number])

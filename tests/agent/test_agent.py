@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
-from helenus_agent.positions import State
+from helenus_agent.state import State
 from helenus_schemas import names
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import change

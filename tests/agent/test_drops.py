@@ -171,7 +171,7 @@ def test_a_topic_that_is_refused(bench: Bench, again: bool, there: bool) -> None
     if not there:
         del bench.log.topics["events-ks.t"]
         assert bench.agent is not None
-        bench.agent._outbox.doubt()
+        bench.agent._outbox.forget_topics()
     drop(bench, *([AGAIN] if again else []))
     bench.raw.write(10, write_of(OTHER, 2))
     bench.run(seconds=2)

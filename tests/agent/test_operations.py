@@ -28,9 +28,10 @@ from patience import eventually
 
 from helenus_agent import agent as module
 from helenus_agent import cli
-from helenus_agent.node.discovery import Schema
-from helenus_agent.positions import Mark, Positions, State, read
+from helenus_agent.node.cassandra import Schema
+from helenus_agent.positions import Mark, Positions
 from helenus_agent.segments.reprocess import reprocess
+from helenus_agent.state import State, read
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 

@@ -16,9 +16,10 @@ from structlog.testing import capture_logs
 from helenus_agent import agent as module
 from helenus_agent import cli
 from helenus_agent.config import AgentSettings, commit_log_directory
-from helenus_agent.positions import Positions, State, owned, read
+from helenus_agent.positions import Positions
 from helenus_agent.segments import follow as follow_module
 from helenus_agent.segments.follow import Follow
+from helenus_agent.state import State, owned, read
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 

@@ -177,7 +177,7 @@ class Segment:
         self._size = 0
         self._synced = 0
         self._broken = False
-        self._doubt: tuple[bytes, float] | None = None
+        self._suspect: tuple[bytes, float] | None = None
         self._written = False
         self._content: tuple[int, memoryview] | None = None
         self._fd = -1
@@ -215,9 +215,9 @@ class Segment:
         return self._header is not None and self._header.size < self._marker
 
     @property
-    def settled(self) -> bool:
+    def is_stable(self) -> bool:
         """False while a marker looks wrong that may be half written."""
-        return self._broken or self._doubt is None
+        return self._broken or self._suspect is None
 
     def is_blank(self) -> bool:
         """True if nothing is in it but a header, and the markers of sections without a byte. Raises OSError, but
@@ -324,7 +324,7 @@ class Segment:
         self.unread.clear()
         self._position = position
         self._broken = False  # what is before the break is read again, and then the break is found again
-        self._doubt = None
+        self._suspect = None
         self._marker = self._end = self._header.size if self._header else 0
         self._content = None
         self.looked = False
@@ -367,12 +367,12 @@ class Segment:
                 section = self._parse_section(data)
         except Corrupt:
             # One that this very read has torn looks different the next time.
-            if self._doubt is None or self._doubt[0] != data:
-                self._doubt = (data, time.monotonic())
-            elif time.monotonic() - self._doubt[1] > _PATIENCE:
+            if self._suspect is None or self._suspect[0] != data:
+                self._suspect = (data, time.monotonic())
+            elif time.monotonic() - self._suspect[1] > _PATIENCE:
                 raise
             return None
-        self._doubt = None
+        self._suspect = None
         return section if section and self._may_read(section.end) else None
 
     def _parse_section(self, data: bytes) -> Section | None:
@@ -415,7 +415,7 @@ class Segment:
 
         Only a segment that has a section: what its elders hold is marked by then, and read before.
         """
-        if self.complete or not self.started or not self.settled:
+        if self.complete or not self.started or not self.is_stable:
             return None
         assert self._header is not None
         if self._header.decompress is not None:

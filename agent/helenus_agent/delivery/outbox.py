@@ -112,12 +112,12 @@ class Outbox:
             self._sink.declare(topic, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
         return partitions
 
-    def doubt(self) -> None:
+    def forget_topics(self) -> None:
         """Something failed: a topic may have been deleted. `open` looks at all of them again."""
         self._topics.clear()
         self.is_open = False
 
-    def suspect(self, topic: str) -> bool:
+    def isolate_too_large(self, topic: str) -> bool:
         """A flush said that something is too large for the topic: find out what, when all is appended again.
 
         The Log may know now, and say so of the record itself; if it does not, each record is flushed alone. Returns

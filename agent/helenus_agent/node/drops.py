@@ -13,8 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from helenus_agent.delivery.notices import Notice
 from helenus_agent.node.tables import Stamp
-from helenus_agent.node.truncations import Place
-from helenus_agent.positions import Positions
+from helenus_agent.positions import Place, Positions
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.change import Scope
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import uuid
 
-from helenus_agent.node import history
-from helenus_agent.node.discovery import Node, Schema
+from helenus_agent.node import saved_tables
+from helenus_agent.node.cassandra import Node, Schema
 from helenus_agent.node.truncations import Truncation
-from helenus_agent.positions import State
+from helenus_agent.state import State
 from helenus_schemas.errors import HelenusError, Kind
 
 
-class Saved:
+class SavedNode:
     """Answers as `Cassandra` would by what lies in a state directory. Raises HelenusError(STATE) if that is nothing."""
 
     def __init__(self, state: State) -> None:
         positions = state.load()
-        tables, stamps = history.load(state.directory)
+        tables, stamps = saved_tables.load(state.directory)
         if not positions.host_id or not tables:
             what = "no agent has saved here what its node and its tables are: nothing can be read without Cassandra"
             raise HelenusError(Kind.STATE, what, str(state.directory))
@@ -28,7 +28,7 @@ class Saved:
         # Those that were told, at no place: so none is told again.
         told = {uuid.UUID(table): time for table, time in positions.truncated.items()}
         truncations = {table: Truncation(table, (0, 0), time) for table, time in told.items()}
-        others = history.load_others(state.directory)
+        others = saved_tables.load_others(state.directory)
         # A dropped table is remembered so that its changes can be decoded. It is not one that there is.
         there = {table.id: table for table in tables if str(table.id) not in positions.dropped}
         self._schema = Schema(there, others, (), truncations, stamps)

@@ -41,7 +41,7 @@ class Tables:
     Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`.
     An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC; `history` is
     what it remembered, with their `stamps`. `refused` are those that have been left out since the broker refused their
-    topics, `to_be_told` dropped ones whose drop is not told yet. `plans` is what the decoder takes, `followed` the
+    topics, `unemitted_drops` dropped ones whose drop is not told yet. `plans` is what the decoder takes, `followed` the
     tables that the decoder names by index.
     """
 
@@ -59,7 +59,7 @@ class Tables:
         self.followed: list[Table] = []
         self.paused = set(paused)
         self.refused = set(refused)
-        self.to_be_told: Collection[uuid.UUID] = ()
+        self.unemitted_drops: Collection[uuid.UUID] = ()
         self._include = [re.compile(pattern) for pattern in include]
         self._exclude = [re.compile(pattern) for pattern in exclude]
         self._before = set(before)
@@ -95,7 +95,7 @@ class Tables:
             table
             for table in self._known.values()
             if (table.keyspace in keyspaces and (table.id not in self._dropped or table.id in self._retiring))
-            or table.id in self.to_be_told
+            or table.id in self.unemitted_drops
         ]
 
     @property
@@ -182,12 +182,12 @@ class Tables:
         else:
             self.plans[unknown.table].give_up(unknown.column)
 
-    def without_heirs(self, dropped: Collection[uuid.UUID]) -> list[Table]:
+    def without_successors(self, dropped: Collection[uuid.UUID]) -> list[Table]:
         """Those of these tables whose names no table that is followed has."""
-        heirs = set(self.heirs(dropped).values())
-        return [self._known[table] for table in dropped if table not in heirs]
+        successors = set(self.successors(dropped).values())
+        return [self._known[table] for table in dropped if table not in successors]
 
-    def heirs(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
+    def successors(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
         """Of these tables: which one had the name that the table at a place in `followed` has now."""
         names = {self._known[table].full_name: table for table in dropped}
         return {
@@ -284,8 +284,8 @@ class Tables:
                 self._retiring.setdefault(table.id, newest)
                 if is_followed or (table.id in self.paused and table.id in self._indexes):
                     report.dropped.append(table)
-            heir = names.get(table.full_name)
-            if is_followed and heir is not None and _key(heir) != _key(table):
+            successor = names.get(table.full_name)
+            if is_followed and successor is not None and _key(successor) != _key(table):
                 self.plans[table.id.bytes] = plan_of(table, reason="dropped_table")
         self.paused.intersection_update(known)
         self.refused.intersection_update(known.keys() | self._retiring.keys())

@@ -16,11 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from helenus_agent.delivery.notices import Notice
-from helenus_agent.positions import Positions
+from helenus_agent.positions import Place, Positions
 from helenus_schemas.event.change import Scope
-
-Place = tuple[int, int]
-"""A segment's id and a position in it; in the log's order."""
 
 
 @dataclass(frozen=True)

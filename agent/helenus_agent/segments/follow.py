@@ -42,7 +42,7 @@ from pathlib import Path
 from helenus_agent import metrics
 from helenus_agent.commitlog.segment import Corrupt, ReadMode, Segment, has_index, parse_name, read_index
 from helenus_agent.positions import Positions
-from helenus_agent.segments import guard
+from helenus_agent.segments import gaps
 from helenus_schemas.errors import HelenusError, Kind
 
 _AHEAD = 8  # segments with something to read that are looked at, and so many files are held open
@@ -193,9 +193,9 @@ class Follow:
             found = self._look_at(segment)
             if found is None:
                 self._vanished(segment)
-            elif not found and segment.complete and segment.settled:
+            elif not found and segment.complete and segment.is_stable:
                 self._finish(segment)
-            elif not found and newer_started and segment.settled:
+            elif not found and newer_started and segment.is_stable:
                 segment.close()
             else:
                 watched.append(segment)
@@ -234,7 +234,7 @@ class Follow:
         try:
             return segment.look()
         except Corrupt as error:
-            guard.corrupt(segment, segment.position, str(error), segment.left)
+            gaps.corrupt(segment, segment.position, str(error), segment.left)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -292,7 +292,7 @@ class Follow:
     def _went_before(self, number: int) -> None:
         mark = self._positions.segments.pop(number)
         if mark.indexed:
-            guard.lost(self._positions, number, mark.offset, str(self.directory))
+            gaps.lost(self._positions, number, mark.offset, str(self.directory))
 
     def _vanished(self, segment: Segment) -> None:
         if segment.is_open:
@@ -303,7 +303,7 @@ class Follow:
         unacknowledged = segment.position > (mark.offset if mark else 0)
         self._forget(segment)
         if segment.indexed and (segment.unread or segment.bad or not segment.looked or unacknowledged):
-            guard.lost(self._positions, segment.id, segment.position, str(self.directory))
+            gaps.lost(self._positions, segment.id, segment.position, str(self.directory))
 
     def _forget(self, segment: Segment) -> None:
         del self._segments[segment.id]

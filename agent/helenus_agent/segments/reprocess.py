@@ -10,8 +10,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from helenus_agent.commitlog.segment import parse_name
-from helenus_agent.positions import State, owned, quarantine
 from helenus_agent.segments.transfer import move
+from helenus_agent.state import State, owned, quarantine
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 

@@ -23,7 +23,7 @@ _ADVICE = "its changes are counted as skipped; it is tried again, and is told th
 _log = structlog.get_logger(__name__)
 
 
-class Refused:
+class RefusedTopics:
     """`told` is for who asks whether all is well, None if no table is left out."""
 
     def __init__(self) -> None:

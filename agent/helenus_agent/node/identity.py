@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from helenus_agent.config import AgentSettings, read_yaml, same
-from helenus_agent.node.discovery import Node
+from helenus_agent.node.cassandra import Node
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv")

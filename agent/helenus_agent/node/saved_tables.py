@@ -72,7 +72,7 @@ def save(
         "tables": [asdict(table) for table in tables],
         "stamps": {str(table): stamp for table, stamp in stamps.items()},
     }
-    durable.replace(directory / _FILE, content, "the tables", "history.after-write")
+    durable.replace(directory / _FILE, content, "the tables", "tables.after-write")
 
 
 def _table(saved: Any) -> Table:
