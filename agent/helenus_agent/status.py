@@ -1,4 +1,4 @@
-"""Where an agent stands, told by its state file, cdc_raw and, if it serves them, its metrics; it itself isn't asked."""
+"""The state of an agent, from its state file, cdc_raw and, if it serves them, its metrics. The process is not asked."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class Status:
         return None if self.raw_limit is None else max(0, self.raw_limit - self.raw_bytes)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as what `json` takes."""
+        """The same for `json`."""
         return {"healthy": self.healthy, **asdict(self), "raw_headroom": self.raw_headroom}
 
 
 def status(settings: AgentSettings) -> Status:
-    """Look. Never raises for what an agent can leave behind: that is `trouble`."""
+    """Look. Whatever an agent can leave on its disk raises nothing: it is `trouble`."""
     trouble: list[str] = []
     running = state.is_held(settings.state_dir)
     if not running:
@@ -126,7 +126,7 @@ def _segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
                 size = files[number].stat().st_size
             except OSError:
                 if number not in saved.segments:
-                    continue  # gone while we looked
+                    continue  # deleted meanwhile
         found.append(
             SegmentStatus(
                 id=number,
@@ -179,8 +179,8 @@ def _metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
 
 
 def table(found: Status) -> str:
-    """For people to read."""
-    told, age = found.metrics, found.saved_age
+    """As a table for people."""
+    metrics, age = found.metrics, found.saved_age
     lines = [
         ("agent", ("running" if found.running else "stopped") + ("" if found.trouble else ", healthy")),
         ("node", found.host_id or "unknown"),
@@ -189,12 +189,12 @@ def table(found: Status) -> str:
         ("done", f"{found.done} segments lately"),
         ("quarantined", ", ".join(found.quarantined) or "none"),
     ]
-    events = sum(value for name, value in told.items() if name.startswith("events_total"))
-    if told:
+    events = sum(value for name, value in metrics.items() if name.startswith("events_total"))
+    if metrics:
         lines += [
             ("events", f"{events:,.0f} acknowledged since its start"),
-            ("oldest unsent", _age(told.get("oldest_unsent_seconds", 0.0))),
-            ("lost", f"{told.get('lost_segments_total', 0):.0f} segments"),
+            ("oldest unsent", _age(metrics.get("oldest_unsent_seconds", 0.0))),
+            ("lost", f"{metrics.get('lost_segments_total', 0):.0f} segments"),
         ]
     lines += [("trouble", text) for text in found.trouble]
     rows = [("SEGMENT", "SIZE", "POSITION", "STATE")]
@@ -218,7 +218,7 @@ def _state(segment: SegmentStatus) -> str:
 
 def _room(found: Status) -> str:
     if found.raw_limit is None or found.raw_headroom is None:
-        how = "an agent with http.port tells it" if found.metrics or found.running else "a running agent tells it"
+        how = "an agent with http.port reports it" if found.metrics or found.running else "a running agent reports it"
         return f"{_size(found.raw_bytes)}, limit unknown: {how}, or cdc_total_space in the file of cassandra.config"
     share = found.raw_bytes / found.raw_limit
     return f"{_size(found.raw_bytes)} of {_size(found.raw_limit)} ({share:.0%}), {_size(found.raw_headroom)} left"

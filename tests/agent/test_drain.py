@@ -113,7 +113,7 @@ def test_a_drop_that_was_not_told_yet(bench: Bench) -> None:
     bench.raw.write(10, write_of(TABLE, 2))
     drop(bench)
     assert bench.agent is not None
-    bench.agent._learn()
+    bench.agent._following.learn()
     assert drain(offline(bench)) is None
     assert told(bench) == [1, 2, "TABLE"]
     saved = read(bench.tmp_path / "state")
@@ -128,7 +128,7 @@ def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
     work(bench)
     bench.cassandra.settings = {"cdc_enabled": "false"}
     assert bench.agent is not None
-    bench.agent._ask_node()
+    bench.agent._following.ask_node()
     bench.agent._commit(1)
     bench.raw.write(10, write_of(TABLE, 2))
     assert drain(offline(bench)) is None

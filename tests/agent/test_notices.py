@@ -128,7 +128,7 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
     at = header.size
     found = []
     while at + 8 < len(data) and (end := int.from_bytes(data[at : at + 4], "big")):
-        batch = decode_log(data[at + 8 : end], at + 8, True, agent._tables.plans, "n", segment, 99)
+        batch = decode_log(data[at + 8 : end], at + 8, True, agent._following.tables.plans, "n", segment, 99)
         found += [decode(value) for _, _, _, value in batch.changes]
         at = end
     return found

@@ -231,14 +231,14 @@ def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: py
     assert agent.step()
     assert len(bench.log.waiting) == 2
     bench.log.topics[TOPIC] = 1
-    agent._refused._next = 0.0
+    agent._following.refused._next = 0.0
     agent.step()
     assert told(bench) == {"t": [1], "last": [1]}
     assert "not to be written" in (agent.ready() or "")
     write(bench, 2)
     assert agent.step()
     bench.log.refuse_create = 1
-    agent._refused._next = 0.0
+    agent._following.refused._next = 0.0
     agent.step()
     assert told(bench) == {"t": [1, 2], "last": [1, 2]}
     assert "away" in (agent.ready() or "")

@@ -1,8 +1,8 @@
-"""Is the node that answers the one whose cdc_raw is read? Events say which node logged them, and proofs count nodes.
+"""Is the node that answers the one whose cdc_raw is read? Events name their node, and the connector counts nodes.
 
 An agent that asks another node than its own reports that one's host id: two replicas would count as one. The addresses
-in cassandra.yaml, which lies beside cdc_raw, tell for certain where they are given. Without them the machine's own
-addresses do, unless the agent has a container, and a network, of its own: then nothing is said.
+in cassandra.yaml decide, if there are any. Without them the machine's own addresses do, unless the agent runs in a
+container with its own network: then nothing is checked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
 def is_described(addresses: Mapping[str, str], yaml: Mapping[str, Any]) -> bool | None:
     """Whether a cassandra.yaml is that of the node with these addresses; None if it names none to compare.
 
-    Names and addresses that stand for any, or for each machine's own, tell nothing.
+    Host names, and addresses that stand for any or for each machine's own, are not compared.
     """
     named = {"listen_address": "listen_address", "broadcast_address": "broadcast_address"}
     named["rpc_address"] = "broadcast_rpc_address" if yaml.get("broadcast_rpc_address") else "rpc_address"

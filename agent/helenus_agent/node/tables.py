@@ -41,8 +41,8 @@ class Tables:
     Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`.
     An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC; `history` is
     what it remembered, with their `stamps`. `refused` are those that have been left out since the broker refused their
-    topics, `unemitted_drops` dropped ones whose drop is not told yet. `plans` is what the decoder takes, `followed` the
-    tables that the decoder names by index.
+    topics, `unemitted_drops` dropped ones whose drop is not published yet. `plans` is what the decoder takes,
+    `followed` the tables that the decoder names by index.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Tables:
 
     @property
     def followed_now(self) -> list[Table]:
-        """The tables whose changes are told."""
+        """The tables whose changes are published."""
         return [table for table in self.followed if self.plans[table.id.bytes].index >= 0]
 
     @property
     def followed_ids(self) -> list[uuid.UUID]:
-        """The ids of the tables whose changes are told."""
+        """The ids of the tables whose changes are published."""
         return [table.id for table in self.followed_now]
 
     @property
@@ -126,11 +126,11 @@ class Tables:
         """Take over the schema as it is now; `views` are ids of materialised views, which have no changes of their own.
 
         A table that lost CDC or was dropped is followed up to the `newest` segment there is: what it logged before
-        still gets out. But if its name was given to a table with another key, nothing more does: their events share a
-        topic, and one with the old key would be none there.
+        is still published. But if its name was given to a table with another key, nothing more is: their events share a
+        topic, and one with the old key would not fit.
 
-        A table that was altered, by its stamp, and yet is what it was, had another option for a while: so it may have
-        been without CDC, as one that was seen so.
+        A table whose alter time moved while its definition did not had other options in between: it may have been
+        without CDC, so it counts as one that was.
         """
         report = Report()
         flipped = [table for table, stamp in (stamps or {}).items() if self._flipped(known.get(table), stamp)]
@@ -141,7 +141,7 @@ class Tables:
             report.added_again += _added_again(old or self._history.get(table.id), table)
             if old != table or table.id in self._dropped:
                 self._known[table.id] = table
-                self._dropped.discard(table.id)  # what read the schema half made took it for dropped
+                self._dropped.discard(table.id)  # it was taken for dropped when the schema was read half made
                 self.plans[table.id.bytes] = self._plan(table, old, newest, report)
         for table in self._history.values():
             if table.id not in self._known:
@@ -171,12 +171,12 @@ class Tables:
         self.plans[table.bytes] = plan_of(self._known[table], reason=_REFUSED)
 
     def admit(self, table: uuid.UUID) -> None:
-        """The broker takes what is of this table again."""
+        """The broker accepts records of this table again."""
         self.refused.discard(table)
         self.plans[table.bytes] = plan_of(self._known[table], self._indexes[table])
 
     def give_up(self, unknown: Unknown) -> None:
-        """The schema does not know it either: never ask again."""
+        """The schema does not have it either: never ask again."""
         if unknown.column is None:
             self.plans[unknown.table] = Plan(known=False)
         else:
@@ -306,5 +306,5 @@ def _added_again(old: Table | None, table: Table) -> list[tuple[Table, str]]:
 
 
 def _key(table: Table) -> list[tuple[str, str, str]]:
-    """What the bytes of a table's keys depend on, and what they mean."""
+    """The columns, types and kinds that the bytes of a table's keys depend on."""
     return [(column.name, str(column.type), column.kind) for column in table.primary_key]
