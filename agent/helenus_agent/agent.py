@@ -80,9 +80,7 @@ class Agent:
         self._outbox = Outbox(log, settings)
         self._removal = Removal(transfer, quarantine(state.directory), positions)
         self._follow = Follow(directory, positions, settings.read_mode)
-        self._following = Following(
-            settings, cassandra, self._outbox, self._follow, state, positions, lambda timeout: self._commit(timeout)
-        )
+        self._following = Following(settings, cassandra, self._outbox, self._follow, state, positions, self._commit)
         self._first = positions.first
         self._listed = 0.0
         self._committed = 0.0
@@ -159,10 +157,12 @@ class Agent:
 
     def step(self) -> bool:
         """Read one piece, if there is one, and append its events. False if there is nothing to do."""
+        # 1 list
         now = time.monotonic()
         if now - self._listed > _LIST:
             self._listed = now
             self._list()
+        # 2 learn
         if self._following.asked_long_ago:
             with contextlib.suppress(HelenusError):  # the node is away: reported where it is needed
                 self._following.ask_node()
@@ -170,7 +170,9 @@ class Agent:
             self._following.learn()
         if not self._outbox.is_open or (self._following.refused.summary and self._following.refused.is_due):
             self._following.open()
+        # 3 emit
         self._following.emit()
+        # 4 read
         segment = self._follow.next()
         if segment is None:
             self._following.emit_all_drops()
@@ -250,7 +252,9 @@ class Agent:
         if cut:
             data, final = data[: cut - base], False
         plans, node = self._following.tables.plans, self._positions.host_id
+        # 5 decode
         batch = decode(data, base, final, plans, node, segment.id, _EVENTS, live, padded)
+        # 6 append
         self._take(segment, batch)
         if batch.broken:
             segment.skip()
@@ -293,7 +297,7 @@ class Agent:
         self._moved = True
 
     def _commit(self, timeout: float) -> None:
-        """Flush, save, remove."""
+        """7 commit: flush, save, remove."""
         started = time.monotonic()
         self._outbox.flush(timeout)
         reach("agent.after-flush")

@@ -48,7 +48,7 @@ class Drops:
             # Its time is not known, but rows written to a table of the same name since are newer.
             self._positions.dropped.setdefault(str(table.id), min(now, created.get(table.full_name, now) - 1))
         for table_id in [uuid.UUID(table) for table in self._positions.dropped]:
-            # It was not dropped after all: the schema was read half made. Or its name is not known any more.
+            # It was not dropped after all: the schema was read while it changed. Or its name is not known any more.
             if table_id in known or table_id not in remembered:
                 self.ignore(table_id)
 

@@ -28,11 +28,11 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
 
     Raises HelenusError(CONFIG). What a node says of itself counts for more than its file.
     """
-    who = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}, node {node.host_id}"
+    where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}, node {node.host_id}"
     wanted = settings.cassandra_local_dc
     if wanted and node.data_center and node.data_center != wanted:
         what = f"cassandra.local.dc={wanted}: the node is of {node.data_center}"
-        raise HelenusError(Kind.CONFIG, what, who)
+        raise HelenusError(Kind.CONFIG, what, where)
     if same(directory, node.settings.get("commitlog_directory")):
         what = "cdc.raw.dir is the node's commitlog_directory, in which nothing may be deleted"
         raise HelenusError(Kind.CONFIG, what, str(directory))
@@ -48,7 +48,7 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
             f"cassandra.contact.points: it names another node than {settings.cassandra_config} describes: that one's "
             f"listen_address is {yaml.get('listen_address')}, and {node.addresses.get('listen_address')} answers"
         )
-        raise HelenusError(Kind.CONFIG, what, who)
+        raise HelenusError(Kind.CONFIG, what, where)
     if is_it is None and not _is_in_a_container() and not any(map(is_of_this_machine, node.addresses.values())):
         advice = "cassandra.contact.points must name the node whose cdc_raw is read: is it this machine's?"
         _log.warning("node.elsewhere", node=str(node.host_id), addresses=dict(node.addresses), advice=advice)

@@ -141,7 +141,7 @@ class Tables:
             report.added_again += _added_again(old or self._history.get(table.id), table)
             if old != table or table.id in self._dropped:
                 self._known[table.id] = table
-                self._dropped.discard(table.id)  # it was taken for dropped when the schema was read half made
+                self._dropped.discard(table.id)  # it was taken for dropped when the schema was read while it changed
                 self.plans[table.id.bytes] = self._plan(table, old, newest, report)
         for table in self._history.values():
             if table.id not in self._known:

@@ -109,7 +109,7 @@ class Truncations:
         return {uuid.UUID(table): time for table, time in self._positions.truncated.items()}
 
     def _wait(self) -> None:
-        # A clock may be set back: what is not the one that was told is a later one.
+        # A clock may be set back: any other time than the published one is a later TRUNCATE.
         waiting = [
             t for t in self._known.values() if t.table in self._followed and t.time != self._emitted.get(t.table)
         ]
