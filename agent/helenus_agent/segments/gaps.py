@@ -21,7 +21,7 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Scope
 
-_ADVICE = "snapshot the table again, or repair what reads its events: they receive an event of scope GAP"
+_ADVICE = "re-snapshot the table, or repair what reads its events: they receive an event of scope GAP"
 _log = structlog.get_logger(__name__)
 
 
