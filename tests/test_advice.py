@@ -16,7 +16,7 @@ import pytest
 from cassandra.cluster import NoHostAvailable
 from confluent_kafka import KafkaError
 
-from helenus_agent.positions import State
+from helenus_agent.state import State
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control import tables
 from helenus_connector.query import session as spark

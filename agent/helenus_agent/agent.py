@@ -1,7 +1,15 @@
-"""The agent's work: read, decode, append; then flush, save, and take away what is done with. In this order only.
+"""The agent's loop: read, decode, append; then flush, save, and remove what is fully processed. In this order only.
+
+    1 list      the segments in cdc_raw, twice a second                      Follow.refresh
+    2 learn     the schema, when it changed; make sure of the topics         Following.learn, open
+    3 emit      truncations that are reached, and gaps                       Following.emit
+    4 read      a piece of the oldest segment that has something to read     Segment.read
+    5 decode    its mutations into events                                    decode
+    6 append    them to their topics                                         Outbox.append
+    7 commit    flush: the broker acknowledges; save the positions; then remove segments that are read to their end
 
 Everything since the last saved position can be read again. So whatever fails on the way to the broker, the agent goes
-back to that position and does it again: nothing is lost, some may arrive twice.
+back to that position and repeats: nothing is lost, some events may arrive twice.
 """
 
 from __future__ import annotations
@@ -9,9 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import uuid
 from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
 
 import structlog
@@ -19,148 +25,115 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_when_eve
 from tenacity.nap import sleep_using_event
 
 from helenus_agent import metrics
-from helenus_agent.commitlog.decoder import Batch, Unknown, decode
-from helenus_agent.commitlog.segment import Corrupt, Segment, parse_name
-from helenus_agent.config import CDC_OFF, AgentSettings, commit_log_directory
+from helenus_agent.commitlog.decoder import Batch, decode
+from helenus_agent.commitlog.segment import Corrupt, Segment
+from helenus_agent.config import CDC_OFF, AgentSettings
 from helenus_agent.delivery.outbox import Outbox
-from helenus_agent.delivery.refused import Refused
-from helenus_agent.node import history
-from helenus_agent.node.discovery import Cassandra, Node
-from helenus_agent.node.drops import Drops
-from helenus_agent.node.offline import Saved
-from helenus_agent.node.tables import Report, Tables
-from helenus_agent.node.truncations import Place, Truncations
-from helenus_agent.positions import Mark, Positions, State, quarantine
-from helenus_agent.segments import guard
+from helenus_agent.following import Following
+from helenus_agent.node.cassandra import Cassandra
+from helenus_agent.node.offline import SavedNode
+from helenus_agent.positions import Mark, Positions
+from helenus_agent.segments import gaps
 from helenus_agent.segments.follow import Follow
-from helenus_agent.segments.guard import Headroom
-from helenus_agent.segments.transfer import Transfer, move
-from helenus_schemas.cql.table import Table
+from helenus_agent.segments.removal import Removal
+from helenus_agent.segments.transfer import Transfer
+from helenus_agent.state import State, quarantine
 from helenus_schemas.errors import Action, HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log, TopicError
 
 _PIECE = 1 << 20  # bytes of log that are decoded at once
-_EVENTS = 4096  # and changes, at which a piece ends early
+_EVENTS = 4096  # events at which a piece ends early
 _LIST = 0.5  # s between two listings of cdc_raw
-_ASK = 60.0  # s between two looks at the node's settings
 _COMMIT = 0.25  # s between two commits of events
 _COMMIT_QUIET = 10.0  # s between two that only save how far a log without events is read
 _FLUSH = 10.0  # s without an acknowledgement after which what was appended is appended again
 _FLUSH_LAST = 5.0  # the same at the end
-_AGAIN = (1.0, 60.0)  # s until a transfer that failed is tried again: at first, at most
 _log = structlog.get_logger(__name__)
 
 
 def may_pass(error: BaseException) -> bool:
-    """True for what waiting may mend: a server that is away."""
+    """True if a retry may succeed: a server is away."""
     return isinstance(error, HelenusError) and error.action is Action.RETRY
 
 
 class Agent:
-    """Moves changes from one node's cdc_raw to a Log. One thread runs it; `ready` may be asked by another.
+    """Moves changes from one node's cdc_raw to a Log. One thread runs it; another may call `ready`.
 
-    `drained`: it was to drain, and there was nothing left to read.
+    `drained`: everything in cdc_raw is read and acknowledged, as `run` was asked to.
     """
 
     def __init__(
         self,
         settings: AgentSettings,
         directory: Path,
-        cassandra: Cassandra | Saved,
+        cassandra: Cassandra | SavedNode,
         log: Log,
         state: State,
         positions: Positions,
         transfer: Transfer,
     ) -> None:
         self._settings = settings
-        self._cassandra = cassandra
-        self._outbox = Outbox(log, settings)
+        self._offline = isinstance(cassandra, SavedNode)
         self._state = state
         self._positions = positions
-        self._transfer = transfer
-        self._node = positions.host_id
-        self._quarantine = quarantine(state.directory)
-        for path in self._quarantine.glob("*.log"):
-            number = (parse_name(path.name) or (0, 0))[1]
-            if number in positions.segments:
-                guard.quarantined(positions, path)  # killed before that was saved
-            positions.finish(number)
-        self._remembered = history.load(state.directory)
-        self._tables = Tables(
-            settings.table_include_list,
-            settings.table_exclude_list,
-            positions.followed_ids,
-            positions.paused_ids,
-            *self._remembered,
-            refused=positions.refused_ids,
-        )
-        self._others: tuple[uuid.UUID, ...] = ()
-        self._others_saved: tuple[uuid.UUID, ...] = ()
-        self._truncations = Truncations(positions)
-        self._drops = Drops(positions)
-        self._tables.to_be_told = self._drops.waiting
-        self._reached = positions.reached
-        self._headroom = Headroom()
+        self._outbox = Outbox(log, settings)
+        self._removal = Removal(transfer, quarantine(state.directory), positions)
         self._follow = Follow(directory, positions, settings.read_mode)
+        self._following = Following(settings, cassandra, self._outbox, self._follow, state, positions, self._commit)
+        self._first = positions.first
         self._listed = 0.0
         self._committed = 0.0
         self._moved = False
-        self._first = positions.first
         self._oldest: float | None = None
-        self._schema_is_old = True
-        self._not_durable: set[str] = set()
         self._trouble: str | None = "the agent is starting"
-        self._untaken: str | None = None
-        self._refused = Refused()
-        self._transfer_wait = 0.0
-        self._transfer_at = 0.0
         self._drains = self.drained = False
-        self._asked = 0.0
         self._unseen = 0
-        self._stolen: set[int] = set()
+        self._read_unlinked: set[int] = set()
         metrics.OLDEST.set_function(self._age)
 
     def start(self) -> None:
-        """Learn the schema, make the topics, list the segments. Raises HelenusError, and may be called again then."""
+        """Learn the schema, open the topics, list the segments. Raises HelenusError, and may be called again then."""
         deleted = self._positions.deletes
-        node = self._ask_node()
+        node = self._following.ask_node()
         if node.has_cdc is False:
             if self._positions.listed:
                 self._state.save(self._positions)
             raise HelenusError(Kind.CDC_DISABLED, "the node runs with cdc_enabled: false", str(node.host_id), CDC_OFF)
         self._follow.refresh()
         if self._first and (deleted or not node.blocks_writes):
-            guard.look_back(self._positions, self._first, [segment.id for segment in self._follow.segments])
-        self._first = 0  # what is lost is told once
+            gaps.check_deleted(self._positions, self._first, [segment.id for segment in self._follow.segments])
+        self._first = 0  # a loss is reported once
         self._count_unseen(started=False)
         if self._follow.commit_log is None:
-            _log.info("commitlog.not_seen", then="what something else deletes in cdc_raw can't be read from there")
+            _log.info("commitlog.not_seen", then="segments that something else deletes in cdc_raw can't be read there")
         try:
-            self._learn()
+            self._following.learn()
         except HelenusError:
             self._rewind()
             with contextlib.suppress(HelenusError):
-                self._follow.next()  # how long what is there waits already
+                self._follow.next()  # since when unread data waits, for the metric
             raise
         self._trouble = None
-        if not self._tables.followed:
+        if not self._following.tables.followed:
             _log.warning("tables.none", advice="ALTER TABLE ... WITH cdc = true; the agent waits for one")
 
     def ready(self) -> str | None:
         """Why the agent is not healthy, None if it is."""
         if self._trouble:
             return self._trouble
-        if self._positions.cdc_off and not isinstance(self._cassandra, Saved):
-            return "the node runs with cdc_enabled: false, so nothing it writes gets out: set it to true and restart it"
-        if told := self._untaken or self._refused.told:
-            return told
-        count, where = self._quarantined()
+        if self._positions.cdc_off and not self._offline:
+            advice = "set it to true and restart it"
+            return f"the node runs with cdc_enabled: false, so nothing that it writes is published: {advice}"
+        if trouble := self._removal.error or self._following.refused.summary:
+            return trouble
+        count, where = self._removal.quarantined(self._follow.segments)
         return f"{count} segments could not be read wholly, see {where}" if count else None
 
     def run(self, stop: threading.Event, drain: bool = False) -> None:
-        """Work until told to stop; to `drain`, until all that there is is read and acknowledged. Raises HelenusError
-        for what no retry will mend.
+        """Work until `stop`; to `drain`, until all that there is is read and acknowledged.
+
+        Raises HelenusError for what no retry will mend.
         """
         self._drains = drain
         retrying = Retrying(
@@ -178,34 +151,35 @@ class Agent:
         except HelenusError as error:
             if not stop.is_set() or not (may_pass(error) or isinstance(error, TopicError)):
                 raise
-            _log.warning("agent.unacknowledged", error=str(error), then="it is read again at the next start")
+            _log.warning("agent.unacknowledged", error=str(error), then="read again at the next start")
         finally:
             self._follow.close()
 
     def step(self) -> bool:
-        """Read one piece, if there is one, and append what it holds. False if there is nothing to do."""
+        """Read one piece, if there is one, and append its events. False if there is nothing to do."""
+        # 1 list
         now = time.monotonic()
         if now - self._listed > _LIST:
             self._listed = now
-            self._follow.refresh()
-            self._headroom.watch(self._follow.size)
-            self._count_unseen()
-            metrics.QUARANTINED.set(self._quarantined()[0])
-        if now - self._asked > _ASK:
-            with contextlib.suppress(HelenusError):  # it is away: that is told where it is needed
-                self._ask_node()
-        if self._schema_is_old or self._cassandra.changed():
-            self._learn()
-        if not self._outbox.is_open or (self._refused.told and self._refused.is_due):
-            self._open()
-        self._tell()
+            self._list()
+        # 2 learn
+        if self._following.asked_long_ago:
+            with contextlib.suppress(HelenusError):  # the node is away: reported where it is needed
+                self._following.ask_node()
+        if self._following.is_old:
+            self._following.learn()
+        if not self._outbox.is_open or (self._following.refused.summary and self._following.refused.is_due):
+            self._following.open()
+        # 3 emit
+        self._following.emit()
+        # 4 read
         segment = self._follow.next()
         if segment is None:
-            self._tell_dropped(self._drops.waiting)  # what they logged is read
+            self._following.emit_all_drops()
             if not self._outbox.waiting:
                 self._oldest = None
             return False
-        self._tell_dropped(self._tables.retire_before(segment.id))
+        self._following.come_to(segment.id)
         self._read(segment, _PIECE)
         reach("agent.after-append")
         return True
@@ -213,16 +187,16 @@ class Agent:
     def commit(self) -> bool:
         """Have all that is appended acknowledged and saved, if it is time; True if so."""
         now = time.monotonic()
-        since = now - self._committed
-        taken = self._follow.finished and now >= self._transfer_at
-        due = self._outbox.waiting or taken or (self._moved and since > _COMMIT_QUIET)
-        if not due or since < _COMMIT:
+        since = now if self._following.must_save else now - self._committed
+        finished = self._follow.finished and self._removal.is_due
+        quiet = (self._moved and since > _COMMIT_QUIET) or self._following.must_save
+        if not (self._outbox.waiting or finished or quiet) or since < _COMMIT:
             return False
         self._commit(_FLUSH)
         return True
 
     def _work(self, stop: threading.Event) -> None:
-        """A cycle; if a topic alone is refused in it, its table is left out, and the next one reads it all again."""
+        """A cycle. If it fails for one topic alone, its tables are left out, and the next cycle reads all again."""
         try:
             self._cycle(stop)
         except TopicError as error:
@@ -230,12 +204,10 @@ class Agent:
                 raise
             metrics.RETRIES.labels(error.kind.value).inc()
             self._rewind()
-            if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.suspect(error.topic):
+            if error.kind is Kind.RECORD_TOO_LARGE and self._outbox.isolate_too_large(error.topic):
                 return
-            refused = [table for table in self._tables.followed_now if self._outbox.topic(table) == error.topic]
-            if not refused and not self._leave_drops(error.topic):
+            if not self._following.leave_out_topic(error.topic, error):
                 raise
-            self._leave_out([(table, error) for table in refused])
 
     def _cycle(self, stop: threading.Event) -> None:
         """Work up to the next commit."""
@@ -247,117 +219,85 @@ class Agent:
             if not worked:
                 if not self._outbox.waiting:
                     self._trouble = None
-                    if self._drains and all(segment.settled for segment in self._follow.segments):
-                        self._tell_unreadable()
+                    if self._drains and all(segment.is_stable for segment in self._follow.segments):
+                        self._report_unreadable()
                         self.drained = True
                         stop.set()
                         return
                 time.sleep(self._settings.poll_interval_ms / 1000)  # a fraction of what stop.wait costs
 
-    def _tell_unreadable(self) -> None:
-        """All is read. Without its node nothing is added any more: a segment of which nothing could be read, and that
-        is not blank, is corrupt.
-        """
-        if not isinstance(self._cassandra, Saved):
-            return
-        for segment in self._follow.segments:
-            if not segment.started and not segment.bad and segment.holds_bytes():
-                guard.corrupt(segment, segment.position, "bytes, but no header or no sync marker", segment.left)
+    def _list(self) -> None:
+        """List cdc_raw, and see how full it is."""
+        self._follow.refresh()
+        self._following.headroom.watch(self._follow.size)
+        self._count_unseen()
+        metrics.QUARANTINED.set(self._removal.quarantined(self._follow.segments)[0])
 
     def _read(self, segment: Segment, most: int) -> None:
-        """Read so many bytes at most, append what they hold, and go on behind it."""
+        """Read so many bytes at most, append the events in them, and advance."""
         try:
             live, padded = segment.live, segment.padded
             data, base, final = segment.read(most)
         except FileNotFoundError:
-            segment.bad = True  # deleted under us: the next listing tells what that means
+            segment.bad = True  # deleted meanwhile: the next listing says what that means
             segment.skip()
             return
         except Corrupt as error:
-            guard.corrupt(segment, segment.position, str(error), segment.unread[0].end - segment.position)
+            gaps.corrupt(segment, segment.position, str(error), segment.unread[0].end - segment.position)
             segment.skip()
             return
         except OSError as error:
             raise HelenusError(Kind.CDC_DIRECTORY, f"cannot read: {error.strerror}", str(segment.path)) from None
-        cut = self._truncations.cut(segment.id, base, base + len(data))
+        cut = self._following.truncations.cut(segment.id, base, base + len(data))
         if cut:
             data, final = data[: cut - base], False
-        batch = decode(data, base, final, self._tables.plans, self._node, segment.id, _EVENTS, live, padded)
+        plans, node = self._following.tables.plans, self._positions.host_id
+        # 5 decode
+        batch = decode(data, base, final, plans, node, segment.id, _EVENTS, live, padded)
+        # 6 append
         self._take(segment, batch)
         if batch.broken:
             segment.skip()
             return
         place = segment.id, base + batch.next
         segment.advance(base + batch.next)
-        self._reached = max(self._reached, place)
+        self._following.reached = max(self._following.reached, place)
         if batch.unknown is not None:
-            self._ask(batch.unknown, place)
+            self._following.learn_of(batch.unknown, place)
         elif cut and not batch.next:
-            self._reached = max(self._reached, (segment.id, cut))  # it is within an entry: then it is told before
+            # The truncation lies within an entry: its event goes before that one.
+            self._following.reached = max(self._following.reached, (segment.id, cut))
         elif batch.schema:
-            self._learn()
+            self._following.learn()
         elif not batch.next and not live:
             self._read(segment, most * 2)  # an entry larger than the piece
 
     def _take(self, segment: Segment, batch: Batch) -> None:
-        """Append what was decoded, and count it."""
-        if waiting := self._drops.waiting:
-            heirs = self._tables.heirs(waiting)
-            self._tell_dropped({heirs[change[0]] for change in batch.changes if change[0] in heirs})
+        """Append the events of a batch, and count and report what else was met."""
+        self._following.emit_drops_before(batch.changes)
+        tables = self._following.tables
         for index, error in self._outbox.append(batch):
-            guard.too_large(self._positions, self._tables.followed[index], error)
-        if segment.unlinked and batch.changes and segment.id not in self._stolen and self._follow.misses(segment):
-            self._stolen.add(segment.id)
-            guard.unlinked(segment.id, segment.path)
+            gaps.too_large(self._positions, tables.followed[index], error)
+        is_first = segment.unlinked and segment.id not in self._read_unlinked
+        if is_first and batch.changes and self._follow.misses(segment):
+            self._read_unlinked.add(segment.id)
+            gaps.unlinked(segment.id, segment.path)
         self._oldest = segment.since if self._oldest is None else min(self._oldest, segment.since)
         metrics.MUTATIONS.inc(batch.mutations)
         for reason, count in Counter(batch.skipped).items():
             metrics.SKIPPED.labels(reason).inc(count)
-        for table in self._tables.followed_now if "malformed_key" in batch.skipped else ():
-            plan = self._tables.plans[table.id.bytes]
+        for table in tables.followed_now if "malformed_key" in batch.skipped else ():
+            plan = tables.plans[table.id.bytes]
             if plan.malformed:
-                guard.malformed(self._positions, table, plan.malformed, segment.id)
+                gaps.malformed(self._positions, table, plan.malformed, segment.id)
                 plan.malformed = 0
         for position, what in batch.problems:
             ends = batch.broken and (position, what) == batch.problems[-1]
-            guard.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
+            gaps.corrupt(segment, position, what, segment.unread[0].end - position if ends else 0)
         self._moved = True
 
-    def _ask(self, unknown: Unknown, place: Place) -> None:
-        """Ask Cassandra for what the decoder met there and does not know."""
-        self._learn()
-        if not self._tables.knows(unknown):
-            segment, position = place
-            told = {"segment": segment, "position": position, "what": str(unknown), "table": self._tables.name(unknown)}
-            _log.warning("schema.unknown", **told)
-            self._tables.give_up(unknown)
-
-    def _tell(self) -> None:
-        """Append what concerns whole tables and is due: truncations that reading has come to, and gaps."""
-        notices = self._truncations.due(self._reached)
-        metrics.TRUNCATIONS.inc(len(notices))
-        if self._positions.gaps:
-            notices += guard.due(self._positions, self._tables.followed_ids, self._reached)
-        for notice in notices:
-            self._outbox.tell(self._tables.index(notice.table), notice, self._node)
-
-    def _tell_dropped(self, tables: Collection[uuid.UUID]) -> None:
-        """Append that these were dropped, of those that are to be told, to the topics of their names."""
-        if not tables or not self._drops.waiting:
-            return
-        places = {table: index for index, table in self._tables.heirs(tables).items()}
-        for notice in self._drops.due(tables, self._reached):
-            self._outbox.tell(places.get(notice.table, self._tables.index(notice.table)), notice, self._node)
-
-    def _leave_drops(self, topic: str) -> bool:
-        """A topic is refused: pass over the drops that it was to be told of. True if there are some."""
-        waiting = self._drops.waiting
-        of_it = [d for d in waiting if self._outbox.topic(self._tables.followed[self._tables.index(d)]) == topic]
-        for dropped in of_it:
-            self._drops.leave(dropped)
-        return bool(of_it)
-
     def _commit(self, timeout: float) -> None:
+        """7 commit: flush, save, remove."""
         started = time.monotonic()
         self._outbox.flush(timeout)
         reach("agent.after-flush")
@@ -369,194 +309,39 @@ class Agent:
         for segment in finished:
             if not segment.bad:
                 self._positions.finish(segment.id)
-        self._positions.followed = [str(table) for table in self._tables.followed_ids]
-        self._positions.paused = [str(table) for table in self._tables.paused]
-        self._positions.refused = [str(table) for table in self._tables.refused]
-        self._positions.reached = self._reached
-        self._truncations.acknowledged()
-        self._drops.acknowledged()
-        guard.acknowledged(self._positions)
+        self._following.note()
         self._state.save(self._positions)
-        self._tables.acknowledged()
         reach("agent.after-save")
-        self._tables.to_be_told = self._drops.waiting
-        self._remember()
-        self._outbox.done(self._tables.followed)
+        self._following.noted()
+        self._outbox.acknowledged(self._following.tables.followed)
         self._moved = False
         self._oldest = None
-        if finished and time.monotonic() >= self._transfer_at:
-            self._take_away_all(finished)
+        if finished and self._removal.is_due:
+            self._removal.remove(finished)
         if self._positions.segments:
             newest = max(self._positions.segments)
             metrics.POSITION_SEGMENT.set(newest)
             metrics.POSITION_OFFSET.set(self._positions.segments[newest].offset)
         self._committed = time.monotonic()
 
-    def _take_away_all(self, finished: list[Segment]) -> None:
-        """Take these away and out of the list. What fails stays in it and costs the others nothing."""
-        self._untaken = None
-        for segment in list(finished):
-            try:
-                self._take_away(segment)
-            except HelenusError as error:
-                if not may_pass(error):
-                    raise
-                self._untaken = str(error)
-                metrics.RETRIES.labels(error.kind.value).inc()
-                _log.error("segment.not_taken", path=str(segment.path), error=str(error), then="it is tried again")
-            else:
-                finished.remove(segment)
-        first, most = _AGAIN
-        self._transfer_wait = min(max(first, self._transfer_wait * 2), most) if self._untaken else 0.0
-        self._transfer_at = time.monotonic() + self._transfer_wait
-
-    def _take_away(self, segment: Segment) -> None:
-        segment.close()
-        try:
-            if segment.bad and segment.path.exists() and not segment.unlinked:
-                path = move(segment.path, self._quarantine)
-                self._positions.finish(segment.id)
-                guard.quarantined(self._positions, path)
-            elif segment.bad:
-                self._positions.finish(segment.id)
-                guard.lost(self._positions, segment.id, segment.position, str(segment.path.parent))
-            elif segment.unlinked:
-                _log.info("segment.done", segment=segment.id)  # the file is the node's
-            else:
-                self._transfer(segment.path)
-                _log.info("segment.done", segment=segment.id)
-        except OSError as error:
-            raise HelenusError(
-                Kind.CDC_DIRECTORY, f"cannot take the segment away: {error.strerror}", str(segment.path)
-            ) from None
-        metrics.DONE.inc()
-
-    def _ask_node(self) -> Node:
-        """Ask the node for its settings: it may have been restarted with others, or JMX has changed them."""
-        self._asked = time.monotonic()
-        node = self._cassandra.node()
-        self._headroom.set(node.raw_limit, node.blocks_writes)
-        metrics.RAW_LIMIT.set(node.raw_limit or 0)
-        before = self._positions.cdc_off, self._positions.deletes
-        guard.cdc_is_on(self._positions, node.has_cdc)
-        self._positions.deletes = not node.blocks_writes
-        if (self._positions.cdc_off, self._positions.deletes) != before:
-            self._moved, self._committed = True, 0.0  # saved with the next commit: now
-        # While CDC is off nothing is linked, and what is logged is not asked for.
-        config, raw = self._settings.cassandra_config, self._follow.directory
-        off = self._positions.cdc_off
-        self._follow.commit_log = None if off else commit_log_directory(config, raw, node.settings)
-        return node
+    def _report_unreadable(self) -> None:
+        """All is read. Without its node nothing is added any more: a segment that holds bytes, and of which nothing
+        could be read, is corrupt.
+        """
+        if not self._offline:
+            return
+        for segment in self._follow.segments:
+            if not segment.started and not segment.bad and segment.holds_bytes():
+                gaps.corrupt(segment, segment.position, "bytes, but no header or no sync marker", segment.left)
 
     def _count_unseen(self, started: bool = True) -> None:
         """Segments that were never listed are a gap if something else deletes unread ones, or the node does."""
         count, self._follow.unseen = self._follow.unseen, 0
         metrics.UNSEEN.inc(count)
         self._unseen += count
-        if self._unseen and (self._stolen or (count and started and self._positions.deletes)):
-            guard.unseen(self._positions, self._unseen)
+        if self._unseen and (self._read_unlinked or (count and started and self._positions.deletes)):
+            gaps.unseen(self._positions, self._unseen)
             self._unseen = 0
-
-    def _learn(self) -> None:
-        """Ask for the schema and go by it from here on."""
-        self._schema_is_old = True
-        if self._outbox.waiting:
-            # Should Cassandra not answer, asking is done again, and what was appended so far is not.
-            self._commit(_FLUSH)
-        self._ask_node()
-        schema = self._cassandra.schema()
-        self._follow.refresh()
-        report = self._tables.update(schema.tables, schema.views, self._follow.newest, schema.stamps)
-        self._report(report)
-        self._others = self._tables.others
-        silent = {table.keyspace for table in self._tables.followed_now} & set(schema.not_durable)
-        for keyspace in silent - self._not_durable:
-            _log.warning("keyspace.not_durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
-        self._not_durable = silent
-        remembered = {table.id for table in self._tables.remembered + report.dropped}
-        self._drops.learn(report.dropped, schema.tables, schema.stamps, remembered)
-        self._tables.to_be_told = self._drops.waiting
-        if report.resumed or report.dropped or report.added_again:
-            self._state.save(self._positions)  # before what they were found by is forgotten
-        self._remember()
-        if report.retired:
-            self._moved, self._committed = True, 0.0  # that they are paused is saved with the next commit: now
-        self._open()
-        self._truncations.learn(schema.truncations, self._tables.followed_ids, self._follow.oldest, self._reached)
-        self._schema_is_old = False
-        self._tell()
-
-    def _open(self) -> None:
-        """Make sure of the topics that events may go to; tables whose topics are refused are left out."""
-        if self._refused.is_due:
-            self._admit()
-        tables = [*self._tables.followed_now, *self._tables.without_heirs(self._drops.waiting)]
-        self._leave_out(self._outbox.open((self._tables.index(table.id), table) for table in tables))
-
-    def _leave_out(self, refused: list[tuple[Table, HelenusError]]) -> None:
-        """Pass over what the log holds of these tables, until their topics take something again.
-
-        Raises the first one's error if no other table is left: then it costs nobody to wait until that is mended.
-        """
-        for table, _ in refused:
-            self._tables.refuse(table.id)
-            self._truncations.leave(table.id)
-            self._leave_drops(self._outbox.topic(table))
-        if refused and not self._tables.followed_now:
-            raise refused[0][1]
-        for table, why in refused:
-            self._refused.add(table, why)
-        if refused:
-            self._refused.wait()
-        self._refused.show(self._tables.refused_now)
-
-    def _admit(self) -> None:
-        """Follow tables again whose topics take the news that they have a gap. Raises as `_leave_out`."""
-        refused = self._tables.refused_now
-        if not refused:
-            return
-        if self._outbox.waiting:
-            self._commit(_FLUSH)
-        failed: list[tuple[Table, HelenusError]] = []
-        for table in refused:
-            notice = guard.passed_over(table.id, self._reached)
-            try:
-                self._outbox.probe(self._tables.index(table.id), table, notice, self._node, _FLUSH)
-            except HelenusError as error:
-                failed.append((table, error))
-                if may_pass(error):
-                    break  # the broker is away: the others would wait for it as well
-                continue
-            self._outbox.done(self._tables.followed)
-            self._tables.admit(table.id)
-            self._truncations.follow(table.id, self._follow.oldest, self._reached)
-            self._refused.remove(table)
-            guard.admitted(table.full_name)
-            self._moved, self._committed = True, 0.0  # that it has been told is saved with the next commit: now
-        self._leave_out(failed)
-
-    def _remember(self) -> None:
-        """Keep what tables look like, should they be dropped while no agent runs."""
-        remembered = self._tables.remembered, self._tables.stamps
-        if remembered != self._remembered or self._others != self._others_saved:
-            history.save(self._state.directory, *remembered, self._others)
-            self._remembered, self._others_saved = remembered, self._others
-
-    def _report(self, report: Report) -> None:
-        for table, why in report.refused:
-            _log.error("table.refused", table=table.full_name, why=why, advice="its changes are counted as skipped")
-        for table in report.retired:
-            _log.warning("table.retired", table=table.full_name, advice="what it logged with cdc = true still gets out")
-        for table in report.added:
-            _log.info("table.followed", table=table.full_name, id=str(table.id))
-        for table in report.dropped:
-            _log.warning(
-                "table.dropped", table=table.full_name, id=str(table.id), then="what it logged gets out, then that"
-            )
-        for table, column in report.added_again:
-            guard.added_again(self._positions, table.id, table.full_name, column)
-        for table in report.resumed:
-            guard.resumed(self._positions, table.id, table.full_name)
 
     def _failed(self, retry: RetryCallState) -> None:
         error = retry.outcome.exception() if retry.outcome else None
@@ -569,23 +354,14 @@ class Agent:
         self._rewind()
 
     def _rewind(self) -> None:
-        """Forget what may not have arrived: it is read again."""
+        """Go back to the saved positions: what may not have arrived is read again."""
         with contextlib.suppress(HelenusError):
             self._outbox.flush(0)
         self._outbox.waiting.clear()
-        self._outbox.doubt()
-        self._reached = self._positions.reached
-        self._tables.rewind()
-        self._truncations.rewind()
-        self._drops.rewind()
-        guard.rewind(self._positions)
-        self._oldest = self._unsent_since()  # it still waits, however often it is read again
+        self._outbox.forget_topics()
+        self._following.rewind()
+        self._oldest = self._unsent_since()  # it waits since then, however often it is read again
         self._follow.rewind()
-
-    def _quarantined(self) -> tuple[int, str]:
-        bad = [s for s in self._follow.segments if s.bad]
-        held = sum(1 for _ in self._quarantine.glob("*.log"))
-        return len(bad) + held, str(bad[0].path if bad else self._quarantine)
 
     def _age(self) -> float:
         since = self._unsent_since()

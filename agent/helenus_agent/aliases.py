@@ -1,4 +1,4 @@
-"""Keys of DataStax's agent and of Debezium's Cassandra connector, and what becomes of them here.
+"""Keys of DataStax's agent and of Debezium's Cassandra connector, and what they are here.
 
 A file of theirs loads: each key is taken as one of ours, or is not needed, and a warning says which. DataStax's agent
 takes `name=value` arguments, or variables `CDC_*`: write the arguments as lines of a properties file, as they are.
@@ -62,7 +62,7 @@ def _transfer(value: str) -> str:
 
 _LIVE = "segments are read while they are written; poll.interval.ms says how often"
 _ONE = "one thread reads the log, in its order"
-_BOUND = "kafka.producer.queue.buffering.max.messages and .max.kbytes bound what waits for the broker"
+_BOUND = "kafka.producer.queue.buffering.max.messages and .max.kbytes limit what waits for the broker"
 _REPROCESS = "what cannot be read is quarantined: helenus-agent reprocess reads it again"
 _QUEUE = "batches leave as they fill, and 32 MB at most wait for the broker"
 _TLS = "set kafka.producer.security.protocol=SSL and kafka.producer.ssl.*, whose files are PEM or PKCS12"
@@ -180,7 +180,7 @@ _DEBEZIUM: Mapping[str, str | Alias] = {
         ("field.exclude.list", "column.exclude.list", "field.blacklist", "column.blacklist"),
         Alias(why=f"{_EVENTS_ONLY}, its columns property leaves some out"),
     ),
-    "skipped.operations": Alias(why="every change is told, a TRUNCATE too"),
+    "skipped.operations": Alias(why="every change is published, a TRUNCATE too"),
     "max.queue.size.in.bytes": Alias(why=_BOUND),
     "errors.max.retries": Alias(why="what may pass is tried again without end"),
     "custom.metric.tags": Alias(why="metrics are at /metrics of http.port, and have Prometheus's labels"),
@@ -190,7 +190,7 @@ _DEBEZIUM: Mapping[str, str | Alias] = {
     ),
     **dict.fromkeys(
         ("topic.heartbeat.prefix", "heartbeat.interval.ms"),
-        Alias(why="there is no heartbeat topic: /health/ready of http.port tells"),
+        Alias(why="there is no heartbeat topic: /health/ready of http.port says it"),
     ),
     **dict.fromkeys(
         ("schema.name.adjustment.mode", "field.name.adjustment.mode"),
@@ -210,7 +210,7 @@ ENVIRONMENT: Mapping[str, str] = {variable: name for name, variable, _ in _DATAS
 
 
 def topic_advice(properties: Mapping[str, str]) -> str | None:
-    """What to say of a `topic.prefix` that was Debezium's, which puts a dot behind it; None if it isn't."""
+    """What to say of a `topic.prefix` that was Debezium's, which appends a dot; None if it isn't."""
     prefix = properties.get("topic.prefix", "")
     if prefix and re.search(r"\w$", prefix) and not _DEBEZIUM.keys().isdisjoint(properties):
         return f"topics are named {prefix}keyspace.table: end it in a dot to have Debezium's names"

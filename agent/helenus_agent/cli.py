@@ -1,4 +1,4 @@
-"""`helenus-agent agent.properties`, and what an operator needs beside it."""
+"""`helenus-agent agent.properties`, and the other commands for operators."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from helenus_agent.agent import Agent, may_pass
 from helenus_agent.commitlog import decoder
 from helenus_agent.config import AgentSettings, check, raw_directory
 from helenus_agent.monitor import Monitor
-from helenus_agent.node import local
-from helenus_agent.node.discovery import Cassandra
-from helenus_agent.node.offline import Saved
-from helenus_agent.positions import State, note_cdc_off, owned
+from helenus_agent.node import identity
+from helenus_agent.node.cassandra import Cassandra
+from helenus_agent.node.offline import SavedNode
 from helenus_agent.segments.reprocess import reprocess
 from helenus_agent.segments.transfer import transfer_of
+from helenus_agent.state import State, note_cdc_off, owned
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 _GRACE = 10.0
 _PATIENCE = 5.0  # s for the broker, of those
 _AGAIN = 1.0  # s between two tries to reach a server at the start
-_SAY = 30.0  # s between two lines that say what is waited for
+_REPORT = 30.0  # s between two log lines that say why it waits
 _log = structlog.get_logger(__name__)
 
 
 class _Commands(click.Group):
-    """What is no command is the properties file of `run`."""
+    """`run` is the default command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -65,8 +65,9 @@ _PROPERTIES = click.argument("properties", type=click.Path(path_type=Path))
 def main() -> None:
     """Read a Cassandra node's commit log and append every change of its CDC tables to a topic.
 
-    `helenus-agent agent.properties` runs the agent: beside the node, as a user that may read and delete in cdc_raw.
-    Errors go to standard error in one line; the exit code is 2 for a wrong configuration, 1 for anything else.
+    `helenus-agent agent.properties` runs the agent: on the node's machine, as a user that may read and
+    delete in cdc_raw. Errors go to standard error in one line; the exit code is 2 for a wrong configuration, 1 for
+    anything else.
     """
     logs.configure()
 
@@ -74,11 +75,11 @@ def main() -> None:
 @main.command("run")
 @_PROPERTIES
 def _run_command(properties: Path) -> None:
-    """Run the agent until SIGTERM: what `helenus-agent PROPERTIES` does.
+    """Run the agent until SIGTERM, as `helenus-agent PROPERTIES` does.
 
     It stops within ten seconds, and what was not acknowledged by then is read again at the next start.
     """
-    with _told():
+    with _one_line():
         settings = AgentSettings.load(properties)
         check(settings, str(properties))
         try:
@@ -92,17 +93,17 @@ def _run_command(properties: Path) -> None:
 
 @main.command("drain")
 @_PROPERTIES
-@click.option("--offline", is_flag=True, help="Ask no Cassandra: go by what the agent saved in state.dir.")
+@click.option("--offline", is_flag=True, help="Without Cassandra, by what the agent saved in state.dir.")
 def _drain(properties: Path, offline: bool) -> None:
     """Send what is left in cdc_raw, and end: exit code 0 if all of it is acknowledged.
 
     With --offline for a node that will not start again, before its disk goes; stop the agent first. What can't be
     decoded by the tables as they were saved goes to quarantine, and the exit code is 1.
     """
-    with _told():
+    with _one_line():
         settings = AgentSettings.load(properties)
         check(settings, str(properties))
-        if offline:  # no marker will ever come behind what was written last
+        if offline:  # no sync marker will follow the last entries any more
             settings = settings.model_copy(update={"read_mode": "eager"})
         left = run(settings, drain=True, offline=offline)
     if left:
@@ -117,7 +118,7 @@ def _validate(properties: Path) -> None:
 
     It is for the agent's own machine: cdc_raw and files of certificates have to be there.
     """
-    with _told():
+    with _one_line():
         source = str(properties)
         settings, _ = together(lambda: AgentSettings.load(properties), lambda: check_properties(properties))
         assert settings is not None
@@ -136,7 +137,7 @@ def _status(properties: Path, as_json: bool) -> None:
     With http.port set it also shows what a running agent says of itself. The exit code is 0 if an agent runs and is
     healthy, 1 if not.
     """
-    with _told():
+    with _one_line():
         found = status.status(AgentSettings.load(properties))
     click.echo(json.dumps(found.as_json()) if as_json else status.table(found))
     sys.exit(0 if found.healthy else 1)
@@ -149,16 +150,16 @@ def _reprocess(properties: Path, segments: tuple[str, ...]) -> None:
     """Put quarantined SEGMENTS (ids or file names, all if none is named) back to be read again.
 
     For when a newer version can read them, or the table is known again. Stop the agent first; its next start reads
-    them from their beginning, so events that got out the first time arrive twice.
+    them from their beginning, so events that were published the first time arrive twice.
     """
-    with _told():
+    with _one_line():
         settings = AgentSettings.load(properties)
         for path in reprocess(settings.state_dir, raw_directory(settings), segments):
             click.echo(path)
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _one_line() -> Iterator[None]:
     """Ends the process with one clear line for an error of ours."""
     try:
         yield
@@ -191,9 +192,9 @@ def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> 
         state = State(settings.state_dir)
         held.callback(state.close)
         held.enter_context(owned(directory))
-        cassandra = Saved(state) if offline else waiting(Cassandra, settings)
+        cassandra = SavedNode(state) if offline else waiting(Cassandra, settings)
         node = waiting(cassandra.node)
-        local.check(node, settings, directory)
+        identity.check(node, settings, directory)
         positions = state.load(str(node.host_id))
         agent = Agent(settings, directory, cassandra, log, state, positions, transfer)
         waiting(agent.start)
@@ -242,15 +243,15 @@ def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
 
 
 def _waiting(seconds: float, stop: threading.Event) -> Retrying:
-    """Calls what needs a server until it is there: for so long in all, counted from now, and until `stop`."""
+    """Repeats a call until its server is up: for so long in all, counted from now, and until `stop`."""
     deadline = time.monotonic() + seconds
     last = "", 0.0
 
-    def say(state: RetryCallState) -> None:
-        """What it waits for: when that changes, and every half minute."""
+    def report(state: RetryCallState) -> None:
+        """Log why it waits: when that changes, and every half minute."""
         nonlocal last
         now, reason = time.monotonic(), str(state.outcome and state.outcome.exception())
-        if reason != last[0] or now > last[1] + _SAY:
+        if reason != last[0] or now > last[1] + _REPORT:
             last = reason, now
             _log.info("agent.waiting", reason=reason, seconds_left=round(max(0.0, deadline - now)))
 
@@ -259,38 +260,38 @@ def _waiting(seconds: float, stop: threading.Event) -> Retrying:
         stop=lambda _: stop.is_set() or time.monotonic() > deadline,
         wait=wait_fixed(_AGAIN),
         sleep=sleep_using_event(stop),
-        before_sleep=say,
+        before_sleep=report,
         reraise=True,
     )
 
 
 def _raw_directory(settings: AgentSettings, offline: bool = False) -> Path:
-    """The node's cdc_raw; that CDC is off is remembered, as what the node writes until it is on again is a gap."""
+    """The node's cdc_raw. If CDC is off that is noted: writes until it is on again are a gap."""
     try:
         return raw_directory(settings, offline)
     except HelenusError as error:
         if error.kind is Kind.CDC_DISABLED:
-            with contextlib.suppress(HelenusError):  # what is told is why there is no start
+            with contextlib.suppress(HelenusError):  # the error to report is why there is no start
                 note_cdc_off(settings.state_dir)
         raise
 
 
 def _may_come(error: BaseException) -> bool:
-    """True for what a machine that boots, or a node that starts for the first time, lacks at first."""
+    """True for errors that pass while a machine boots, or a node starts for the first time."""
     return may_pass(error) or (isinstance(error, HelenusError) and error.kind is Kind.CDC_DIRECTORY)
 
 
 def _stop(stop: threading.Event, log: KafkaLog | PulsarLog, drain: bool) -> None:
-    """Stop soon; and should something hang, without it: what is saved is safe."""
+    """Stop soon, and kill the process if something hangs: the saved positions are safe."""
     stop.set()
     log.hurry(_PATIENCE)
-    timer = threading.Timer(_GRACE, _leave, (1 if drain else 0,))
+    timer = threading.Timer(_GRACE, _kill, (1 if drain else 0,))
     timer.daemon = True
     timer.start()
 
 
-def _leave(code: int) -> None:
-    """End the process, whatever hangs: a drain that is stopped has not sent all."""
+def _kill(code: int) -> None:
+    """End the process, whatever hangs. A drain that is stopped has not sent all: its code is 1."""
     _log.warning("agent.stopped", waited_s=_GRACE, then="what is not acknowledged is read again at the next start")
     os._exit(code)
 

@@ -72,7 +72,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
     """The node whose log is read, by the address where it takes CQL."""
     cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
-    """The node's data centre: the agent does not start beside a node of another one."""
+    """The node's data centre: the agent does not start for a node of another one."""
     cassandra_config: Annotated[Path | None, About("Commit log", "HIGH")] = None
     """The node's cassandra.yaml: says where `cdc_raw` is, and whether CDC is on. It or `cdc.raw.dir` is needed."""
     cdc_raw_dir: Annotated[Path | None, About("Commit log", "HIGH")] = None
@@ -90,7 +90,7 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     headers: Annotated[Literal["none", "datastax"], About("Topics", "LOW")] = "none"
     """`datastax` adds the headers segpos, token and writetime to each event."""
     topic_partitions: Annotated[int, Field(ge=1), About("Topics", "HIGH")] = 4
-    """Partitions of topics that the agent makes. Choose them for the years to come: they can't be changed under way."""
+    """Partitions of topics that the agent makes. They can't be changed later: size them for growth."""
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Topics", "HIGH")] = -1
     """How many of Kafka's brokers have each topic that the agent makes. -1: as the brokers have it, by
     `default.replication.factor`, which is 1 unless somebody set it."""
@@ -99,15 +99,15 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     topic_config: Annotated[PassThrough, About("Topics", "LOW")] = {}
     """Other settings of such topics: `topic.config.min.insync.replicas` and its like."""
     table_include_list: Annotated[Patterns, About("Tables")] = ()
-    """Regular expressions for ks.table: of the tables with `cdc = true`, only these are told. By default all are."""
+    """Regular expressions for ks.table: only these of the tables with `cdc = true` are published. Default: all."""
     table_exclude_list: Annotated[Patterns, About("Tables")] = ()
-    """Regular expressions for ks.table: these are not told."""
+    """Regular expressions for ks.table: these are not published."""
     read_mode: Annotated[ReadMode, About("Commit log")] = "marker"
     """How far a live segment is read. `marker`: to its last sync marker. `idx`: what is fsynced, as its index says.
     `eager`: past the last marker, by the entries' checksums.
     """
     segment_transfer: Annotated[str, AfterValidator(_transfer), About("Commit log")] = "delete"
-    """What becomes of a segment that is done with: `delete`, `archive`, or `package.module:Name` of yours."""
+    """What to do with a segment that is fully processed: `delete`, `archive`, or `package.module:Name` of yours."""
     segment_archive_dir: Annotated[Path | None, About("Commit log", "LOW")] = None
     """Where `archive` puts segments."""
     startup_timeout_ms: Annotated[Milliseconds, About("Agent")] = 0

@@ -1,4 +1,4 @@
-"""What the agent tells Prometheus: its metrics, and the same values under the names that others gave them.
+"""The agent's metrics for Prometheus, and the same values under the names of other products.
 
 DataStax's are as the JMX exporter writes the beans of its agent, Debezium's as the rules that its dashboards go with
 write them, and those of CEP-44 as its sidecar names them. Where a value counts something else than theirs does, its
@@ -21,17 +21,17 @@ from helenus_schemas.errors import Kind
 
 EVENTS = Counter("helenus_agent_events", "Events acknowledged by the broker.", ["table"])
 MUTATIONS = Counter("helenus_agent_mutations_read", "Mutations read from the log, of all tables.")
-SKIPPED = Counter("helenus_agent_skipped", "Changes that are not told, by reason.", ["reason"])
-REFUSED = Gauge("helenus_agent_refused_tables", "Tables that are left out, as the broker refuses their topics.")
+SKIPPED = Counter("helenus_agent_skipped", "Changes that are not published, by reason.", ["reason"])
+REFUSED = Gauge("helenus_agent_refused_tables", "Tables that are left out because the broker refuses their topics.")
 PROBLEMS = Counter("helenus_agent_undecodable", "Places in the log that could not be read.")
 QUARANTINED = Gauge("helenus_agent_quarantined_segments", "Segments in quarantine or bound for it.")
 LOST = Counter("helenus_agent_lost_segments", "Segments with changes of CDC tables that vanished unread.")
 POSSIBLE_LOSS = Counter("helenus_agent_possible_loss", "Times that unread segments may have been deleted.")
 UNSEEN = Counter("helenus_agent_unseen_segments", "Segments that came and went between two listings of cdc_raw.")
-GAPS = Counter("helenus_agent_gaps", "Gaps in the log that tables were told of, by reason.", ["reason"])
-TRUNCATIONS = Counter("helenus_agent_truncations", "TRUNCATEs of followed tables that were told.")
-DONE = Counter("helenus_agent_segments_done", "Segments read to their end, acknowledged and taken away.")
-PENDING = Gauge("helenus_agent_segments_pending", "Segments in cdc_raw that are not done with.")
+GAPS = Counter("helenus_agent_gaps", "Gaps that were reported to the tables' topics, by reason.", ["reason"])
+TRUNCATIONS = Counter("helenus_agent_truncations", "TRUNCATEs of followed tables that were published.")
+DONE = Counter("helenus_agent_segments_done", "Segments read to their end, acknowledged and removed.")
+PENDING = Gauge("helenus_agent_segments_pending", "Segments in cdc_raw that are not fully processed.")
 RAW_BYTES = Gauge("helenus_agent_cdc_raw_bytes", "Size of the segments in cdc_raw.")
 RAW_LIMIT = Gauge("helenus_agent_cdc_raw_limit_bytes", "cdc_total_space of the node: at this size it refuses writes.")
 RAW_HEADROOM = Gauge("helenus_agent_cdc_raw_headroom_bytes", "What is left of the limit; NaN if it is not known.")
@@ -79,7 +79,7 @@ class Twins(Collector):
     def _debeziums(self) -> Iterable[Metric]:
         newest = int(_total(POSITION_SEGMENT))
         name = next((name for name, _ in self._files() if (parse_name(name) or (0, 0))[1] == newest), "")
-        told: tuple[tuple[str, str, float, dict[str, str]], ...] = (
+        beans: tuple[tuple[str, str, float, dict[str, str]], ...] = (
             ("CommitLogFilename", "1; the newest segment that is read.", 1.0, {"filename": name}),
             ("CommitLogPosition", "Acknowledged position in it, in bytes.", _total(POSITION_OFFSET), {}),
             ("NumberOfProcessedMutations", "Events acknowledged by the broker.", _total(EVENTS), {}),
@@ -87,7 +87,7 @@ class Twins(Collector):
             ("CdcDirectoryTotalBytes", "Size of the segments in cdc_raw.", _total(RAW_BYTES), {}),
             ("MilliSecondsBehindSource", "Age of the oldest data that is not acknowledged.", _total(OLDEST) * 1e3, {}),
         )
-        for attribute, what, value, more in told:
+        for attribute, what, value, more in beans:
             yield _metric(f"debezium_metrics_{attribute}", what, value, {**self._debezium, **more})
 
     def _cep44(self) -> Iterable[Metric]:
@@ -97,7 +97,7 @@ class Twins(Collector):
         yield _metric("Cdc_TotalSpaceUsed", "Size of the segments in cdc_raw, in bytes.", _total(RAW_BYTES))
         yield _metric("Cdc_MaxSpaceConfigured", "cdc_total_space of the node, in bytes; 0 if not known.", limit)
         yield _metric("Cdc_OldestSegmentAgeSeconds", "Since when the oldest segment is not written to.", age)
-        yield _metric("Cdc_DeletedSegment", "Segments done with and taken away.", _total(DONE))
+        yield _metric("Cdc_DeletedSegment", "Segments fully processed and removed.", _total(DONE))
         yield _metric("Cdc_LowSpace", f"1 if {LOW:.0%} of the limit are used.", float(used >= LOW))
         yield _metric("Cdc_CriticalSpace", f"1 if {CRITICAL:.0%} of the limit are used.", float(used >= CRITICAL))
 
@@ -107,7 +107,7 @@ class Twins(Collector):
             with os.scandir(self._directory) as entries:
                 return [(entry.name, entry.stat().st_mtime) for entry in entries if parse_name(entry.name)]
         except OSError:
-            return []  # one went while we looked: the next time
+            return []  # one was deleted meanwhile: the next time
 
 
 def _metric(name: str, what: str, value: float, labels: Mapping[str, str] | None = None) -> Metric:

@@ -1,4 +1,4 @@
-"""Serving `/metrics` and `/health` beside the work, which does not depend on it."""
+"""Serves `/metrics` and `/health`. The agent's work does not depend on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Monitor:
-    """Listens on `port` of `host`, 0: not at all. One that is taken is tried again until it is free."""
+    """Listens on `port` of `host`, 0: not at all. An address in use is tried again until it is free."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -28,11 +28,11 @@ class Monitor:
         self._thread: threading.Thread | None = None
 
     def serve(self, ready: Ready) -> None:
-        """Begin to. Raises HelenusError CONFIG for a host or a port that it may never have."""
+        """Start to listen. Raises HelenusError CONFIG for a host or a port that can never be used."""
         if not self._port:
             return
         if not monitoring.is_loopback(self._host):
-            advice = "anyone who reaches it may read it, and on the way too: let a firewall or a proxy choose who does"
+            advice = "anyone who reaches it can read it, and so can the network: restrict it by a firewall or a proxy"
             _log.warning("http.open", address=f"{self._host}:{self._port}", advice=advice)
         error = self._listen(ready)
         if error is not None:
@@ -42,7 +42,7 @@ class Monitor:
             self._thread.start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -61,7 +61,7 @@ class Monitor:
                 return
 
     def _listen(self, ready: Ready) -> HelenusError | None:
-        """Returns why it can't be had at the moment."""
+        """Returns the error if the address is in use."""
         try:
             self._server = monitoring.serve(self._host, self._port, ready)
         except HelenusError as error:

@@ -1,4 +1,4 @@
-"""Where an agent stands, told by its state file, cdc_raw and, if it serves them, its metrics; it itself isn't asked."""
+"""The state of an agent, from its state file, cdc_raw and, if it serves them, its metrics. The process is not asked."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from helenus_agent import positions
+from helenus_agent import state
 from helenus_agent.commitlog.segment import parse_name, read_index
 from helenus_agent.config import AgentSettings, raw_directory, read_yaml
-from helenus_agent.node.discovery import Node
+from helenus_agent.node.cassandra import Node
+from helenus_agent.positions import Mark, Positions
 from helenus_agent.segments.reprocess import quarantined
 from helenus_schemas.errors import HelenusError
 
@@ -67,19 +68,19 @@ class Status:
         return None if self.raw_limit is None else max(0, self.raw_limit - self.raw_bytes)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as what `json` takes."""
+        """The same for `json`."""
         return {"healthy": self.healthy, **asdict(self), "raw_headroom": self.raw_headroom}
 
 
 def status(settings: AgentSettings) -> Status:
-    """Look. Never raises for what an agent can leave behind: that is `trouble`."""
+    """Look. Whatever an agent can leave on its disk raises nothing: it is `trouble`."""
     trouble: list[str] = []
-    running = positions.is_held(settings.state_dir)
+    running = state.is_held(settings.state_dir)
     if not running:
         trouble.append("no agent runs on this state.dir")
     saved = None
     try:
-        saved = positions.read(settings.state_dir)
+        saved = state.read(settings.state_dir)
     except HelenusError as error:
         trouble.append(str(error))
     raw = None
@@ -87,7 +88,7 @@ def status(settings: AgentSettings) -> Status:
         raw = raw_directory(settings)
     except HelenusError as error:
         trouble.append(str(error))
-    segments = _segments(raw, saved or positions.Positions())
+    segments = _segments(raw, saved or Positions())
     held = [str(path) for path in quarantined(settings.state_dir)]
     if held:
         trouble.append(f"{len(held)} segments are in quarantine: helenus-agent reprocess puts them back")
@@ -95,7 +96,7 @@ def status(settings: AgentSettings) -> Status:
     metrics: dict[str, float] = {}
     if running and settings.http_port:
         metrics = _metrics(settings, trouble)
-    at = positions.saved_at(settings.state_dir)
+    at = state.saved_at(settings.state_dir)
     limit = metrics.get("cdc_raw_limit_bytes") or _limit_named(settings)
     return Status(
         running=running,
@@ -113,11 +114,11 @@ def status(settings: AgentSettings) -> Status:
     )
 
 
-def _segments(raw: Path | None, saved: positions.Positions) -> list[SegmentStatus]:
+def _segments(raw: Path | None, saved: Positions) -> list[SegmentStatus]:
     files = {parsed[1]: path for path in raw.glob("*.log") if (parsed := parse_name(path.name))} if raw else {}
     found = []
     for number in sorted(files.keys() | saved.segments.keys()):
-        mark = saved.segments.get(number, positions.Mark(0))
+        mark = saved.segments.get(number, Mark(0))
         size, index = None, None
         if number in files:
             index = read_index(files[number])
@@ -125,7 +126,7 @@ def _segments(raw: Path | None, saved: positions.Positions) -> list[SegmentStatu
                 size = files[number].stat().st_size
             except OSError:
                 if number not in saved.segments:
-                    continue  # gone while we looked
+                    continue  # deleted meanwhile
         found.append(
             SegmentStatus(
                 id=number,
@@ -178,8 +179,8 @@ def _metrics(settings: AgentSettings, trouble: list[str]) -> dict[str, float]:
 
 
 def table(found: Status) -> str:
-    """For people to read."""
-    told, age = found.metrics, found.saved_age
+    """As a table for people."""
+    metrics, age = found.metrics, found.saved_age
     lines = [
         ("agent", ("running" if found.running else "stopped") + ("" if found.trouble else ", healthy")),
         ("node", found.host_id or "unknown"),
@@ -188,12 +189,12 @@ def table(found: Status) -> str:
         ("done", f"{found.done} segments lately"),
         ("quarantined", ", ".join(found.quarantined) or "none"),
     ]
-    events = sum(value for name, value in told.items() if name.startswith("events_total"))
-    if told:
+    events = sum(value for name, value in metrics.items() if name.startswith("events_total"))
+    if metrics:
         lines += [
             ("events", f"{events:,.0f} acknowledged since its start"),
-            ("oldest unsent", _age(told.get("oldest_unsent_seconds", 0.0))),
-            ("lost", f"{told.get('lost_segments_total', 0):.0f} segments"),
+            ("oldest unsent", _age(metrics.get("oldest_unsent_seconds", 0.0))),
+            ("lost", f"{metrics.get('lost_segments_total', 0):.0f} segments"),
         ]
     lines += [("trouble", text) for text in found.trouble]
     rows = [("SEGMENT", "SIZE", "POSITION", "STATE")]
@@ -217,7 +218,7 @@ def _state(segment: SegmentStatus) -> str:
 
 def _room(found: Status) -> str:
     if found.raw_limit is None or found.raw_headroom is None:
-        how = "an agent with http.port tells it" if found.metrics or found.running else "a running agent tells it"
+        how = "an agent with http.port reports it" if found.metrics or found.running else "a running agent reports it"
         return f"{_size(found.raw_bytes)}, limit unknown: {how}, or cdc_total_space in the file of cassandra.config"
     share = found.raw_bytes / found.raw_limit
     return f"{_size(found.raw_bytes)} of {_size(found.raw_limit)} ({share:.0%}), {_size(found.raw_headroom)} left"

@@ -10,11 +10,11 @@ from agent.writer import Cell, Row, Update, entry, file_name, header, mutation, 
 
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings
-from helenus_agent.node.discovery import Node, Schema
+from helenus_agent.node.cassandra import Node, Schema
 from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation
-from helenus_agent.positions import State
 from helenus_agent.segments.transfer import delete
+from helenus_agent.state import State
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_sinks.log import Headers, Schemas, TopicError

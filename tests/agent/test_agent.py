@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
-from helenus_agent.positions import State
+from helenus_agent.state import State
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement, wire
 from helenus_schemas.event.change import Scope
@@ -567,7 +567,7 @@ def test_a_refused_flush_forgets_that_a_table_retired(
     bench.raw.index(1, complete=True)
     other = table_of("other", "pk int pk, v int", cdc=False)
     bench.cassandra.set(*([] if dropped else [replace(TABLE, cdc=False)]), other)
-    agent._learn()
+    agent._following.learn()
     bench.raw.segment(2)
     bench.raw.write(2, write_of(other, 9))
     monkeypatch.setattr(module, "_COMMIT", 0.25)

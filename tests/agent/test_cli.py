@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from helenus_agent import cli
-from helenus_agent.positions import State
+from helenus_agent.state import State
 
 MAIN = "from helenus_agent.cli import main; main()"
 

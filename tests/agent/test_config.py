@@ -8,7 +8,7 @@ import pytest
 
 from helenus_agent.aliases import ENVIRONMENT
 from helenus_agent.config import AgentSettings, raw_directory
-from helenus_agent.node.discovery import Node
+from helenus_agent.node.cassandra import Node
 from helenus_schemas.errors import HelenusError, Kind
 
 LEAST = {"state.dir": "/tmp/x", "kafka.bootstrap.servers": "k:9092", "cdc.raw.dir": "/tmp/raw"}

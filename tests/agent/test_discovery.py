@@ -12,8 +12,8 @@ from agent.writer import table_of
 from cassandra import InvalidRequest, OperationTimedOut, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
-from helenus_agent.node import discovery
-from helenus_agent.node.discovery import Cassandra
+from helenus_agent.node import cassandra as module
+from helenus_agent.node.cassandra import Cassandra
 from helenus_agent.node.tables import Stamp
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -40,9 +40,9 @@ class Session:
     def execute(self, query: str) -> list[Any]:
         self.asked += 1
         self.alter.get(self.asked, lambda: None)()
-        if query == discovery._VERSION:
+        if query == module._VERSION:
             return [Version(uuid.UUID(int=5), None)]  # it comes late
-        if query == discovery._ALTERED:
+        if query == module._ALTERED:
             return [Altered(self.table.id, self.time)]
         if query.endswith("system_schema.tables"):
             return [Options("ks", "t", self.table.id, self.comment)]
@@ -63,8 +63,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
             raise ValueError("unknown CQL type")
         return {session.table.id: session.table}
 
-    monkeypatch.setattr(discovery, "connect", lambda *_: session)
-    monkeypatch.setattr(discovery, "read_tables", read_tables)
+    monkeypatch.setattr(module, "connect", lambda *_: session)
+    monkeypatch.setattr(module, "read_tables", read_tables)
     return session
 
 
@@ -111,8 +111,8 @@ def test_a_driver_that_has_given_its_node_up_is_made_anew(session: Session, monk
     cluster = SimpleNamespace(shutdown=lambda: made.append("shut down"))
     given_up = SimpleNamespace(execute=lambda _: (_ for _ in ()).throw(NoHostAvailable("none", {})), cluster=cluster)
     now = 100.0
-    monkeypatch.setattr(discovery.time, "monotonic", lambda: now)
-    monkeypatch.setattr(discovery, "connect", lambda *_: given_up)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(module, "connect", lambda *_: given_up)
     asked = cassandra()
 
     def fails() -> bool:
@@ -126,11 +126,11 @@ def test_a_driver_that_has_given_its_node_up_is_made_anew(session: Session, monk
         made.append("refused")
         raise HelenusError(Kind.CASSANDRA_UNREACHABLE, "away", "fake")
 
-    monkeypatch.setattr(discovery, "connect", refuse)
+    monkeypatch.setattr(module, "connect", refuse)
     assert [fails(), fails(), made] == [True, True, []]
     now += 20
     assert [fails(), fails(), made] == [True, True, ["refused"]]
-    monkeypatch.setattr(discovery, "connect", lambda *_: session)
+    monkeypatch.setattr(module, "connect", lambda *_: session)
     now += 20
     assert [fails(), fails(), made] == [True, False, ["refused", "shut down"]]
 
@@ -149,11 +149,11 @@ def test_silence_is_not_taken_for_the_default_settings(
 ) -> None:
     """What is known of cdc_block_writes and the commit log's directory stays so until the node says otherwise."""
     local = SimpleNamespace(host_id=uuid.UUID(int=1), release_version=release, data_center="dc1")
-    for name in discovery._ADDRESSES:
+    for name in module._ADDRESSES:
         setattr(local, name, "10.0.0.1")
 
     def execute(query: str) -> list[Any]:
-        if query == discovery._NODE:
+        if query == module._NODE:
             return [local]
         raise error
 

@@ -1,4 +1,4 @@
-"""`drain`: it has sent all only when nothing is in doubt, with a node and without."""
+"""`drain`: it has sent all only when no marker is uncertain, with a node and without."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from agent.test_notices import told
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
 from helenus_agent.config import AgentSettings, raw_directory
-from helenus_agent.node.offline import Saved
-from helenus_agent.positions import State, read
+from helenus_agent.node.offline import SavedNode
+from helenus_agent.state import State, read
 from helenus_schemas.errors import HelenusError
 
 
@@ -47,7 +47,7 @@ def offline(bench: Bench) -> Agent:
     bench.state.close()
     bench.log.waiting.clear()
     bench.state = State(bench.tmp_path / "state")
-    saved = Saved(bench.state)
+    saved = SavedNode(bench.state)
     more = {"topic_partitions": "1", "read_mode": "eager"}
     bench.agent = agent_on(bench.tmp_path, bench.raw, saved, bench.log, bench.state, **more)  # type: ignore[arg-type]
     bench.agent.start()
@@ -113,7 +113,7 @@ def test_a_drop_that_was_not_told_yet(bench: Bench) -> None:
     bench.raw.write(10, write_of(TABLE, 2))
     drop(bench)
     assert bench.agent is not None
-    bench.agent._learn()
+    bench.agent._following.learn()
     assert drain(offline(bench)) is None
     assert told(bench) == [1, 2, "TABLE"]
     saved = read(bench.tmp_path / "state")
@@ -128,7 +128,7 @@ def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
     work(bench)
     bench.cassandra.settings = {"cdc_enabled": "false"}
     assert bench.agent is not None
-    bench.agent._ask_node()
+    bench.agent._following.ask_node()
     bench.agent._commit(1)
     bench.raw.write(10, write_of(TABLE, 2))
     assert drain(offline(bench)) is None

@@ -171,7 +171,7 @@ def test_a_topic_that_is_refused(bench: Bench, again: bool, there: bool) -> None
     if not there:
         del bench.log.topics["events-ks.t"]
         assert bench.agent is not None
-        bench.agent._outbox.doubt()
+        bench.agent._outbox.forget_topics()
     drop(bench, *([AGAIN] if again else []))
     bench.raw.write(10, write_of(OTHER, 2))
     bench.run(seconds=2)
@@ -193,7 +193,7 @@ def test_dropped_without_cdc(bench: Bench, killed: bool) -> None:
     bench.work()
     bench.cassandra.set(OTHER, SCHEMA)
     if killed:
-        agent._learn()
+        agent._following.learn()
         bench.start(topic_partitions="1")
     else:
         bench.cassandra.is_changed = True
@@ -214,9 +214,9 @@ def test_a_table_that_the_schema_has_again_was_not_dropped(bench: Bench) -> None
     """Read half made, it has been missing."""
     agent = bench.start(topic_partitions="1")
     bench.cassandra.set(OTHER, SCHEMA)
-    agent._learn()
+    agent._following.learn()
     bench.cassandra.set(TABLE, OTHER, SCHEMA)
-    agent._learn()
+    agent._following.learn()
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
     assert told(bench) == [1]

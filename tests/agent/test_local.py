@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 
 from helenus_agent import cli
 from helenus_agent.config import AgentSettings, raw_directory
-from helenus_agent.node import local
-from helenus_agent.node.discovery import Node
-from helenus_agent.positions import read
+from helenus_agent.node import identity
+from helenus_agent.node.cassandra import Node
+from helenus_agent.state import read
 from helenus_schemas.errors import HelenusError, Kind
 
 HERE, OTHER = "10.0.0.1", "10.0.0.2"
@@ -36,7 +36,7 @@ def check(directory: Path, of: Node, yaml: str | None = None, **more: str) -> li
         (directory / "cassandra.yaml").write_text(yaml)
         given["cassandra.config"] = str(directory / "cassandra.yaml")
     with capture_logs() as logs:
-        local.check(of, AgentSettings.of(given, "test"), directory)
+        identity.check(of, AgentSettings.of(given, "test"), directory)
     return [line["event"] for line in logs]
 
 
@@ -56,7 +56,7 @@ def check(directory: Path, of: Node, yaml: str | None = None, **more: str) -> li
     ],
 )
 def test_what_a_yaml_says_of_a_node(yaml: dict[str, Any], expected: bool | None) -> None:
-    assert local.is_described(OURS, yaml) is expected
+    assert identity.is_described(OURS, yaml) is expected
 
 
 def test_another_node_is_refused(tmp_path: Path) -> None:
@@ -68,16 +68,16 @@ def test_another_node_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_yaml_the_machine_s_addresses_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_CONTAINERS", ())
+    monkeypatch.setattr(identity, "_CONTAINERS", ())
     assert check(tmp_path, node()) == ["node.elsewhere"]
     assert check(tmp_path, node(rpc_address="127.0.0.1")) == []
     assert check(tmp_path, node(listen_address="::1")) == []
-    monkeypatch.setattr(local, "_CONTAINERS", (str(tmp_path),))
+    monkeypatch.setattr(identity, "_CONTAINERS", (str(tmp_path),))
     assert check(tmp_path, node()) == []
 
 
 def test_the_data_centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_CONTAINERS", (str(tmp_path),))
+    monkeypatch.setattr(identity, "_CONTAINERS", (str(tmp_path),))
     assert check(tmp_path, node(), **{"cassandra.local.dc": "dc1"}) == []
     with pytest.raises(HelenusError, match=r"cassandra\.local\.dc=dc2: the node is of dc1") as error:
         check(tmp_path, node(), **{"cassandra.local.dc": "dc2"})

@@ -18,8 +18,8 @@ from helenus_agent import agent as module
 from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation, read_truncations
 from helenus_agent.positions import Gap, Positions
-from helenus_agent.segments import guard
-from helenus_agent.segments.guard import Headroom
+from helenus_agent.segments import gaps
+from helenus_agent.segments.headroom import Headroom
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import decode
@@ -129,7 +129,7 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
     at = header.size
     found = []
     while at + 8 < len(data) and (end := int.from_bytes(data[at : at + 4], "big")):
-        batch = decode_log(data[at + 8 : end], at + 8, True, agent._tables.plans, "n", segment, 99)
+        batch = decode_log(data[at + 8 : end], at + 8, True, agent._following.tables.plans, "n", segment, 99)
         found += [decode(value) for _, _, _, value in batch.changes]
         at = end
     return found
@@ -389,15 +389,15 @@ def test_a_gap_that_could_not_be_told_is_saved(bench: Bench, monkeypatch: pytest
 def test_losses_of_one_moment_are_one_gap() -> None:
     positions = Positions()
     for number in range(5):
-        guard.lost(positions, number, 0, "x")
+        gaps.lost(positions, number, 0, "x")
     first = positions.gaps[0].time
     assert len(positions.gaps) == 1
-    assert len(guard.due(positions, [TABLE.id, OTHER.id], (7, 8))) == 2
-    guard.lost(positions, 9, 0, "x")
+    assert len(gaps.due(positions, [TABLE.id, OTHER.id], (7, 8))) == 2
+    gaps.lost(positions, 9, 0, "x")
     assert len(positions.gaps) == 2
     assert positions.gaps[1].time >= first
-    guard.acknowledged(positions)
-    assert [g.told for g in positions.gaps] == [False]
+    gaps.acknowledged(positions)
+    assert [g.appended for g in positions.gaps] == [False]
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_a_damaged_history_is_refused(bench: Bench) -> None:
 
 
 def test_a_table_as_it_is_kept(tmp_path: Path) -> None:
-    from helenus_agent.node import history
+    from helenus_agent.node import saved_tables
     from helenus_schemas.cql.table import Column
     from helenus_schemas.cql.types import CqlType, parse
 
@@ -524,13 +524,13 @@ def test_a_table_as_it_is_kept(tmp_path: Path) -> None:
         columns=(*table.columns, Column("u", udt)),
         dropped={"old": Column("old", parse("set<int>"), "static")},
     )
-    history.save(tmp_path, [table], {table.id: Stamp(5, "x")})
-    assert history.load(tmp_path) == ([table], {table.id: Stamp(5, "x")})
-    assert history.load(tmp_path / "none") == ([], {})
+    saved_tables.save(tmp_path, [table], {table.id: Stamp(5, "x")})
+    assert saved_tables.load(tmp_path) == ([table], {table.id: Stamp(5, "x")})
+    assert saved_tables.load(tmp_path / "none") == ([], {})
 
 
 def test_gaps_in_the_state(bench: Bench) -> None:
-    saved = Positions("ad310466-96a7-4cb2-acf4-59535a960812", gaps=[Gap("", 5, "lost", told=True)], reached=(3, 4))
+    saved = Positions("ad310466-96a7-4cb2-acf4-59535a960812", gaps=[Gap("", 5, "lost", appended=True)], reached=(3, 4))
     bench.state.save(saved)
     assert bench.saved == replace(saved, gaps=[Gap("", 5, "lost")])
 

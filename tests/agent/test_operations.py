@@ -28,9 +28,11 @@ from patience import eventually
 
 from helenus_agent import agent as module
 from helenus_agent import cli
-from helenus_agent.node.discovery import Schema
-from helenus_agent.positions import Mark, Positions, State, read
+from helenus_agent.node.cassandra import Schema
+from helenus_agent.positions import Mark, Positions
+from helenus_agent.segments import removal
 from helenus_agent.segments.reprocess import reprocess
+from helenus_agent.state import State, read
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -580,7 +582,7 @@ class Refusing:
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An agent with such a transfer, on two complete segments and one that is written to."""
-    monkeypatch.setattr(module, "_AGAIN", (0.01, 0.02))
+    monkeypatch.setattr(removal, "_AGAIN", (0.01, 0.02))
     raw, log, state = Raw(tmp_path / "cdc_raw"), FakeLog(), State(tmp_path / "state")
     complete(raw, 10, 1)
     complete(raw, 11, 2)
@@ -602,7 +604,7 @@ def work(agent: Any, rounds: int = 1) -> None:
 
 def test_a_transfer_that_fails_costs_nothing_else(refused: Any) -> None:
     agent, raw, log = refused
-    agent._transfer = transfer = Refusing(3)
+    agent._removal._transfer = transfer = Refusing(3)
     work(agent)
     assert raw.names == ["CommitLog-7-10.log", "CommitLog-7-10_cdc.idx", "CommitLog-7-12.log"]
     assert "the bucket is away" in agent.ready()
@@ -617,18 +619,18 @@ def test_a_transfer_that_fails_costs_nothing_else(refused: Any) -> None:
 
 def test_a_transfer_that_fails_waits(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     agent, _, _ = refused
-    monkeypatch.setattr(module, "_AGAIN", (3600.0, 3600.0))
-    agent._transfer = transfer = Refusing(10**9)
+    monkeypatch.setattr(removal, "_AGAIN", (3600.0, 3600.0))
+    agent._removal._transfer = transfer = Refusing(10**9)
     work(agent, 5)
     assert transfer.calls.count(10) == 1
 
 
 def test_a_transfer_that_says_stop(refused: Any) -> None:
     agent, raw, _ = refused
-    agent._transfer = Refusing(1, Kind.STATE)
+    agent._removal._transfer = Refusing(1, Kind.STATE)
     with pytest.raises(HelenusError, match="the bucket is away"):
         work(agent)
     assert "CommitLog-7-10.log" in raw.names
-    agent._transfer_at = 0.0
+    agent._removal._next = 0.0
     work(agent)
     assert raw.names == ["CommitLog-7-12.log"]

@@ -131,7 +131,7 @@ def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
     outbox.open([(0, TABLE)])
     value = wire.encode(Change("0" * 32, "5a1c395e-b41f-11e5-9f22-ba0be0483c18"))
     outbox.append(Batch([(0, b"\0\0\0\1", b"\2", value)], 0, 0, [], [], False, False, None))
-    outbox.tell(0, Notice(Scope.TABLE, TABLE.id, 1, 2, 3, 4), "5a1c395e-b41f-11e5-9f22-ba0be0483c18")
+    outbox.append_notice(0, Notice(Scope.TABLE, TABLE.id, 1, 2, 3, 4), "5a1c395e-b41f-11e5-9f22-ba0be0483c18")
     assert log.schemas[TOPIC] == Schemas(
         datastax.key_schema(TABLE), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES
     )

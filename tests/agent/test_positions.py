@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from helenus_agent.node import history
-from helenus_agent.positions import Mark, Positions, State
+from helenus_agent.node import saved_tables
+from helenus_agent.positions import Mark, Positions
+from helenus_agent.state import State
 from helenus_schemas.errors import HelenusError, Kind
 
 HOST = "ad310466-96a7-4cb2-acf4-59535a960812"
@@ -99,7 +100,7 @@ def test_it_is_on_the_disk_before_the_old_one_goes(tmp_path: Path, monkeypatch: 
     if name == "positions":
         state.save(Positions(HOST))
     else:
-        history.save(state.directory, [], {})
+        saved_tables.save(state.directory, [], {})
     assert steps == [f"{name}.new", f"{name}.new to {name}.json", tmp_path.name]
     state.close()
 

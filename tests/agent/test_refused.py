@@ -13,7 +13,7 @@ from agent.test_agent import TABLE, Bench, metric
 from agent.writer import table_of
 
 from helenus_agent import agent as module
-from helenus_agent.delivery import refused
+from helenus_agent.delivery import refused_topics
 from helenus_agent.node.truncations import Truncation
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
@@ -30,7 +30,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """One of its three tables is refused; each look at it is a try."""
     monkeypatch.setattr(module, "_COMMIT", 0.0)
     monkeypatch.setattr(module, "_LIST", -1.0)
-    monkeypatch.setattr(refused, "_AGAIN", (0.0, 0.0))
+    monkeypatch.setattr(refused_topics, "_AGAIN", (0.0, 0.0))
     bench = Bench(tmp_path)
     bench.cassandra.set(ODD, TABLE, LAST, LOCAL)
     bench.log.closed.add(TOPIC)
@@ -210,7 +210,7 @@ def test_it_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before anything was saved: its changes are read again."""
-    monkeypatch.setattr(refused, "_AGAIN", (1e9, 1e9))
+    monkeypatch.setattr(refused_topics, "_AGAIN", (1e9, 1e9))
     agent = bench.start(topic_partitions="1")
     write(bench, 1)
     while agent.step():
@@ -224,7 +224,7 @@ def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.M
 def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they have appended is acknowledged before; also if the topic is there by now, and only its records are not
     taken, or nobody answers."""
-    monkeypatch.setattr(refused, "_AGAIN", (1e9, 1e9))
+    monkeypatch.setattr(refused_topics, "_AGAIN", (1e9, 1e9))
     agent = bench.start(topic_partitions="1")
     monkeypatch.setattr(module, "_COMMIT", 1e9)
     agent._committed = module.time.monotonic()
@@ -232,24 +232,24 @@ def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: py
     assert agent.step()
     assert len(bench.log.waiting) == 2
     bench.log.topics[TOPIC] = 1
-    agent._refused._next = 0.0
+    agent._following.refused._next = 0.0
     agent.step()
     assert told(bench) == {"t": [1], "last": [1]}
     assert "not to be written" in (agent.ready() or "")
     write(bench, 2)
     assert agent.step()
     bench.log.refuse_create = 1
-    agent._refused._next = 0.0
+    agent._following.refused._next = 0.0
     agent.step()
     assert told(bench) == {"t": [1, 2], "last": [1, 2]}
     assert "away" in (agent.ready() or "")
 
 
 def test_tries_become_rare(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused, "_AGAIN", (1.0, 60.0))
+    monkeypatch.setattr(refused_topics, "_AGAIN", (1.0, 60.0))
     now = 1000.0
-    monkeypatch.setattr(refused.time, "monotonic", lambda: now)
-    tries = refused.Refused()
+    monkeypatch.setattr(refused_topics.time, "monotonic", lambda: now)
+    tries = refused_topics.RefusedTopics()
     waits: list[float] = []
     for _ in range(8):
         tries.wait()

@@ -170,10 +170,10 @@ def test_a_torn_marker_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert segment.look()  # the first section
     segment.skip()
     assert not segment.look()
-    assert not segment.settled
+    assert not segment.is_stable
     put(path, HEAD + 18, good)
     assert segment.look()
-    assert segment.settled
+    assert segment.is_stable
 
     put(path, HEAD + 30, b"\0\0\1\0nope")
     assert segment.look()  # the second section is still unread
@@ -183,7 +183,7 @@ def test_a_torn_marker_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Corrupt, match="sync marker"):
         segment.look()
     assert segment.bad
-    assert segment.settled
+    assert segment.is_stable
     assert not segment.look()
     segment.close()
 
@@ -473,7 +473,7 @@ def test_sections_that_end_before_the_index_says(tmp_path: Path, monkeypatch: py
     assert not segment.bad
     segment.complete = True
     assert not segment.look()
-    assert not segment.settled
+    assert not segment.is_stable
     with pytest.raises(Corrupt, match=rf"end at {HEAD + 18}, but the index says {HEAD + 36}"):
         segment.look()
     assert segment.bad

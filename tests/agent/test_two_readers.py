@@ -14,11 +14,12 @@ from agent.writer import table_of
 from structlog.testing import capture_logs
 
 from helenus_agent import agent as module
-from helenus_agent import cli
+from helenus_agent import cli, following
 from helenus_agent.config import AgentSettings, commit_log_directory
-from helenus_agent.positions import Positions, State, owned, read
+from helenus_agent.positions import Positions
 from helenus_agent.segments import follow as follow_module
 from helenus_agent.segments.follow import Follow
+from helenus_agent.state import State, owned, read
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
@@ -396,7 +397,7 @@ def test_a_quarantined_segment_is_a_gap(bench: Bench) -> None:
 
 def test_the_settings_are_looked_at_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """JMX changes them without a word; a node that is away is asked again later."""
-    monkeypatch.setattr(module, "_ASK", -1.0)
+    monkeypatch.setattr(following, "_ASK", -1.0)
     bench.start()
     assert not bench.saved.deletes
     node = FakeCassandra.node

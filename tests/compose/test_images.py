@@ -60,7 +60,7 @@ def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None
     told = subprocess.run([program, "--help"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=True)
     assert "validate" in told.stdout
     assert not (target / "bin" / "helenus-stack").exists()
-    extensions = list(target.glob("lib/python3*/site-packages/helenus_agent/decoder*.so"))
+    extensions = list(target.glob("lib/python3*/site-packages/helenus_agent/commitlog/decoder*.so"))
     assert bool(extensions) == compiled
     files = {"agent": ["agent.properties"], "connector": ["worker.properties", "connectors/shop-orders.properties"]}
     for log in ("kafka", "pulsar"):

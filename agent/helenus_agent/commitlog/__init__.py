@@ -1,4 +1,7 @@
-"""The bytes of the commit log: files of segments, their compression, and the mutations in them."""
+"""The bytes of the commit log: how a segment's file is laid out, and which change events its mutations are.
+
+For others: `segment` (a file as sections that can be read) and `decoder` (entries to events).
+"""
 
 import importlib.util
 import os
@@ -6,7 +9,7 @@ import sys
 from pathlib import Path
 
 if os.environ.get("HELENUS_PURE", "") not in ("", "0"):
-    # The plain decoder, though a compiled one lies beside it and would be taken.
+    # Load the plain decoder, though a compiled one is next to it and would be imported.
     _spec = importlib.util.spec_from_file_location(
         "helenus_agent.commitlog.decoder", Path(__file__).with_name("decoder.py")
     )

@@ -1,6 +1,6 @@
 """The compressors that cassandra.yaml can name in `commitlog_compression`, and the blocks they write.
 
-A block tells nothing that the log doesn't: it must come to exactly the length that its section gives. LZ4Compressor
+A block must come to exactly the length that its section gives. LZ4Compressor
 writes that length once more before its block, as a little-endian int; SnappyCompressor writes Snappy's raw form,
 DeflateCompressor a zlib stream, ZstdCompressor one frame.
 """

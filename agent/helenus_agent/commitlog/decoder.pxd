@@ -49,7 +49,7 @@ cdef int mutation(bytes d, dict plans, list found, list notes) except -1
 
 @cython.locals(
     start=Py_ssize_t, size=Py_ssize_t, partition=bytes, flags=int, low=cython.ulonglong, low_deletion=cython.ulonglong,
-    _=cython.ulonglong, statics=tuple, regulars=tuple, header=tuple, tell=bint, prefix=bytes, row_flags=int,
+    _=cython.ulonglong, statics=tuple, regulars=tuple, header=tuple, emits=bint, prefix=bytes, row_flags=int,
     newest=cython.longlong, expires=cython.longlong, effect=cython.longlong, expired=cython.longlong, values=list,
     key=bytes, last=bytes, raw=cython.p_const_char, opened=list, ranges=list, first=Py_ssize_t, empty=list,
     i=Py_ssize_t, index=int, scope=int,

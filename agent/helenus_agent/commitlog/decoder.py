@@ -1,7 +1,11 @@
 """Commit-log entries to events: the decoder, and the encoder of what it finds, in one pass over the bytes.
 
-This file runs as it is; compiled by Cython it takes its C types from decoder.pxd beside it, and gives the same results.
+This file runs as it is; compiled by Cython it takes its C types from decoder.pxd, and gives the same results.
 So both must agree on corrupt bytes: every length is checked, and only sums that wrap at 64 bits in C are masked here.
+
+It is one long module on purpose. A call into another module costs as much as decoding a column; and a plan (`plan_of`)
+is built of this module's own C classes and constants, which another module can't see. Tests load the plain form next to
+the compiled one, and each builds the plans that it can read.
 
 The grammar, as Cassandra 4.0 - 5.0 writes version 7 (CommitLog.add, Mutation.serializer, PartitionUpdate.serializer,
 UnfilteredRowIteratorSerializer, UnfilteredSerializer, Cell.serializer, ClusteringPrefix.serializer). Big-endian.
@@ -13,7 +17,7 @@ UnfilteredRowIteratorSerializer, UnfilteredSerializer, Cell.serializer, Clusteri
     mutation   = vint n, n updates
     update     = 16 bytes of table id, vbytes partition key, byte flags: 1 empty (the end), 4 partition deletion,
                  8 static row, 16 row estimate; vint timestamp - epoch, vint local deletion time - epoch, vint ttl
-                 (the lowest of the update: the others are told as differences); [8] columns of the statics;
+                 (the lowest of the update: the others are differences to them); [8] columns of the statics;
                  columns; [4] deletion; [8] row; [16] vint; rows and markers up to flags 1
     columns    = vint n, n vbytes of names. Their types are the schema's.
     deletion   = vint timestamp, vint local deletion time; "none" is the lowest timestamp there is
@@ -118,7 +122,7 @@ Header = tuple[bytes, tuple[Column, ...]]
 class Part:
     """A key column: its Avro `form`, the `width` a value must have (0: any), its `fixed` width in a clustering (0:
     vbytes), whether no bytes are `hollow`, none of its values, and `encode`, from CQL bytes to Avro bytes, for other
-    forms. `stand_in`: the Avro of what is told in a partition key in place of no bytes."""
+    forms. `stand_in`: the Avro that stands for no bytes in a partition key."""
 
     def __init__(
         self,
@@ -251,8 +255,8 @@ def decode(
 
     `final` says that `data` ends where its section does; else an entry cut off at the end is left for the next call.
     `live` says that no sync marker vouches for `data` yet: what is no whole entry with right CRCs is not written yet.
-    `padded` says that zeros may fill up `data` behind its last entry; else they stand for entries that are gone.
-    `plans` by table id, `node` is the host id as text. Stops behind the mutation that reaches `most` changes.
+    `padded` says that zeros may fill up `data` after its last entry; else they stand for entries that are gone.
+    `plans` by table id, `node` is the host id as text. Stops after the mutation that reaches `most` changes.
     """
     changes: list[tuple[int, bytes, bytes, bytes]] = []
     notes: list[str] = []
@@ -305,7 +309,7 @@ def decode(
             met = mutation(payload, plans, found, notes)
             schema = met == _SCHEMA
             if met == _HIDDEN:
-                problems.append((base + p, "a batch over a table that nobody knows, which hides what is behind it"))
+                problems.append((base + p, "a batch over an unknown table, which hides what follows it"))
         except Unknown as error:
             unknown = error
             del notes[mark:]
@@ -362,7 +366,7 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
             raise Unknown(table)
         if plan.index < 0:
             if not plan.known:
-                # Without its schema there is no telling where it ends.
+                # Without its schema its end can't be found.
                 notes.append("unknown_table")
                 return _HIDDEN if updates else met
             if plan.view:
@@ -375,12 +379,12 @@ def mutation(d: bytes, plans: dict[bytes, Plan], found: list[Found], notes: list
                 return met
         p = update(d, p, plan, found, notes)
     if p != len(d):
-        raise Corrupt(f"{len(d) - p} bytes behind a mutation")
+        raise Corrupt(f"{len(d) - p} bytes after a mutation")
     return met
 
 
 def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -> int:
-    """Walk the update at `p`, its table id; returns the offset behind it."""
+    """Walk the update at `p`, its table id; returns the offset after it."""
     start = p
     size = d[p + 16]
     p += 17
@@ -407,20 +411,20 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
     p += len(header[0])
     regulars = header[1]
 
-    tell = plan.index >= 0
+    emits = plan.index >= 0
     prefix = b""
     first = len(found)
     empty: list[bytes] = []
-    if tell:
+    if emits:
         try:
             prefix = partition_key(partition, plan, empty)
         except (ValueError, IndexError):
             notes.append("malformed_key")
             plan.malformed += 1
-            tell = False
+            emits = False
     if flags & 4:
         newest, p = deletion(d, p, low)
-        if tell:
+        if emits:
             found.append(
                 (
                     plan.index,
@@ -435,7 +439,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
         if row_flags & 131 != 128 or not d[p + 1] & 1:
             raise Corrupt("a static row that is none")
         newest, expires, effect, expired, p = row(d, p + 2, row_flags, low, low_deletion, statics)
-        if tell:
+        if emits:
             last = tail(newest, expires, effect, expired)
             found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, last))
     if flags & 16:
@@ -458,7 +462,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
                 opened = []
             ranges: list[bytes] = []
             p = marker(d, p, plan, low, opened, ranges)
-            if ranges and tell:
+            if ranges and emits:
                 found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _RANGE, ranges[0]))
             continue
         if row_flags & 128:
@@ -468,7 +472,7 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
         values.clear()
         p = clustering(d, p, plan, len(plan.clustering), values)
         newest, expires, effect, expired, p = row(d, p, row_flags, low, low_deletion, regulars)
-        if tell:
+        if emits:
             try:
                 key = clustering_key(prefix, values, plan)
             except (ValueError, IndexError):
@@ -481,8 +485,8 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
 def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
     """The columns' header at `p`: its bytes and the codes of its columns.
 
-    A table's updates name the same few lists of columns, and a header tells its own length: so one that was met is
-    known by its bytes. Raises Unknown with the table id at `start`.
+    A table's updates name the same few lists of columns, and a header has its own length in it: so one that was
+    met is known by its bytes. Raises Unknown with the table id at `start`.
     """
     headers = plan.headers
     for i in range(len(headers)):
@@ -517,11 +521,11 @@ def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
 def row(
     d: bytes, p: int, flags: int, low: int, low_deletion: int, columns: tuple[Column, ...]
 ) -> tuple[int, int, int, int, int]:
-    """Walk a row behind its clustering; returns its newest timestamp, earliest expiry, effect, latest expiry
-    and the offset behind it.
+    """Walk a row after its clustering; returns its newest timestamp, earliest expiry, effect, latest expiry
+    and the offset after it.
 
-    A row whose cells have several timestamps has no effect to tell: the event has one. Older deletions of whole columns
-    don't count: INSERT writes them a µs earlier.
+    A row whose cells have several timestamps has no effect: an event has one timestamp. Older deletions of whole
+    columns don't count: INSERT writes them a µs earlier.
     """
     newest = _NONE
     first = _NONE
@@ -616,7 +620,7 @@ def row(
 
 
 def subset(d: bytes, p: int, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], int]:
-    """Those of the header's columns that a row has, and the offset behind what says so."""
+    """Those of the header's columns that a row has, and the offset after that list."""
     missing = d[p]
     p += 1
     if missing > 127:
@@ -639,7 +643,7 @@ def subset(d: bytes, p: int, columns: tuple[Column, ...]) -> tuple[tuple[Column,
 
 
 def marker(d: bytes, p: int, plan: Plan, low: int, opened: list[tuple[bytes, int]], ranges: list[bytes]) -> int:
-    """Walk a bound of a range deletion behind its flags; returns the offset behind it.
+    """Walk a bound of a range deletion after its flags; returns the offset after it.
 
     `opened` holds the start and timestamp of the range that is open; one that closes goes to `ranges`, as the last
     fields of an event's value.
@@ -681,7 +685,7 @@ def bound(values: list[bytes | None], inclusive: bool) -> bytes:
 
 
 def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | None] | None) -> int:
-    """Walk `count` clustering values, which are appended to `values`; returns the offset behind them."""
+    """Walk `count` clustering values, which are appended to `values`; returns the offset after them."""
     raw = d
     bits = 0
     for i in range(count):
@@ -712,7 +716,7 @@ def clustering(d: bytes, p: int, plan: Plan, count: int, values: list[bytes | No
 
 
 def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
-    """The timestamp of a deletion, and the offset behind it."""
+    """The timestamp of a deletion, and the offset after it."""
     delta, p = vint(d, p)
     return wrapped(low + delta), p + _SIZES[d[p]]
 
@@ -720,8 +724,8 @@ def deletion(d: bytes, p: int, low: int) -> tuple[int, int]:
 def partition_key(data: bytes, plan: Plan, empty: list[bytes]) -> bytes:
     """A partition key as Avro. One column is its value; of several each is ushort length, bytes, 0.
 
-    What Avro cannot tell, no bytes of a type that has none, is a stand-in; its place goes to `empty`, to be told behind
-    the key, as `KeyCodec` reads it.
+    No bytes in place of a type that has no such value can't be encoded: a stand-in is. Its place goes to `empty`, to be
+    appended to the key, as `KeyCodec` reads it.
     """
     if len(plan.partition) == 1:
         return avro(data, plan.partition[0])
@@ -745,7 +749,7 @@ def partition_key(data: bytes, plan: Plan, empty: list[bytes]) -> bytes:
 def clustering_key(prefix: bytes, values: list[bytes | None], plan: Plan) -> bytes:
     """The key of a row as Avro: the partition key's `prefix`, then unions of null and the columns' types.
 
-    What Avro cannot tell, no bytes of a type that has none, is null: a row has no other null in its key.
+    No bytes in place of a type that has no such value are encoded as null: a row has no other null in its key.
     """
     if len(values) == 1 and values[0]:
         return prefix + b"\2" + avro(values[0], plan.clustering[0])
@@ -761,7 +765,7 @@ def clustering_key(prefix: bytes, values: list[bytes | None], plan: Plan) -> byt
 
 
 def avro(value: bytes, part: Part) -> bytes:
-    """A key column's CQL bytes as Avro's, the same as `transcode.encoder` gives. Raises ValueError."""
+    """A key column's CQL bytes as Avro's, the same as `codec.to_avro.encoder` gives. Raises ValueError."""
     form = part.form
     if part.width and len(value) != part.width:
         raise ValueError(f"{len(value)} bytes where {part.width} are a value")
@@ -811,7 +815,7 @@ def long_bytes(value: int) -> bytes:
             rest >>= 7
             size += 1
         raw[size] = rest
-        return raw[: size + 1]  # type: ignore[return-value] # in C it is a pointer, and what is cut from it bytes
+        return raw[: size + 1]  # type: ignore[return-value] # in C it is a pointer, and a slice of it is bytes
     if rest < 0x10000000:
         return _PAIRS[rest & 0x3FFF] + _LAST[rest >> 14]
     return _PAIRS[rest & 0x3FFF] + _PAIRS[rest >> 14 & 0x3FFF] + long_rest(rest >> 28)
@@ -819,7 +823,7 @@ def long_bytes(value: int) -> bytes:
 
 @lru_cache(64)
 def long_rest(rest: int) -> bytes:
-    """What is behind the first 28 bits of a long: of times, the same for minutes."""
+    """The bytes after the first 28 bits of a long: for times they stay the same for minutes."""
     out = []
     while rest > 0x3FFF:
         out.append(_PAIRS[rest & 0x3FFF])
@@ -829,7 +833,7 @@ def long_rest(rest: int) -> bytes:
 
 
 def vint(d: bytes, p: int) -> tuple[int, int]:
-    """The vint at `p` and the offset behind it."""
+    """The vint at `p` and the offset after it."""
     first = d[p]
     p += 1
     if first < 0x80:
@@ -851,7 +855,7 @@ def vint(d: bytes, p: int) -> tuple[int, int]:
 
 
 def length(d: bytes, p: int) -> tuple[int, int]:
-    """The vint at `p`, a number of bytes that are there, and the offset behind it."""
+    """The vint at `p`, a number of bytes that are there, and the offset after it."""
     value = d[p]
     if value < 0x80:
         p += 1

@@ -7,7 +7,7 @@
               its content up to `end`, where the next marker is (CommitLogSegment.writeSyncMarker). Nothing more: less
               than 8 bytes, or zeros. The content is entries; compressed: int length, one block that comes to so many
               bytes of entries (CompressedSegment.write). No entry spans sections.
-    index   = beside it `<name>_cdc.idx`: a decimal position; a second line COMPLETED once nothing more will be written.
+    index   = `<name>_cdc.idx` next to it: a decimal position, then a line COMPLETED once nothing more will be written.
               It is there only if the segment holds changes of tables with CDC. Version 6 has none: its segments come
               to cdc_raw when they are complete, if they hold such changes.
 
@@ -34,7 +34,7 @@ from helenus_schemas.errors import HelenusError, Kind
 
 ReadMode = Literal["marker", "idx", "eager"]
 """What vouches for the bytes that are read: a sync marker; a marker and the index, so they are on the node's disk; a
-marker, or behind the last one an entry's own CRCs. See `helenus_agent.segments.follow`."""
+marker, or after the last one an entry's own CRCs. See `helenus_agent.segments.follow`."""
 
 _NAME = re.compile(r"CommitLog(?:-(\d+))?-(\d+)\.log")
 _VERSIONS = (6, 7, 8)
@@ -46,7 +46,7 @@ _LARGEST = (1 << 31) - 1  # positions are ints
 # A read may meet a half-written int, but not for long.
 _PATIENCE = 1.0
 _SECTIONS = 1000  # at which a look ends; some 200 bytes of memory each
-_TAIL = 1 << 16  # bytes behind the last marker that are read at once
+_TAIL = 1 << 16  # bytes after the last marker that are read at once
 
 
 class Corrupt(Exception):
@@ -54,7 +54,7 @@ class Corrupt(Exception):
 
 
 def parse_name(name: str) -> tuple[int, int] | None:
-    """The version (0: its header tells) and id of a segment's file name, None if it is no segment."""
+    """The version (0: see its header) and id of a segment's file name, None if it is no segment."""
     match = _NAME.fullmatch(name)
     return (int(match[1] or 0), int(match[2])) if match else None
 
@@ -83,7 +83,7 @@ def read_index(path: Path) -> tuple[int, bool] | None:
 
 
 class Header(NamedTuple):
-    """A segment's header: its size, and how to read the blocks behind it, None if they are plain."""
+    """A segment's header: its size, and how to read the blocks after it, None if they are plain."""
 
     size: int
     decompress: Decompress | None
@@ -109,9 +109,9 @@ def read_header(data: bytes, version: int, id: int) -> Header | None:
 
 def _reader(options: bytes) -> Decompress | None:
     try:
-        told = json.loads(options or b"{}")
-        compressor = told.get("compressionClass")
-        encrypted = "encCipher" in told or "encKeyAlias" in told
+        said = json.loads(options or b"{}")
+        compressor = said.get("compressionClass")
+        encrypted = "encCipher" in said or "encKeyAlias" in said
     except (ValueError, AttributeError):
         raise Corrupt(f"a header that says {options!r}") from None
     if encrypted:
@@ -139,7 +139,7 @@ class Section(NamedTuple):
     """A part of a segment that is there to be read, from `start` to `end`, and where its bytes are.
 
     All of its content begins at `base`, and is the file's `size` bytes from the offset `at`, or what they decompress
-    to. A `live` one is what lies behind the last marker: it goes at least to `end`, and no marker vouches for it.
+    to. A `live` one is what follows the last marker: it goes at least to `end`, and no marker vouches for it.
     """
 
     start: int
@@ -153,8 +153,8 @@ class Section(NamedTuple):
 class Segment:
     """One segment, followed from a position: `look` for what is written, then `read` and `advance` through it.
 
-    `unread`: the sections, or what is left of them, that are there to be read. `complete`: set by who has seen its
-    index say so. `indexed`: it holds changes of tables with CDC. `bad`: something in it could not be read. `since`: s
+    `unread`: the sections, or what is left of them, that are there to be read. `complete`: set by the caller when its
+    index says so. `indexed`: it holds changes of tables with CDC. `bad`: something in it could not be read. `since`: s
     since the epoch, since when the oldest of `unread` is known to wait. `looked`: the last look came to the end of what
     is written, and did not stop at as many sections as are held. `unlinked`: its file is the node's own, cdc_raw has
     none any more; nothing may be done to it but read it.
@@ -177,7 +177,7 @@ class Segment:
         self._size = 0
         self._synced = 0
         self._broken = False
-        self._doubt: tuple[bytes, float] | None = None
+        self._suspect: tuple[bytes, float] | None = None
         self._written = False
         self._content: tuple[int, memoryview] | None = None
         self._fd = -1
@@ -200,7 +200,7 @@ class Segment:
 
     @property
     def left(self) -> int:
-        """How many bytes there are behind the last section that was found, at most."""
+        """How many bytes there are after the last section that was found, at most."""
         index = read_index(self.path)
         return index[0] - self._end if index and index[0] > self._end else max(0, self._size - self._marker)
 
@@ -215,9 +215,9 @@ class Segment:
         return self._header is not None and self._header.size < self._marker
 
     @property
-    def settled(self) -> bool:
+    def is_stable(self) -> bool:
         """False while a marker looks wrong that may be half written."""
-        return self._broken or self._doubt is None
+        return self._broken or self._suspect is None
 
     def is_blank(self) -> bool:
         """True if nothing is in it but a header, and the markers of sections without a byte. Raises OSError, but
@@ -258,7 +258,7 @@ class Segment:
     def look(self) -> bool:
         """Find what is written and may be read; True if there is something to read.
 
-        Raises Corrupt, once, where the chain breaks: nothing behind that can be found. Raises OSError.
+        Raises Corrupt, once, where the chain breaks: nothing after that can be found. Raises OSError.
         """
         if self._broken:
             return bool(self.unread)
@@ -315,16 +315,16 @@ class Segment:
             self._content = None
 
     def skip(self) -> None:
-        """Leave the first section of `unread`."""
+        """Skip the first section of `unread`."""
         self.unread.popleft()
         self._content = None
 
     def rewind(self, position: int) -> None:
-        """Go back: `look` finds again all behind `position`."""
+        """Go back: `look` finds again all after `position`."""
         self.unread.clear()
         self._position = position
         self._broken = False  # what is before the break is read again, and then the break is found again
-        self._doubt = None
+        self._suspect = None
         self._marker = self._end = self._header.size if self._header else 0
         self._content = None
         self.looked = False
@@ -356,7 +356,7 @@ class Segment:
         return True
 
     def _next_section(self) -> Section | None:
-        """The section behind the last one that was found, None if it isn't there or may not be read yet."""
+        """The section after the last one that was found, None if it isn't there or may not be read yet."""
         data = os.pread(self._fd, _MARKER + 4, self._marker)
         try:
             if data[:_MARKER] == _NOTHING or len(data) < _MARKER:
@@ -367,12 +367,12 @@ class Segment:
                 section = self._parse_section(data)
         except Corrupt:
             # One that this very read has torn looks different the next time.
-            if self._doubt is None or self._doubt[0] != data:
-                self._doubt = (data, time.monotonic())
-            elif time.monotonic() - self._doubt[1] > _PATIENCE:
+            if self._suspect is None or self._suspect[0] != data:
+                self._suspect = (data, time.monotonic())
+            elif time.monotonic() - self._suspect[1] > _PATIENCE:
                 raise
             return None
-        self._doubt = None
+        self._suspect = None
         return section if section and self._may_read(section.end) else None
 
     def _parse_section(self, data: bytes) -> Section | None:
@@ -411,11 +411,11 @@ class Segment:
         return end <= self._synced
 
     def _tail(self) -> Section | None:
-        """What is behind the last marker, if its first entry is there as a whole.
+        """What follows the last marker, if its first entry is there as a whole.
 
-        Only a segment that has a section: what its elders hold is marked by then, and read before.
+        Only a segment that has a section: the entries of older segments are marked by then, and read before.
         """
-        if self.complete or not self.started or not self.settled:
+        if self.complete or not self.started or not self.is_stable:
             return None
         assert self._header is not None
         if self._header.decompress is not None:

@@ -1,6 +1,6 @@
-"""Changes that concern a whole table: a TRUNCATE, and a gap in what the log told.
+"""Events that concern a whole table: TRUNCATE, DROP, and gaps.
 
-One goes into every partition of the table's events topic, so that it stands in order with the rows in each.
+One goes into every partition of the table's events topic, so that it is in order with the rows of each.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from helenus_schemas.event.wire import encode
 
 @dataclass(frozen=True)
 class Notice:
-    """`scope` is TABLE or GAP, `time` µs since the epoch. It stands at a position in a segment of the node's log.
+    """`scope` is TABLE or GAP, `time` µs since the epoch. It belongs at a position in a segment of the node's log.
 
-    `stamp` and the table's id tell it from all others: they make its digest.
+    `stamp` and the table's id identify it: its digest is made of them.
     """
 
     scope: Scope

@@ -51,17 +51,17 @@ class Outbox:
         """Make the topics of tables, each given with its index, where they are not known to be there, and declare the
         schemas of keys that were altered, where topics keep them.
 
-        Returns the tables whose topics alone are refused, and why: nothing of theirs may be appended. Raises
-        PARTITIONS_CHANGED if a topic was made anew with another number of partitions.
+        Returns the tables whose topics alone are refused, and why: none of their events may be appended. Raises
+        PARTITIONS_CHANGED if a topic was recreated with another number of partitions.
         """
         refused: list[tuple[Table, HelenusError]] = []
         for index, table in followed:
             if index in self._topics and (not self._pulsar or self._keys.get(index) == table.primary_key):
                 continue
             try:
-                partitions = self._made(table)
+                partitions = self._create(table)
             except HelenusError as error:
-                # Who could open another topic is not locked out, whatever the Log makes of it.
+                # Another topic could be opened: so this refusal concerns this one alone, whatever its kind.
                 if error.action is Action.RETRY or not (isinstance(error, TopicError) or self._topics):
                     raise
                 self._topics.pop(index, None)
@@ -84,21 +84,21 @@ class Outbox:
     def probe(self, index: int, table: Table, notice: Notice, node: str, timeout: float) -> None:
         """Have the topic of a table that was refused take a notice within `timeout` seconds: then it is open again.
 
-        Nothing else may wait for its acknowledgement. Raises what is the matter with it.
+        Nothing else may wait for its acknowledgement. Raises the reason if it is refused again.
         """
         try:
-            # However many partitions it has: nothing was appended since it was refused.
-            partitions = self._partitions[self.topic(table)] = self._made(table)
+            # It may have any number of partitions: nothing was appended since it was refused.
+            partitions = self._partitions[self.topic(table)] = self._create(table)
             self._topics[index] = self.topic(table), partitions
             self._keys[index] = table.primary_key
-            self.tell(index, notice, node)
+            self.append_notice(index, notice, node)
             self.flush(timeout)
         except HelenusError:
             self._topics.pop(index, None)
             self.waiting.clear()
             raise
 
-    def _made(self, table: Table) -> int:
+    def _create(self, table: Table) -> int:
         """Make a table's topic, if it is missing; returns the number of its partitions."""
         settings, topic = self._settings, self.topic(table)
         config = {
@@ -112,23 +112,23 @@ class Outbox:
             self._sink.declare(topic, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
         return partitions
 
-    def doubt(self) -> None:
-        """Something failed: a topic may have been deleted. `open` looks at all of them again."""
+    def forget_topics(self) -> None:
+        """Something failed: a topic may have been deleted. `open` checks all of them again."""
         self._topics.clear()
         self.is_open = False
 
-    def suspect(self, topic: str) -> bool:
-        """A flush said that something is too large for the topic: find out what, when all is appended again.
+    def isolate_too_large(self, topic: str) -> bool:
+        """A flush failed because some record is too large for the topic: find out which, when all is appended again.
 
-        The Log may know now, and say so of the record itself; if it does not, each record is flushed alone. Returns
-        False if that was done already.
+        When it is appended again the Log may refuse the record itself. After a second call each record is flushed
+        alone. Returns False if that was done already.
         """
         self._refusals[topic] += 1
         return self._refusals[topic] <= 2
 
     def append(self, batch: Batch) -> list[tuple[int, HelenusError]]:
         """Append a batch's changes, each to the partition of its token. Returns those that are too large for their
-        topic, which are left out: the index of the table, and what is said of each.
+        topic, which are left out: the index of the table, and the error of each.
         """
         topics = self._topics
         too_large: list[tuple[int, HelenusError]] = []
@@ -155,7 +155,7 @@ class Outbox:
             except TopicError as error:
                 if error.kind is not Kind.RECORD_TOO_LARGE:
                     raise
-                # Those before it are taken, and arrive twice.
+                # Those before it are appended already, and arrive twice.
                 for key, value in records:
                     self._append(index, partition, key, value, (), too_large)
         return too_large
@@ -173,7 +173,7 @@ class Outbox:
         topic = self._topics[index][0]
         alone = self._refusals[topic] > 1
         if alone:
-            self._sink.flush(_ALONE)  # a flush that fails drops what was not acknowledged
+            self._sink.flush(_ALONE)  # a flush that fails drops the records that were not acknowledged
         try:
             self._sink.append(topic, partition, key, value, headers)
             if alone:
@@ -184,8 +184,8 @@ class Outbox:
                 raise
             too_large.append((index, error))
 
-    def tell(self, index: int, notice: Notice, node: str) -> None:
-        """Append what concerns the whole table, to every partition of its topic."""
+    def append_notice(self, index: int, notice: Notice, node: str) -> None:
+        """Append an event of the whole table to every partition of its topic."""
         topic, partitions = self._topics[index]
         for partition, value in enumerate(notice.values(node, partitions)):
             self._sink.append(topic, partition, None, datastax.sorted_value(value) if self._pulsar else value)
@@ -195,8 +195,8 @@ class Outbox:
         """Have it all acknowledged within `timeout` seconds."""
         self._sink.flush(timeout)
 
-    def done(self, followed: Sequence[Table]) -> None:
-        """What waited is acknowledged."""
+    def acknowledged(self, followed: Sequence[Table]) -> None:
+        """All that was waiting is acknowledged."""
         for index, count in self.waiting.items():
             metrics.EVENTS.labels(followed[index].full_name).inc(count)
         self.waiting.clear()
@@ -204,9 +204,9 @@ class Outbox:
 
 
 def _datastax_headers(value: bytes, token: int) -> Headers:
-    """What DataStax's agents tell beside an event; ours tells it within, where it costs less."""
-    told = wire.decode(value)
-    headers = [("segpos", b"%d:%d" % (told.segment, told.position)), ("token", b"%d" % token)]
-    if told.write_time is not None:
-        headers.append(("writetime", b"%d" % told.write_time))
+    """The headers of DataStax's agents. Our events hold the same inside, where it costs less."""
+    event = wire.decode(value)
+    headers = [("segpos", b"%d:%d" % (event.segment, event.position)), ("token", b"%d" % token)]
+    if event.write_time is not None:
+        headers.append(("writetime", b"%d" % event.write_time))
     return headers

@@ -1,8 +1,8 @@
-"""DROP TABLE and DROP KEYSPACE: the deletion of all rows of a table, which is told as a TRUNCATE is.
+"""DROP TABLE and DROP KEYSPACE: the deletion of all rows of a table, published like a TRUNCATE.
 
-Cassandra keeps no note of it. The agent sees that a table that it followed is gone; where in the log that was, nobody
-says. So the deletion stands behind what the table logged, and before the first change of a table that is made again
-under the same name, which shares its topic. It is kept in the positions until it is acknowledged.
+Cassandra keeps no note of it. The agent sees that a table that it followed is gone, but not where in the log that was.
+So the event comes after everything the table logged, and before the first change of a table that is recreated under
+the same name, since both share a topic. It is kept in the positions until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from helenus_agent.delivery.notices import Notice
 from helenus_agent.node.tables import Stamp
-from helenus_agent.node.truncations import Place
-from helenus_agent.positions import Positions
+from helenus_agent.positions import Place, Positions
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event.change import Scope
 
@@ -22,16 +21,16 @@ _GREGORIAN = 0x01B21DD213814000  # 100 ns from the epoch of UUIDs to that of Uni
 
 
 class Drops:
-    """The dropped tables that are to be told. Each is told once, through restarts too."""
+    """Dropped tables whose drop is to be published. Each is published once, through restarts too."""
 
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
-        self._told: set[str] = set()
+        self._emitted: set[str] = set()
 
     @property
     def waiting(self) -> list[uuid.UUID]:
-        """Those that are not told yet."""
-        return [uuid.UUID(table) for table, at in self._positions.dropped.items() if at and table not in self._told]
+        """Those that are not appended yet."""
+        return [uuid.UUID(table) for table, at in self._positions.dropped.items() if at and table not in self._emitted]
 
     def learn(
         self,
@@ -40,46 +39,46 @@ class Drops:
         stamps: Mapping[uuid.UUID, Stamp],
         remembered: Container[uuid.UUID],
     ) -> None:
-        """These tables are gone; `known` are those that there are, with their `stamps`. Of those `remembered` it may be
-        said again that they are gone, of others not.
+        """These tables are gone; `known` are those that exist, with their `stamps`. Drops of tables that are not
+        `remembered` are forgotten.
         """
-        made = {table.full_name: _made(table, stamps) for table in known.values()}
+        created = {table.full_name: _created(table, stamps) for table in known.values()}
         now = time.time_ns() // 1000
         for table in dropped:
-            # Its time is not known; but what was written into one of the same name since is newer.
-            self._positions.dropped.setdefault(str(table.id), min(now, made.get(table.full_name, now) - 1))
+            # Its time is not known, but rows written to a table of the same name since are newer.
+            self._positions.dropped.setdefault(str(table.id), min(now, created.get(table.full_name, now) - 1))
         for table_id in [uuid.UUID(table) for table in self._positions.dropped]:
-            # It was not dropped after all: the schema was read half made. Or nobody knows its name, or asks for it.
+            # It was not dropped after all: the schema was read while it changed. Or its name is not known any more.
             if table_id in known or table_id not in remembered:
-                self.leave(table_id)
+                self.ignore(table_id)
 
-    def leave(self, table: uuid.UUID) -> None:
-        """This one is not to be told."""
+    def ignore(self, table: uuid.UUID) -> None:
+        """Do not publish this one."""
         self._positions.dropped.pop(str(table), None)
 
     def due(self, tables: Container[uuid.UUID], reached: Place) -> list[Notice]:
-        """Those of these tables that wait; each is given once."""
+        """Notices for those of these tables that wait. Each is returned once."""
         due = []
         for table in self.waiting:
             if table in tables:
-                self._told.add(str(table))
+                self._emitted.add(str(table))
                 at = self._positions.dropped[str(table)]
                 due.append(Notice(Scope.TABLE, table, at, at, *reached))
         return due
 
     def acknowledged(self) -> None:
-        """All that were given are with the broker."""
-        for table in self._told:
+        """All that were returned by `due` are acknowledged."""
+        for table in self._emitted:
             self._positions.dropped[table] = 0
-        self._told.clear()
+        self._emitted.clear()
 
     def rewind(self) -> None:
-        """What is not acknowledged is to be told again."""
-        self._told.clear()
+        """Return those that are not acknowledged once more."""
+        self._emitted.clear()
 
 
-def _made(table: Table, stamps: Mapping[uuid.UUID, Stamp]) -> int:
-    """When a table was made, at the latest, µs since the epoch."""
+def _created(table: Table, stamps: Mapping[uuid.UUID, Stamp]) -> int:
+    """When a table was created, at the latest, µs since the epoch."""
     if table.id.version == 1:
         return (table.id.time - _GREGORIAN) // 10
     return stamps[table.id].time if table.id in stamps else time.time_ns() // 1000

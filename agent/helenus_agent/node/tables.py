@@ -41,8 +41,8 @@ class Tables:
     Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`.
     An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC; `history` is
     what it remembered, with their `stamps`. `refused` are those that have been left out since the broker refused their
-    topics, `to_be_told` dropped ones whose drop is not told yet. `plans` is what the decoder takes, `followed` the
-    tables that the decoder names by index.
+    topics, `unemitted_drops` dropped ones whose drop is not published yet. `plans` is what the decoder takes,
+    `followed` the tables that the decoder names by index.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Tables:
         self.followed: list[Table] = []
         self.paused = set(paused)
         self.refused = set(refused)
-        self.to_be_told: Collection[uuid.UUID] = ()
+        self.unemitted_drops: Collection[uuid.UUID] = ()
         self._include = [re.compile(pattern) for pattern in include]
         self._exclude = [re.compile(pattern) for pattern in exclude]
         self._before = set(before)
@@ -73,12 +73,12 @@ class Tables:
 
     @property
     def followed_now(self) -> list[Table]:
-        """The tables whose changes are told."""
+        """The tables whose changes are published."""
         return [table for table in self.followed if self.plans[table.id.bytes].index >= 0]
 
     @property
     def followed_ids(self) -> list[uuid.UUID]:
-        """The ids of the tables whose changes are told."""
+        """The ids of the tables whose changes are published."""
         return [table.id for table in self.followed_now]
 
     @property
@@ -95,7 +95,7 @@ class Tables:
             table
             for table in self._known.values()
             if (table.keyspace in keyspaces and (table.id not in self._dropped or table.id in self._retiring))
-            or table.id in self.to_be_told
+            or table.id in self.unemitted_drops
         ]
 
     @property
@@ -126,11 +126,11 @@ class Tables:
         """Take over the schema as it is now; `views` are ids of materialised views, which have no changes of their own.
 
         A table that lost CDC or was dropped is followed up to the `newest` segment there is: what it logged before
-        still gets out. But if its name was given to a table with another key, nothing more does: their events share a
-        topic, and one with the old key would be none there.
+        is still published. But if its name was given to a table with another key, nothing more is: their events share a
+        topic, and one with the old key would not fit.
 
-        A table that was altered, by its stamp, and yet is what it was, had another option for a while: so it may have
-        been without CDC, as one that was seen so.
+        A table whose alter time moved while its definition did not had other options in between: it may have been
+        without CDC, so it counts as one that was.
         """
         report = Report()
         flipped = [table for table, stamp in (stamps or {}).items() if self._flipped(known.get(table), stamp)]
@@ -141,7 +141,7 @@ class Tables:
             report.added_again += _added_again(old or self._history.get(table.id), table)
             if old != table or table.id in self._dropped:
                 self._known[table.id] = table
-                self._dropped.discard(table.id)  # what read the schema half made took it for dropped
+                self._dropped.discard(table.id)  # it was taken for dropped when the schema was read while it changed
                 self.plans[table.id.bytes] = self._plan(table, old, newest, report)
         for table in self._history.values():
             if table.id not in self._known:
@@ -171,23 +171,23 @@ class Tables:
         self.plans[table.bytes] = plan_of(self._known[table], reason=_REFUSED)
 
     def admit(self, table: uuid.UUID) -> None:
-        """The broker takes what is of this table again."""
+        """The broker accepts records of this table again."""
         self.refused.discard(table)
         self.plans[table.bytes] = plan_of(self._known[table], self._indexes[table])
 
     def give_up(self, unknown: Unknown) -> None:
-        """The schema does not know it either: never ask again."""
+        """The schema does not have it either: never ask again."""
         if unknown.column is None:
             self.plans[unknown.table] = Plan(known=False)
         else:
             self.plans[unknown.table].give_up(unknown.column)
 
-    def without_heirs(self, dropped: Collection[uuid.UUID]) -> list[Table]:
+    def without_successors(self, dropped: Collection[uuid.UUID]) -> list[Table]:
         """Those of these tables whose names no table that is followed has."""
-        heirs = set(self.heirs(dropped).values())
-        return [self._known[table] for table in dropped if table not in heirs]
+        successors = set(self.successors(dropped).values())
+        return [self._known[table] for table in dropped if table not in successors]
 
-    def heirs(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
+    def successors(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
         """Of these tables: which one had the name that the table at a place in `followed` has now."""
         names = {self._known[table].full_name: table for table in dropped}
         return {
@@ -284,8 +284,8 @@ class Tables:
                 self._retiring.setdefault(table.id, newest)
                 if is_followed or (table.id in self.paused and table.id in self._indexes):
                     report.dropped.append(table)
-            heir = names.get(table.full_name)
-            if is_followed and heir is not None and _key(heir) != _key(table):
+            successor = names.get(table.full_name)
+            if is_followed and successor is not None and _key(successor) != _key(table):
                 self.plans[table.id.bytes] = plan_of(table, reason="dropped_table")
         self.paused.intersection_update(known)
         self.refused.intersection_update(known.keys() | self._retiring.keys())
@@ -306,5 +306,5 @@ def _added_again(old: Table | None, table: Table) -> list[tuple[Table, str]]:
 
 
 def _key(table: Table) -> list[tuple[str, str, str]]:
-    """What the bytes of a table's keys depend on, and what they mean."""
+    """The columns, types and kinds that the bytes of a table's keys depend on."""
     return [(column.name, str(column.type), column.kind) for column in table.primary_key]

@@ -4,8 +4,8 @@
                    (SystemKeyspace.truncationAsMapEntry)
 
 Everything that the log holds of the table before that position is gone. The note is a mutation of `system.local`, so it
-goes through the log itself, behind the position: who stops there and asks knows of it in time. Cassandra remembers a
-table's last one only, and none of a table that is dropped.
+goes through the log itself, after that position: reading that stops there and asks learns of it in time. Cassandra
+remembers a table's last one only, and none of a table that is dropped.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from helenus_agent.delivery.notices import Notice
-from helenus_agent.positions import Positions
+from helenus_agent.positions import Place, Positions
 from helenus_schemas.event.change import Scope
-
-Place = tuple[int, int]
-"""A segment's id and a position in it; in the log's order."""
 
 
 @dataclass(frozen=True)
@@ -46,23 +43,23 @@ def read_truncations(column: Mapping[uuid.UUID, bytes] | None) -> dict[uuid.UUID
 
 
 class Truncations:
-    """Which truncations are to be told, and when reading has come to them. Each is told once, through restarts too.
+    """Which truncations are to be published, and when reading reaches them: each once, through restarts too.
 
-    One of a table that is followed is told. Those from before it was followed are only noted, as those from before the
-    oldest segment there is.
+    Those of followed tables are published. Those from before the table was followed, or from before the oldest segment
+    there is, are only noted.
     """
 
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
         self._followed = set(positions.followed_ids)
-        self._told = self._acknowledged
+        self._emitted = self._acknowledged
         self._known: Mapping[uuid.UUID, Truncation] = {}
         self._waiting: list[Truncation] = []
 
     def learn(
         self, known: Mapping[uuid.UUID, Truncation], followed: Collection[uuid.UUID], oldest: int, reached: Place
     ) -> None:
-        """Take over what Cassandra knows now. `oldest` is the id of the oldest segment, `reached` how far is read."""
+        """Apply what Cassandra knows now. `oldest` is the id of the oldest segment, `reached` how far is read."""
         self._known = known
         for table in set(followed) - self._followed:
             self.follow(table, oldest, reached)
@@ -70,41 +67,41 @@ class Truncations:
         self._wait()
 
     def follow(self, table: uuid.UUID, oldest: int, reached: Place) -> None:
-        """Those of this table are to be told from here on."""
+        """Publish those of this table from here on."""
         found = self._known.get(table)
         if found is not None and (found.place[0] < oldest or found.place <= reached):
-            self._told[table] = self._positions.truncated[str(table)] = found.time
+            self._emitted[table] = self._positions.truncated[str(table)] = found.time
         self._followed.add(table)
         self._wait()
 
-    def leave(self, table: uuid.UUID) -> None:
-        """Those of this table are not to be told any more."""
+    def ignore(self, table: uuid.UUID) -> None:
+        """Publish those of this table no more."""
         self._followed.discard(table)
         self._wait()
 
     def due(self, reached: Place) -> list[Notice]:
-        """Those that are to be told now, for all before `reached` is told; each is given once."""
+        """Notices for those that `reached` has passed. Each is returned once."""
         due = []
         while self._waiting and self._waiting[0].place <= reached:
             truncation = self._waiting.pop(0)
-            self._told[truncation.table] = truncation.time
+            self._emitted[truncation.table] = truncation.time
             due.append(truncation.notice)
         return due
 
     def cut(self, segment: int, start: int, end: int) -> int:
-        """The first position between these two of a segment where one is to be told; 0 if there is none."""
+        """The first position between these two of a segment where one is to be published; 0 if there is none."""
         for truncation in self._waiting:
             if truncation.place[0] == segment and start < truncation.place[1] < end:
                 return truncation.place[1]
         return 0
 
     def acknowledged(self) -> None:
-        """All that were given are with the broker: to be saved."""
-        self._positions.truncated = {str(table): time for table, time in self._told.items() if table in self._known}
+        """All that were returned by `due` are acknowledged: note them, to be saved."""
+        self._positions.truncated = {str(table): time for table, time in self._emitted.items() if table in self._known}
 
     def rewind(self) -> None:
-        """What is not acknowledged is to be told again."""
-        self._told = self._acknowledged
+        """Return those that are not acknowledged once more."""
+        self._emitted = self._acknowledged
         self._wait()
 
     @property
@@ -112,6 +109,8 @@ class Truncations:
         return {uuid.UUID(table): time for table, time in self._positions.truncated.items()}
 
     def _wait(self) -> None:
-        # A clock may be set back: what is not the one that was told is a later one.
-        waiting = [t for t in self._known.values() if t.table in self._followed and t.time != self._told.get(t.table)]
+        # A clock may be set back: any other time than the published one is a later TRUNCATE.
+        waiting = [
+            t for t in self._known.values() if t.table in self._followed and t.time != self._emitted.get(t.table)
+        ]
         self._waiting = sorted(waiting, key=lambda t: t.place)

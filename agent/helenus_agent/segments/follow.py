@@ -1,9 +1,9 @@
 """Which segments there are, and what is to be read next.
 
 Cassandra fills one segment after the other and has the next one ready. Its syncer goes from the oldest to the newest
-and writes a marker into each that has new entries. So who looks from the newest to the oldest, and then reads from the
-oldest to the newest, never reads an entry before one that was written earlier; and a segment in which nothing new is
-found after a newer one had some is closed, or as good as: it is looked at again when its index says COMPLETED.
+and writes a sync marker into each that has new entries. So looking from the newest to the oldest, and then reading from
+the oldest to the newest, never reads an entry before one that was written earlier. And a segment in which nothing new
+is found after a newer one had some is closed, or nearly so: it is looked at again when its index says COMPLETED.
 
 All of this holds for any number of the oldest segments as for all. So of a backlog only the oldest few are looked at,
 and of each only so much at once; while there is more of one, nothing newer is read.
@@ -13,8 +13,8 @@ Cassandra deletes itself. Cassandra 3.11 shows a segment only when it is complet
 
 Since 4.0 a segment is a file in the commit log's own directory, linked into cdc_raw when it is made (but while cdc_raw
 is full), and the node deletes its own name for it when it has no use for it any more. So where that directory can be
-read, a segment that is there and not in cdc_raw, though nobody here is done with it, was deleted by somebody else, and
-is read from there. Ids are consecutive while a node runs; one that is in neither directory and never was in a listing
+read, a segment that is there, not in cdc_raw and not fully processed was deleted by another program, and is read from
+there. Ids are consecutive while a node runs; one that is in neither directory and never was in a listing
 may have held changes, or not: it is counted as `unseen`.
 
 Three modes say how soon an entry is read; all of them look at the files, and read all of a segment that is complete.
@@ -23,9 +23,9 @@ Three modes say how soon an entry is read; all of them look at the files, and re
             commitlog_sync_period; with commitlog_sync: batch the client, too, has waited for that.
     marker  when a sync marker covers it: every 100 ms in a plain segment. A crash of the machine (not of Cassandra) can
             take back what the disk did not have yet, on this replica: as it can with a write Cassandra acknowledged.
-    eager   as soon as it is whole: an entry behind the last marker counts if its CRCs are right, up to the first that
+    eager   as soon as it is whole: an entry after the last marker counts if its CRCs are right, up to the first that
             is not. A crash of Cassandra alone can take it back too, since it replays only what a marker covers. A
-            segment's first entries wait for its first marker, which tells that the older segments are all written.
+            segment's first entries wait for its first marker, which shows that the older segments are all written.
 
 Compressed segments reach the file at each sync, marker and all: there the three are nearly the same, and `eager` is
 `marker`.
@@ -42,7 +42,7 @@ from pathlib import Path
 from helenus_agent import metrics
 from helenus_agent.commitlog.segment import Corrupt, ReadMode, Segment, has_index, parse_name, read_index
 from helenus_agent.positions import Positions
-from helenus_agent.segments import guard
+from helenus_agent.segments import gaps
 from helenus_schemas.errors import HelenusError, Kind
 
 _AHEAD = 8  # segments with something to read that are looked at, and so many files are held open
@@ -53,7 +53,7 @@ _ONE_RUN = 1000  # ids that differ by less are of one run of the node: another o
 class Follow:
     """The segments of a cdc_raw directory: `refresh` lists them, `next` says where there is something to read.
 
-    `finished` are those that are complete and read to their end: who has their changes acknowledged clears it.
+    `finished` are complete and read to their end; the caller clears it once their changes are acknowledged.
     `commit_log` is the node's commitlog_directory, None if it is not known. `unseen` counts segments that came and went
     between two listings.
     """
@@ -103,7 +103,7 @@ class Follow:
 
     def refresh(self) -> None:
         """List the directory: new segments, those that are complete now, those that vanished."""
-        kept = self._kept()  # first: what the node has by then is linked by the time of the second listing
+        kept = self._kept()  # first: what the node has by now is linked by the time of the second listing
         try:
             with os.scandir(self.directory) as entries:
                 listed = list(entries)
@@ -193,9 +193,9 @@ class Follow:
             found = self._look_at(segment)
             if found is None:
                 self._vanished(segment)
-            elif not found and segment.complete and segment.settled:
+            elif not found and segment.complete and segment.is_stable:
                 self._finish(segment)
-            elif not found and newer_started and segment.settled:
+            elif not found and newer_started and segment.is_stable:
                 segment.close()
             else:
                 watched.append(segment)
@@ -223,7 +223,7 @@ class Follow:
         return self._watched, []
 
     def _finish(self, segment: Segment) -> None:
-        """It is held open, as the last few are: deleted before all is acknowledged, it can be read again."""
+        """It is held open, as the last few are: if it is deleted before all is acknowledged, it can be read again."""
         self.finished.append(segment)
         del self._segments[segment.id]
         if len(self.finished) > _AHEAD:
@@ -234,7 +234,7 @@ class Follow:
         try:
             return segment.look()
         except Corrupt as error:
-            guard.corrupt(segment, segment.position, str(error), segment.left)
+            gaps.corrupt(segment, segment.position, str(error), segment.left)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -292,7 +292,7 @@ class Follow:
     def _went_before(self, number: int) -> None:
         mark = self._positions.segments.pop(number)
         if mark.indexed:
-            guard.lost(self._positions, number, mark.offset, str(self.directory))
+            gaps.lost(self._positions, number, mark.offset, str(self.directory))
 
     def _vanished(self, segment: Segment) -> None:
         if segment.is_open:
@@ -303,7 +303,7 @@ class Follow:
         unacknowledged = segment.position > (mark.offset if mark else 0)
         self._forget(segment)
         if segment.indexed and (segment.unread or segment.bad or not segment.looked or unacknowledged):
-            guard.lost(self._positions, segment.id, segment.position, str(self.directory))
+            gaps.lost(self._positions, segment.id, segment.position, str(self.directory))
 
     def _forget(self, segment: Segment) -> None:
         del self._segments[segment.id]

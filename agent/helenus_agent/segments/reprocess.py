@@ -1,7 +1,7 @@
 """Quarantined segments put back to be read again: all of each, from its start, once more.
 
-The agent has to be stopped, because the positions are its own. Events of what could be read the first time arrive
-twice, which every reader of the topics takes.
+The agent has to be stopped, because the positions are its own. Events of the part that could be read the first time
+arrive twice, which every consumer has to handle anyway.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from helenus_agent.commitlog.segment import parse_name
-from helenus_agent.positions import State, owned, quarantine
 from helenus_agent.segments.transfer import move
+from helenus_agent.state import State, owned, quarantine
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 
@@ -27,7 +27,7 @@ def reprocess(state_directory: Path, raw: Path, names: Collection[str] = ()) -> 
 
     `names` are ids or file names. Raises HelenusError: STATE if an agent runs, CONFIG for a name that is not in
     quarantine (then nothing is moved), TRANSFER_FAILED or CDC_DIRECTORY if one can't be moved. Killed at any point,
-    a segment is in quarantine or to be read again; what was left is done by a second call.
+    a segment is in quarantine or to be read again, and a second call does the rest.
     """
     state = State(state_directory)
     try:
@@ -43,12 +43,12 @@ def _reprocess(state: State, raw: Path, names: Collection[str]) -> list[Path]:
     unknown = [name for name, number in wanted.items() if number not in held]
     if unknown:
         where = quarantine(state.directory)
-        told = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(held) or 'none'}"
-        raise HelenusError(Kind.CONFIG, told, str(where), "name segments that are there, or none for all")
+        what = f"not in quarantine: {', '.join(unknown)}; there is {', '.join(held) or 'none'}"
+        raise HelenusError(Kind.CONFIG, what, str(where), "name segments that are there, or none for all")
     positions = state.load()
     chosen = [number for number in held if not wanted or number in wanted.values()]
     for number in chosen:
-        # Done with and acknowledged up to some offset, says the state: who does not take that back reads nothing.
+        # The state says that it is processed, or up to which offset: without this nothing would be read.
         positions.reopen(int(number))
     if chosen and positions.host_id:
         state.save(positions)

@@ -1,4 +1,4 @@
-"""What becomes of a segment that is done with, `segment.transfer`, and of one that can't be read.
+"""Where a segment goes: `segment.transfer` for a fully processed one, a directory for one that can't be read.
 
 delete                Cassandra may use its space again
 archive               it is moved to segment.archive.dir
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 Transfer = Callable[[Path], object]
 """Takes a segment out of cdc_raw, its index `<name>_cdc.idx` too: complete, and all its changes are acknowledged.
 
-It runs in the agent's only thread: what takes long holds up the events. It may be called again for the same segment,
+It runs in the agent's only thread: a slow one delays the events. It may be called again for the same segment,
 after a crash or an error, and files may be gone already. A HelenusError that it raises does what its kind says, any
 other exception counts as TRANSFER_FAILED: the agent goes on and calls it again later. To leave the segment in cdc_raw,
 where it counts against the node's cdc_total_space, is a failure too.
@@ -82,7 +82,7 @@ def move(path: Path, directory: Path) -> Path:
 def _archive(path: Path, directory: Path) -> None:
     target = move(path, directory)
     if not target.exists():
-        # It was held open and read to its end, so its changes are out; but a copy there is none of any more.
+        # It was held open and read to its end, so its changes are published; but no copy of it is left.
         advice = "something else deletes segments in cdc_raw: another agent, or the node with cdc_block_writes: false"
         _log.error("segment.not_archived", path=str(path), advice=advice)
 
@@ -105,8 +105,8 @@ def _yours(name: str) -> Transfer:
         except HelenusError:
             raise
         except Exception as error:
-            told = f"{name} failed: {type(error).__name__}: {error}"
-            raise HelenusError(Kind.TRANSFER_FAILED, told, str(path)) from error
+            what = f"{name} failed: {type(error).__name__}: {error}"
+            raise HelenusError(Kind.TRANSFER_FAILED, what, str(path)) from error
         if path.exists():
             raise HelenusError(Kind.TRANSFER_FAILED, f"{name} left it in cdc_raw", str(path))
 

@@ -1,8 +1,8 @@
 """Tables whose topics the broker refuses: why they are left out, and when they are tried again.
 
-Such a table costs the others nothing: what the log holds of it is counted as skipped, and segments go as ever. Its
-topic is tried with the Change that tells of the gap, and nothing else: so the table is followed again from where its
-readers know that they missed something, and a try that fails does nothing to the other tables.
+Such a table does not delay the others: its changes are counted as skipped, and segments are removed as usual. Its topic
+is tried with a gap event and nothing else. So the consumers know that they missed something before they receive the
+next change, and a try that fails does not affect the other tables.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
 
 _AGAIN = (1.0, 60.0)  # s between two tries: at first, at most
-_ADVICE = "its changes are counted as skipped; it is tried again, and is told then that it has a gap"
+_ADVICE = "its changes are counted as skipped; its topic is tried again, and receives a gap event first"
 _log = structlog.get_logger(__name__)
 
 
-class Refused:
-    """`told` is for who asks whether all is well, None if no table is left out."""
+class RefusedTopics:
+    """`summary` says for health checks what is left out and why, None if nothing is."""
 
     def __init__(self) -> None:
-        self.told: str | None = None
+        self.summary: str | None = None
         self._why: dict[uuid.UUID, HelenusError] = {}
         self._wait = 0.0
         self._next = 0.0
@@ -45,20 +45,20 @@ class Refused:
         self._why[table.id] = error
 
     def remove(self, table: Table) -> None:
-        """It is no more."""
+        """It is not refused any more."""
         self._why.pop(table.id, None)
 
     def wait(self) -> None:
-        """Some are refused now: wait for the next try, longer each time."""
+        """A try failed: wait for the next one, longer each time."""
         first, most = _AGAIN
         now = time.monotonic()
         self._wait = first if now - self._last > 2 * most else min(self._wait * 2, most)
         self._last = now
         self._next = now + self._wait
 
-    def show(self, tables: Collection[Table]) -> None:
-        """These are left out, and no others."""
+    def update(self, tables: Collection[Table]) -> None:
+        """These are left out now, and no others."""
         metrics.REFUSED.set(len(tables))
         unknown = "its topic was refused"
-        told = [f"{table.full_name} is left out: {self._why.get(table.id, unknown)}" for table in tables]
-        self.told = "; ".join(told) or None
+        left_out = [f"{table.full_name} is left out: {self._why.get(table.id, unknown)}" for table in tables]
+        self.summary = "; ".join(left_out) or None

@@ -1,8 +1,8 @@
-"""Is the node that answers the one whose cdc_raw is read? Events say which node logged them, and proofs count nodes.
+"""Is the node that answers the one whose cdc_raw is read? Events name their node, and the connector counts nodes.
 
 An agent that asks another node than its own reports that one's host id: two replicas would count as one. The addresses
-in cassandra.yaml, which lies beside cdc_raw, tell for certain where they are given. Without them the machine's own
-addresses do, unless the agent has a container, and a network, of its own: then nothing is said.
+in cassandra.yaml decide, if there are any. Without them the machine's own addresses do, unless the agent runs in a
+container with its own network: then nothing is checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from helenus_agent.config import AgentSettings, read_yaml, same
-from helenus_agent.node.discovery import Node
+from helenus_agent.node.cassandra import Node
 from helenus_schemas.errors import HelenusError, Kind
 
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv")
@@ -28,11 +28,11 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
 
     Raises HelenusError(CONFIG). What a node says of itself counts for more than its file.
     """
-    who = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}, node {node.host_id}"
+    where = f"{settings.cassandra_contact_points[0]}:{settings.cassandra_port}, node {node.host_id}"
     wanted = settings.cassandra_local_dc
     if wanted and node.data_center and node.data_center != wanted:
         what = f"cassandra.local.dc={wanted}: the node is of {node.data_center}"
-        raise HelenusError(Kind.CONFIG, what, who)
+        raise HelenusError(Kind.CONFIG, what, where)
     if same(directory, node.settings.get("commitlog_directory")):
         what = "cdc.raw.dir is the node's commitlog_directory, in which nothing may be deleted"
         raise HelenusError(Kind.CONFIG, what, str(directory))
@@ -48,7 +48,7 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
             f"cassandra.contact.points: it names another node than {settings.cassandra_config} describes: that one's "
             f"listen_address is {yaml.get('listen_address')}, and {node.addresses.get('listen_address')} answers"
         )
-        raise HelenusError(Kind.CONFIG, what, who)
+        raise HelenusError(Kind.CONFIG, what, where)
     if is_it is None and not _is_in_a_container() and not any(map(is_of_this_machine, node.addresses.values())):
         advice = "cassandra.contact.points must name the node whose cdc_raw is read: is it this machine's?"
         _log.warning("node.elsewhere", node=str(node.host_id), addresses=dict(node.addresses), advice=advice)
@@ -57,7 +57,7 @@ def check(node: Node, settings: AgentSettings, directory: Path) -> None:
 def is_described(addresses: Mapping[str, str], yaml: Mapping[str, Any]) -> bool | None:
     """Whether a cassandra.yaml is that of the node with these addresses; None if it names none to compare.
 
-    Names and addresses that stand for any, or for each machine's own, tell nothing.
+    Host names, and addresses that stand for any or for each machine's own, are not compared.
     """
     named = {"listen_address": "listen_address", "broadcast_address": "broadcast_address"}
     named["rpc_address"] = "broadcast_rpc_address" if yaml.get("broadcast_rpc_address") else "rpc_address"

@@ -1,4 +1,4 @@
-"""What Cassandra says about the node and its tables."""
+"""The node's CQL: its settings and its schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NODE = (
     "FROM system.local WHERE key = 'local'"
 )
 _ADDRESSES = ("listen_address", "broadcast_address", "rpc_address")
-_GIVEN_UP = 15.0  # s without any node that is up in the driver's eyes, after which it is made anew
+_GIVEN_UP = 15.0  # s without any node that the driver takes for up, after which the session is recreated
 # The generation is another one with every start of the node.
 _VERSION = "SELECT schema_version, truncated_at, gossip_generation FROM system.local WHERE key = 'local'"
 _SETTINGS = ("cdc", "commitlog_directory")
@@ -39,7 +39,7 @@ _ALTERED = "SELECT id, writetime(cdc) AS time FROM system_schema.tables"
 
 @dataclass(frozen=True)
 class Node:
-    """The node beside us. `settings` are those of its cassandra.yaml that concern CDC, as it runs with them.
+    """The node whose log is read. `settings` are those of its cassandra.yaml that concern CDC, as it runs with them.
 
     `addresses`: its listen_address, broadcast_address and rpc_address, as far as it says.
     """
@@ -97,7 +97,7 @@ class Cassandra:
         self._next = 0.0
 
     def node(self) -> Node:
-        """Who it is, and its CDC settings: none if it has no such table, as before 4.0, or refuses to be asked."""
+        """Its identity and CDC settings: none before 4.0, which has no such table, or if they may not be read."""
         local = self._rows(_NODE)[0]
         try:
             found = self._rows("SELECT name, value FROM system_views.settings")
@@ -105,7 +105,7 @@ class Cassandra:
         except HelenusError as error:
             is_refused = error.kind is Kind.CASSANDRA_AUTH
             if not is_refused and _has_virtual_tables(local.release_version):
-                raise  # nobody is to take silence for the defaults
+                raise  # no answer must not be taken for the defaults
             settings = {}
             if is_refused and not self._is_refused:
                 self._is_refused = True
@@ -123,12 +123,12 @@ class Cassandra:
             try:
                 tables, torn = self._tables(), None
             except ValueError as error:
-                torn = error  # a type may have been made, and a table of it, while we asked
+                torn = error  # a type and a table of it may have been created between the queries
                 continue
             views = self._rows("SELECT id FROM system_schema.views")
             options = [self._rows(f"SELECT * FROM system_schema.{name}") for name in ("tables", "indexes", "triggers")]
             keyspaces = self._rows("SELECT keyspace_name, durable_writes FROM system_schema.keyspaces")
-            # It takes several queries: a change between them is seen by these two.
+            # A change between the queries above is seen by these two.
             if self._rows(_VERSION)[0] == self._version and self._rows(_ALTERED) == altered:
                 break
         if torn is not None:
@@ -159,7 +159,7 @@ class Cassandra:
 
     def _connect(self) -> Any:
         try:
-            # Which asks for their addresses.
+            # It resolves their addresses.
             policy = WhiteListRoundRobinPolicy(list(self._settings.cassandra_contact_points))
         except (OSError, UnicodeError) as error:
             what = f"no contact point has an address: {error}"
@@ -171,7 +171,7 @@ class Cassandra:
             found = read_tables(self._session)
         except (DriverException, NoHostAvailable) as error:
             raise self._unreachable(error) from None
-        # One that was made while we asked may be here without its columns: better not to know it at all.
+        # One that was created between the queries may be without its columns: leave it out.
         return {table.id: table for table in found.values() if table.partition_key}
 
     def _rows(self, query: str) -> list[Any]:
@@ -191,7 +191,7 @@ class Cassandra:
         return HelenusError(Kind.CASSANDRA_UNREACHABLE, f"Cassandra does not answer: {error}", self._where)
 
     def _connect_again(self) -> None:
-        """Of a node that goes down and comes up again the driver may miss the latter, and ask it no more."""
+        """The driver may miss that a node came up again, and then asks it no more."""
         now = time.monotonic()
         if self._down is None or now - self._down < _GIVEN_UP:
             self._down = self._down or now
@@ -223,7 +223,7 @@ def _stamps(altered: list[Any], options: list[list[Any]]) -> dict[uuid.UUID, Sta
 
 
 class _Question:
-    """Whether something changed, asked in the background."""
+    """Whether something changed: a query in the background."""
 
     def __init__(self, session: Any) -> None:
         self.answer: Any = None

@@ -1,5 +1,5 @@
 """The tables of the keyspaces that are followed, as last known: one that is dropped while no agent runs may be named in
-the log, and Cassandra can't tell any more what it looks like.
+the log, and Cassandra does not know its definition any more.
 
 `state.dir/tables.json` holds them, replaced as a whole.
 """
@@ -22,8 +22,8 @@ from helenus_schemas.service import durable
 _FILE = "tables.json"
 _FORMAT = 1
 _DAMAGED = (
-    "restore it, or delete it: then what is in the log of tables that were dropped while no agent ran can't be decoded "
-    "and is skipped, and that CDC was off for a while in that time is not noticed"
+    "restore it, or delete it: then changes of tables that were dropped while no agent ran can't be decoded and are "
+    "skipped, and it goes unnoticed if CDC was off for a while in that time"
 )
 
 
@@ -43,8 +43,8 @@ def load(directory: Path) -> tuple[list[Table], dict[uuid.UUID, Stamp]]:
     except OSError as error:
         raise HelenusError(Kind.STATE, f"cannot read the tables: {error.strerror}", str(path)) from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        told = f"the tables are damaged ({type(error).__name__}: {error})"
-        raise HelenusError(Kind.STATE, told, str(path), _DAMAGED) from None
+        what = f"the tables are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, what, str(path), _DAMAGED) from None
 
 
 def load_others(directory: Path) -> tuple[uuid.UUID, ...]:
@@ -62,9 +62,9 @@ def save(
     stamps: Mapping[uuid.UUID, Stamp],
     others: Sequence[uuid.UUID] = (),
 ) -> None:
-    """Write them down: after this returns, no crash brings the old ones back. Raises HelenusError(STATE).
+    """Replace the file durably: after this returns, no crash brings the old ones back. Raises HelenusError(STATE).
 
-    `others` are the ids of tables and views whose definitions nobody needs: what the log has of them is passed over.
+    `others` are the ids of tables and views whose definitions are not needed: their mutations are skipped.
     """
     content = {
         "format": _FORMAT,
@@ -72,7 +72,7 @@ def save(
         "tables": [asdict(table) for table in tables],
         "stamps": {str(table): stamp for table, stamp in stamps.items()},
     }
-    durable.replace(directory / _FILE, content, "the tables", "history.after-write")
+    durable.replace(directory / _FILE, content, "the tables", "tables.after-write")
 
 
 def _table(saved: Any) -> Table:

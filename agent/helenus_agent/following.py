@@ -1,0 +1,305 @@
+"""Which tables the agent follows: it learns the schema from the node, opens their topics, and appends the events that
+concern whole tables (TRUNCATE, DROP, gaps).
+
+A table whose topic the broker refuses is left out, and the others go on. Its topic is tried again with a gap event.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable
+
+import structlog
+
+from helenus_agent import metrics
+from helenus_agent.commitlog.decoder import Unknown
+from helenus_agent.config import AgentSettings, commit_log_directory
+from helenus_agent.delivery.outbox import Outbox
+from helenus_agent.delivery.refused_topics import RefusedTopics
+from helenus_agent.node import saved_tables
+from helenus_agent.node.cassandra import Cassandra, Node
+from helenus_agent.node.drops import Drops
+from helenus_agent.node.offline import SavedNode
+from helenus_agent.node.tables import Report, Tables
+from helenus_agent.node.truncations import Truncations
+from helenus_agent.positions import Place, Positions
+from helenus_agent.segments import gaps
+from helenus_agent.segments.follow import Follow
+from helenus_agent.segments.headroom import Headroom
+from helenus_agent.state import State
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import Action, HelenusError
+
+_ASK = 60.0  # s between two looks at the node's settings
+_FLUSH = 10.0  # s for the acknowledgement of what is appended, before Cassandra or a refused topic is asked
+_log = structlog.get_logger(__name__)
+
+
+class Following:
+    """The followed tables and their topics. Raises HelenusError.
+
+    `reached`: up to where the log is read. `must_save`: something has to be saved with a commit now. `commit` is called
+    where everything that is appended has to be acknowledged first.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        cassandra: Cassandra | SavedNode,
+        outbox: Outbox,
+        follow: Follow,
+        state: State,
+        positions: Positions,
+        commit: Callable[[float], None],
+    ) -> None:
+        self._settings = settings
+        self._cassandra = cassandra
+        self._outbox = outbox
+        self._follow = follow
+        self._state = state
+        self._positions = positions
+        self._commit = commit
+        self._saved = saved_tables.load(state.directory)
+        self._others: tuple[uuid.UUID, ...] = ()
+        self._others_saved: tuple[uuid.UUID, ...] = ()
+        self._is_old = True
+        self._asked = 0.0
+        self._not_durable: set[str] = set()
+        self.reached = positions.reached
+        self.must_save = False
+        self.headroom = Headroom()
+        self.tables = Tables(
+            settings.table_include_list,
+            settings.table_exclude_list,
+            positions.followed_ids,
+            positions.paused_ids,
+            *self._saved,
+            refused=positions.refused_ids,
+        )
+        self.truncations = Truncations(positions)
+        self.refused = RefusedTopics()
+        self._drops = Drops(positions)
+        self.tables.unemitted_drops = self._drops.waiting
+
+    # The node and its schema.
+
+    @property
+    def asked_long_ago(self) -> bool:
+        """Whether it is time to ask the node for its settings again."""
+        return time.monotonic() - self._asked > _ASK
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the schema has to be learned: it never was, that failed, or the node has changed it."""
+        return self._is_old or self._cassandra.changed()
+
+    def ask_node(self) -> Node:
+        """Ask the node for its settings: it may have been restarted with others, or JMX has changed them."""
+        self._asked = time.monotonic()
+        node = self._cassandra.node()
+        self.headroom.set(node.raw_limit, node.blocks_writes)
+        metrics.RAW_LIMIT.set(node.raw_limit or 0)
+        before = self._positions.cdc_off, self._positions.deletes
+        gaps.cdc_is_on(self._positions, node.has_cdc)
+        self._positions.deletes = not node.blocks_writes
+        if (self._positions.cdc_off, self._positions.deletes) != before:
+            self.must_save = True
+        # While CDC is off nothing is linked into cdc_raw, and what is logged is not wanted.
+        config, raw = self._settings.cassandra_config, self._follow.directory
+        off = self._positions.cdc_off
+        self._follow.commit_log = None if off else commit_log_directory(config, raw, node.settings)
+        return node
+
+    def learn(self) -> None:
+        """Ask for the schema and use it from here on."""
+        self._is_old = True
+        if self._outbox.waiting:
+            # If Cassandra does not answer, only the question is repeated, not what was appended so far.
+            self._commit(_FLUSH)
+        self.ask_node()
+        schema = self._cassandra.schema()
+        self._follow.refresh()
+        report = self.tables.update(schema.tables, schema.views, self._follow.newest, schema.stamps)
+        self._report(report)
+        self._others = self.tables.others
+        not_durable = {table.keyspace for table in self.tables.followed_now} & set(schema.not_durable)
+        for keyspace in not_durable - self._not_durable:
+            _log.warning("keyspace.not_durable", keyspace=keyspace, advice="durable_writes = false: no log, no events")
+        self._not_durable = not_durable
+        remembered = {table.id for table in self.tables.remembered + report.dropped}
+        self._drops.learn(report.dropped, schema.tables, schema.stamps, remembered)
+        self.tables.unemitted_drops = self._drops.waiting
+        if report.resumed or report.dropped or report.added_again:
+            self._state.save(self._positions)  # before the state that they were found by is replaced
+        self._save_tables()
+        if report.retired:
+            self.must_save = True  # that they are paused
+        self.open()
+        self.truncations.learn(schema.truncations, self.tables.followed_ids, self._follow.oldest, self.reached)
+        self._is_old = False
+        self.emit()
+
+    def learn_of(self, unknown: Unknown, place: Place) -> None:
+        """Learn the schema, since the decoder met something there that it does not know."""
+        self.learn()
+        if not self.tables.knows(unknown):
+            segment, position = place
+            name = self.tables.name(unknown)
+            _log.warning("schema.unknown", segment=segment, position=position, what=str(unknown), table=name)
+            self.tables.give_up(unknown)
+
+    # Events that concern whole tables.
+
+    def emit(self) -> None:
+        """Append truncations that reading has reached, and gaps."""
+        notices = self.truncations.due(self.reached)
+        metrics.TRUNCATIONS.inc(len(notices))
+        if self._positions.gaps:
+            notices += gaps.due(self._positions, self.tables.followed_ids, self.reached)
+        for notice in notices:
+            self._outbox.append_notice(self.tables.index(notice.table), notice, self._positions.host_id)
+
+    def emit_all_drops(self) -> None:
+        """Append all drops: everything that the dropped tables logged is read."""
+        self._emit_drops(self._drops.waiting)
+
+    def emit_drops_before(self, changes: Iterable[tuple[int, bytes, bytes, bytes]]) -> None:
+        """Append the drops of tables whose recreated namesakes have one of these changes: they share a topic."""
+        if waiting := self._drops.waiting:
+            successors = self.tables.successors(waiting)
+            self._emit_drops({successors[change[0]] for change in changes if change[0] in successors})
+
+    def come_to(self, segment: int) -> None:
+        """Reading comes to this segment: tables that it can't name any more retire, and their drops are appended."""
+        self._emit_drops(self.tables.retire_before(segment))
+
+    def _emit_drops(self, tables: Collection[uuid.UUID]) -> None:
+        if not tables or not self._drops.waiting:
+            return
+        places = {table: index for index, table in self.tables.successors(tables).items()}
+        for notice in self._drops.due(tables, self.reached):
+            index = places.get(notice.table, self.tables.index(notice.table))
+            self._outbox.append_notice(index, notice, self._positions.host_id)
+
+    # Topics, and those that the broker refuses.
+
+    def open(self) -> None:
+        """Make sure that the topics exist. Tables whose topics are refused are left out."""
+        if self.refused.is_due:
+            self._try_refused()
+        tables = [*self.tables.followed_now, *self.tables.without_successors(self._drops.waiting)]
+        self._leave_out(self._outbox.open((self.tables.index(table.id), table) for table in tables))
+
+    def leave_out_topic(self, topic: str, error: HelenusError) -> bool:
+        """Leave out the tables of a topic that is refused. False if none of them was followed or dropped.
+
+        Raises the error if no other table is left.
+        """
+        refused = [table for table in self.tables.followed_now if self._outbox.topic(table) == topic]
+        if not refused and not self._ignore_drops(topic):
+            return False
+        self._leave_out([(table, error) for table in refused])
+        return True
+
+    def _leave_out(self, refused: list[tuple[Table, HelenusError]]) -> None:
+        """Skip these tables' changes until their topics accept records again.
+
+        Raises the first one's error if no other table is left: then no other waits until it is mended.
+        """
+        for table, _ in refused:
+            self.tables.refuse(table.id)
+            self.truncations.ignore(table.id)
+            self._ignore_drops(self._outbox.topic(table))
+        if refused and not self.tables.followed_now:
+            raise refused[0][1]
+        for table, why in refused:
+            self.refused.add(table, why)
+        if refused:
+            self.refused.wait()
+        self.refused.update(self.tables.refused_now)
+
+    def _ignore_drops(self, topic: str) -> bool:
+        """Forget drops that were to be appended to a refused topic. True if there are some."""
+        drops = [d for d in self._drops.waiting if self._topic_of(d) == topic]
+        for dropped in drops:
+            self._drops.ignore(dropped)
+        return bool(drops)
+
+    def _topic_of(self, table: uuid.UUID) -> str:
+        return self._outbox.topic(self.tables.followed[self.tables.index(table)])
+
+    def _try_refused(self) -> None:
+        """Follow tables again whose topics accept a gap event. Raises as `_leave_out`."""
+        refused = self.tables.refused_now
+        if not refused:
+            return
+        if self._outbox.waiting:
+            self._commit(_FLUSH)
+        failed: list[tuple[Table, HelenusError]] = []
+        for table in refused:
+            notice = gaps.of_refused(table.id, self.reached)
+            try:
+                self._outbox.probe(self.tables.index(table.id), table, notice, self._positions.host_id, _FLUSH)
+            except HelenusError as error:
+                failed.append((table, error))
+                if error.action is Action.RETRY:
+                    break  # the broker is away: the others would wait for it as well
+                continue
+            self._outbox.acknowledged(self.tables.followed)
+            self.tables.admit(table.id)
+            self.truncations.follow(table.id, self._follow.oldest, self.reached)
+            self.refused.remove(table)
+            gaps.refused_ended(table.full_name)
+            self.must_save = True  # that its gap is reported
+        self._leave_out(failed)
+
+    # What is saved with the positions.
+
+    def note(self) -> None:
+        """All that was appended is acknowledged: note it in the positions, to be saved."""
+        self._positions.followed = [str(table) for table in self.tables.followed_ids]
+        self._positions.paused = [str(table) for table in self.tables.paused]
+        self._positions.refused = [str(table) for table in self.tables.refused]
+        self._positions.reached = self.reached
+        self.truncations.acknowledged()
+        self._drops.acknowledged()
+        gaps.acknowledged(self._positions)
+
+    def noted(self) -> None:
+        """The positions are saved: forget what was kept to go back to the positions before."""
+        self.tables.acknowledged()
+        self.tables.unemitted_drops = self._drops.waiting
+        self._save_tables()
+        self.must_save = False
+
+    def rewind(self) -> None:
+        """Go back to the saved positions."""
+        self.reached = self._positions.reached
+        self.tables.rewind()
+        self.truncations.rewind()
+        self._drops.rewind()
+        gaps.rewind(self._positions)
+
+    def _save_tables(self) -> None:
+        """Save the tables' definitions: one may be dropped while no agent runs."""
+        remembered = self.tables.remembered, self.tables.stamps
+        if remembered != self._saved or self._others != self._others_saved:
+            saved_tables.save(self._state.directory, *remembered, self._others)
+            self._saved, self._others_saved = remembered, self._others
+
+    def _report(self, report: Report) -> None:
+        for table, why in report.refused:
+            _log.error("table.refused", table=table.full_name, why=why, advice="its changes are counted as skipped")
+        for table in report.retired:
+            then = "what it logged with cdc = true is still published"
+            _log.warning("table.retired", table=table.full_name, then=then)
+        for table in report.added:
+            _log.info("table.followed", table=table.full_name, id=str(table.id))
+        for table in report.dropped:
+            then = "what it logged is published, then the drop"
+            _log.warning("table.dropped", table=table.full_name, id=str(table.id), then=then)
+        for table, column in report.added_again:
+            gaps.added_again(self._positions, table.id, table.full_name, column)
+        for table in report.resumed:
+            gaps.resumed(self._positions, table.id, table.full_name)

@@ -1,0 +1,164 @@
+"""The state directory: one small file of positions that is replaced as a whole, and the locks.
+
+`state.dir/positions.json` holds the `Positions`, `state.dir/quarantine` the segments that could not be read.
+`state.dir/lock` is held by the agent that writes there. cdc_raw itself is locked by the agent that reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from helenus_agent.positions import Positions
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
+
+_log = structlog.get_logger(__name__)
+_FILE = "positions.json"
+# `is_held` takes the lock for a moment: an agent that starts just then tries again.
+_TRIES = 5
+_TRY = 0.05  # s
+_DAMAGED = (
+    "restore it, or delete it: the agent then reads again everything that is still in cdc_raw, and events arrive twice"
+)
+
+
+class State:
+    """The state directory, held for this process alone. Raises HelenusError(STATE)."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise HelenusError(Kind.STATE, f"cannot use state.dir: {error.strerror}", str(directory)) from None
+        try:
+            if _locked(self._lock):
+                return
+        except OSError as error:
+            os.close(self._lock)
+            raise HelenusError(Kind.STATE, f"cannot lock state.dir: {error.strerror}", str(directory)) from None
+        os.close(self._lock)
+        advice = "stop the other agent, or give this one a state.dir of its own"
+        raise HelenusError(Kind.STATE, "another agent uses this state.dir", str(directory), advice)
+
+    def load(self, host_id: str = "") -> Positions:
+        """What was saved, if anything. The state of another node than `host_id`, if that is given, is refused."""
+        found = read(self.directory)
+        if found is None:
+            return Positions(host_id)
+        if host_id and found.host_id != host_id:
+            raise HelenusError(
+                Kind.STATE,
+                f"state.dir belongs to the node {found.host_id}, but Cassandra is {host_id}",
+                str(self.directory / _FILE),
+                "correct cassandra.contact.points or state.dir, or name an empty one for a node that is new",
+            )
+        return found
+
+    def save(self, positions: Positions) -> None:
+        """Replace the file durably: after this returns, no crash brings the old one back."""
+        durable.replace(self.directory / _FILE, positions.as_json(), "the positions", "state.after-write")
+
+    def close(self) -> None:
+        """Let another agent have it."""
+        os.close(self._lock)
+
+
+@contextlib.contextmanager
+def owned(raw: Path) -> Iterator[None]:
+    """Holds cdc_raw for this process alone: two agents would delete segments that the other has not read.
+
+    The lock is on the directory itself: no file lies there that Cassandra would find, and agents of other users, state
+    directories and containers see it too. Raises HelenusError: STATE if another agent has it.
+    """
+    lock = -1
+    try:
+        try:
+            lock = os.open(raw, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            is_ours = _locked(lock)
+        except OSError as error:
+            # Some network file systems have no locks. No node has its commit log there.
+            _log.warning("cdc_raw.not_locked", directory=str(raw), error=error.strerror)
+            is_ours = True
+        if not is_ours:
+            advice = "two would delete what the other has not read: stop one of them"
+            raise HelenusError(Kind.STATE, "another agent reads this cdc_raw", str(raw), advice)
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def note_cdc_off(directory: Path) -> None:
+    """Remember that this agent's node has CDC off: what it writes now is a gap. Raises as State."""
+    state = State(directory)
+    try:
+        positions = state.load()
+        if positions.listed and not positions.cdc_off:
+            positions.cdc_off = True
+            state.save(positions)
+    finally:
+        state.close()
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether this process has the lock now; False if another has it. Raises OSError where there are no locks."""
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if left:
+                time.sleep(_TRY)
+    return False
+
+
+def read(directory: Path) -> Positions | None:
+    """What an agent, running or not, has saved there; None if nothing. Raises HelenusError(STATE)."""
+    path = directory / _FILE
+    try:
+        return Positions.of_json(json.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HelenusError(Kind.STATE, f"cannot read the positions: {error.strerror}", str(path)) from None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        what = f"the positions are damaged ({type(error).__name__}: {error})"
+        raise HelenusError(Kind.STATE, what, str(path), _DAMAGED) from None
+
+
+def saved_at(directory: Path) -> float | None:
+    """When (s since the epoch) the positions were saved last; None if never."""
+    try:
+        return (directory / _FILE).stat().st_mtime
+    except OSError:
+        return None
+
+
+def quarantine(directory: Path) -> Path:
+    """Where the agent with this state directory puts segments that could not be read wholly."""
+    return directory / "quarantine"
+
+
+def is_held(directory: Path) -> bool:
+    """True if an agent runs on this state directory."""
+    try:
+        lock = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
