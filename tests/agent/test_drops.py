@@ -169,7 +169,7 @@ def test_a_topic_that_is_refused(bench: Bench, again: bool, there: bool) -> None
     bench.work()
     bench.log.closed = {"events-ks.t"}
     if not there:
-        del bench.log.topics["events-ks.t"]
+        del bench.log.counts["events-ks.t"]
         assert bench.agent is not None
         bench.agent._outbox.doubt()
     drop(bench, *([AGAIN] if again else []))
