@@ -16,10 +16,8 @@ stop: $(READY) ## Stop what `make demo KEEP=1` left running
 
 ##@ Develop
 .PHONY: test
-test: $(READY) ## The tests, on real servers; what fails is run once more, alone
-	$(BIN)/pytest -m "not cluster and not long" -n 2 --dist loadfile || { test $$? -eq 1 && \
-	  echo "Once more what failed, with nothing else beside it:" && \
-	  $(BIN)/pytest -m "not cluster and not long" --last-failed --last-failed-no-failures none; }
+test: test-unit ## The tests: those without servers, then those with; of these, what fails is run once more alone
+	$(BIN)/python tests/again.py -m "integration and not cluster and not long" --durations=10 -- -n 2 --dist loadfile
 
 .PHONY: test-long
 test-long: $(READY) ## The same in more modes, versions and forms, and on the other Log
