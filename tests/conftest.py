@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 # A test run in a shell's background ignores Ctrl-C, and so would the commands under test. With a handler here they
 # start with the default again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("long", max_examples=1000, deadline=None)  # `make test-long`; else 100
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_fsync() -> Iterator[None]:
+    """Only a power failure shows that it was called, and it is slow. Commands that tests start do call it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 class Failures:
