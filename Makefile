@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Else each of the many processes that tests start compiles our modules again.
+export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
@@ -16,13 +18,12 @@ stop: $(READY) ## Stop what `make demo KEEP=1` left running
 
 ##@ Develop
 .PHONY: test
-test: $(READY) ## The tests, on real servers; what fails is run once more, alone
-	$(BIN)/pytest -m "not cluster and not long" -n 2 --dist loadfile || { test $$? -eq 1 && \
-	  echo "Once more what failed, with nothing else beside it:" && \
-	  $(BIN)/pytest -m "not cluster and not long" --last-failed --last-failed-no-failures none; }
+test: test-unit ## The tests: those without servers, then those with; of these, what fails is run once more alone
+	$(BIN)/python tests/again.py -m "integration and not cluster and not long" --durations=10 -- -n 2 --dist loadfile
 
 .PHONY: test-long
-test-long: $(READY) ## The same in more modes, versions and forms, and on the other Log
+test-long: $(READY) ## The same in more modes, versions and forms, on the other Log, and with more random examples
+	$(BIN)/pytest -m "hypothesis and not integration" --hypothesis-profile=long -n 2 --dist loadfile
 	$(BIN)/pytest -m "long and not cluster" -n 2 --dist loadfile
 
 .PHONY: test-cluster
@@ -31,7 +32,7 @@ test-cluster: $(READY) ## The tests on three Cassandra nodes
 
 .PHONY: test-unit
 test-unit: $(READY) ## The tests that need no server
-	$(BIN)/pytest -m "not integration" -n 2 --dist loadfile
+	$(BIN)/pytest -m "not integration and not long" -n 2 --dist loadfile
 
 .PHONY: check
 check: $(READY) ## Style, types, and that the house is tidy

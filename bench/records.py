@@ -7,12 +7,11 @@ import struct
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape
+from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -38,14 +37,6 @@ VALUES = {
 }
 
 
-class _NoRegistry(Registry):
-    def register(self, subject: str, schema: str) -> int:  # noqa: ARG002
-        return 1
-
-    def keep(self, subject: str, schema: str, value: str) -> int:  # noqa: ARG002
-        return 1
-
-
 def main() -> None:
     """Prints a line for each width of a table and form: the least of many repeats."""
     for width in (10, 60):
@@ -58,7 +49,7 @@ def main() -> None:
         for form in ("key-value-avro", "key-value-json", "json"):
             given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": form}
             settings = ConnectorSettings.of({**given, "value.converter.schema.registry.url": "http://none"}, "bench")
-            shape = RowShape(table, settings, _NoRegistry(settings, Path()))
+            shape = RowShape(table, settings, MemoryRegistry())
             value = shape.row(key, image, 123).value or b""
             told = f"{width} columns, {form}: {_cost(lambda s=shape, k=key, i=image: s.row(k, i, 123)):.1f} µs"
             if form == "key-value-json":

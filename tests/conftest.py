@@ -1,7 +1,46 @@
 """What holds for all tests."""
 
+from __future__ import annotations
+
+import os
 import signal
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
 
 # A test run in a shell's background ignores Ctrl-C, and so would the commands under test. With a handler here they
 # start with the default again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+settings.register_profile("long", max_examples=1000, deadline=None)  # `make test-long`; else 100
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_fsync() -> Iterator[None]:
+    """Only a power failure shows that it was called, and it is slow. Commands that tests start do call it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+class Failures:
+    """Shows each failure when it happens: pytest shows them when all is over, half an hour later."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            reason = crash.message if crash else report.longreprtext
+            where = "" if report.when == "call" else f" in its {report.when}"
+            self.terminal.ensure_newline()
+            self.terminal.write_line(f"FAILED{where}: {report.nodeid}: {' '.join(reason.split())[:300]}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):  # workers of xdist hand on to the first process
+        config.pluginmanager.register(Failures(terminal))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import importlib.util
 import secrets
 import sys
@@ -43,12 +45,22 @@ def plain() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """decoder.py compiled just now."""
-    pytest.importorskip("Cython")
-    build = load("hatch_build", ROOT / "hatch_build.py")
-    path = build.compile_decoder(PACKAGE, tmp_path_factory.mktemp("compiled"))
-    if path is None:
-        pytest.skip("there is no C compiler")
+    """decoder.py compiled as it is now: once, by the first process of tests that needs it."""
+    cython = pytest.importorskip("Cython")
+    sources = [PACKAGE / "decoder.py", PACKAGE / "decoder.pxd", ROOT / "hatch_build.py"]
+    version = f"{cython.__version__} {sys.version}".encode()
+    digest = hashlib.sha256(b"".join([version, *(path.read_bytes() for path in sources)])).hexdigest()
+    directory = ROOT / "build" / "tests" / digest[:16]
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = next(directory.glob("decoder*.so"), None)
+        if path is None:
+            work = tmp_path_factory.mktemp("compiled")
+            path = load("hatch_build", ROOT / "hatch_build.py").compile_decoder(PACKAGE, work)
+            if path is None:
+                pytest.skip("there is no C compiler")
+            path = path.rename(work / f"{path.name}.whole").replace(directory / path.name)
     return load("compiled.decoder", path)
 
 

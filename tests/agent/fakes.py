@@ -1,9 +1,9 @@
-"""A Log in memory that can refuse, a Cassandra that knows what it is told, and a cdc_raw directory to write into."""
+"""A Log that can refuse, a Cassandra that knows what it is told, and a cdc_raw directory to write into."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from agent.writer import Cell, Row, Update, entry, file_name, header, mutation, sync_marker
@@ -15,69 +15,54 @@ from helenus_agent.node.tables import Stamp
 from helenus_agent.node.truncations import Truncation
 from helenus_agent.segments.transfer import delete
 from helenus_agent.state import State
+from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Headers, Schemas, TopicError
+from helenus_sinks.log import Headers, TopicError
 
 HOST = "ad310466-96a7-4cb2-acf4-59535a960812"
-Record = tuple[str, int, "bytes | None", "bytes | None"]
 
 
-class FakeLog:
-    """Appended records wait until a flush acknowledges them. `refuse_*`: how many calls to come fail.
+class FakeLog(MemoryLog):
+    """`refuse_*`: how many calls to come fail.
 
     Of topics in `closed` nothing is taken: they can't be made, and if they are there, a flush of their records fails.
     """
 
     def __init__(self) -> None:
-        self.topics: dict[str, int] = {}
-        self.schemas: dict[str, Schemas] = {}
-        self.waiting: list[Record] = []
-        self.headers: list[dict[str, bytes]] = []
-        self.acknowledged: list[Record] = []
+        super().__init__()
         self.refuse_create = 0
         self.refuse_append = 0
         self.refuse_flush = 0
-        self.flushes = 0
         self.closed: set[str] = set()
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
         if self.refuse_create:
             self.refuse_create -= 1
             raise HelenusError(Kind.BROKER_UNREACHABLE, "away", "fake")
-        if topic in self.closed - self.topics.keys():
+        if topic in self.closed - self.counts.keys():
             raise TopicError(Kind.BROKER_REFUSED, "not to be made", f"fake, {topic}", topic)
-        return self.topics.setdefault(topic, partitions)
-
-    def declare(self, topic: str, schemas: Schemas) -> None:
-        self.schemas[topic] = schemas
+        return super().create(topic, partitions, config)
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        assert 0 <= partition < self.topics[topic]
+        assert topic in self.counts
         if self.refuse_append:
             self.refuse_append -= 1
             raise HelenusError(Kind.APPEND_FAILED, "full", "fake")
-        self.waiting.append((topic, partition, key, value))
-        self.headers.append(dict(headers))
-
-    def extend(self, topic: str, partition: int, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
-        for key, value in records:
-            self.append(topic, partition, key, value)
+        super().append(topic, partition, key, value, headers)
 
     def flush(self, timeout: float) -> None:
-        self.flushes += 1
+        refused = [topic for topic, *_ in self.waiting if topic in self.closed]
         if self.refuse_flush and self.waiting:
             self.refuse_flush -= 1
-            self.waiting.clear()
+            self.flushes += 1
+            self.drop()
             raise HelenusError(Kind.APPEND_FAILED, "not acknowledged", "fake")
-        for topic in [topic for topic, *_ in self.waiting if topic in self.closed]:
-            self.waiting.clear()
-            raise TopicError(Kind.BROKER_REFUSED, "not to be written", f"fake, {topic}", topic)
-        self.acknowledged += self.waiting
-        self.waiting.clear()
-
-    def close(self) -> None:
-        self.waiting.clear()
+        if refused:
+            self.flushes += 1
+            self.drop()
+            raise TopicError(Kind.BROKER_REFUSED, "not to be written", f"fake, {refused[0]}", refused[0])
+        super().flush(timeout)
 
 
 class FakeCassandra:

@@ -11,10 +11,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from agent.fakes import FakeCassandra, FakeLog, Record
+from agent.fakes import FakeCassandra, FakeLog
 from agent.writer import table_of
 
 from helenus_agent import cli
+from helenus_connector.testing.log import Record
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -24,8 +25,8 @@ LATE = int(os.environ.get("HELENUS_TEST_LATE", 0))
 
 def number(record: Record) -> int:
     """The key of a record of ks.t."""
-    assert record[2] is not None
-    return int.from_bytes(KeyCodec(TABLE).decode(record[2])[0] or b"", "big")
+    assert record.key is not None
+    return int.from_bytes(KeyCodec(TABLE).decode(record.key)[0] or b"", "big")
 
 
 class Node(FakeCassandra):
@@ -61,7 +62,7 @@ class FileLog(FakeLog):
     def flush(self, timeout: float) -> None:
         if self.waiting:
             with open(self._path, "a") as file:
-                file.write(json.dumps([number(record) for record in self.waiting if record[2] is not None]) + "\n")
+                file.write(json.dumps([number(record) for record in self.waiting if record.key is not None]) + "\n")
         super().flush(timeout)
 
 

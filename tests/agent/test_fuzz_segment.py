@@ -44,7 +44,8 @@ from helenus_schemas.event import wire
 ID = 1795262845123
 COMPRESSORS = ["", *COMPRESS]
 # Each test runs on a directory and a decoder of its own: what hypothesis asks of a fixture is given.
-slow = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings.default.max_examples
+slow = settings(max_examples=EXAMPLES * 2 // 5, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -175,7 +176,7 @@ def without_position(found: Any) -> Any:
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
-@settings(slow, max_examples=20)
+@settings(slow, max_examples=EXAMPLES // 5)
 @given(some=mutations(), version=st.sampled_from([6, 7, 8]), piece=st.integers(20, 2000))
 def test_round_trip(
     plain: ModuleType,

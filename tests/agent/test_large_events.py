@@ -42,7 +42,7 @@ class Limited(FakeLog):
             self.append(topic, partition, key, value)
 
     def flush(self, timeout: float) -> None:
-        if any(len(key or b"") > LIMIT for _, _, key, _ in self.waiting):
+        if any(len(key or b"") > LIMIT for _, _, key, _, _ in self.waiting):
             self.waiting.clear()
             self.learned = self.learns
             raise TopicError(Kind.RECORD_TOO_LARGE, "Kafka: too large", TOPIC, TOPIC)
@@ -77,14 +77,16 @@ def test_one_event_is_left_out_and_reported(bench: Bench, headers: str) -> None:
     with capture_logs() as logs:
         for _ in range(20):
             bench.run(seconds=1)
-            if any(key is None for _, _, key, _ in bench.log.acknowledged):
+            if any(key is None for _, _, key, _, _ in bench.log.acknowledged):
                 break
     codec = KeyCodec(WIDE)
-    found = [len(codec.decode(key)[1] or b"") for topic, _, key, _ in bench.log.acknowledged if topic == TOPIC and key]
+    found = [
+        len(codec.decode(key)[1] or b"") for topic, _, key, _, _ in bench.log.acknowledged if topic == TOPIC and key
+    ]
     assert list(dict.fromkeys(found)) == [1, 2, 3, 4]
-    scopes = [decode(value or b"").scope for topic, _, _, value in bench.log.acknowledged if topic == TOPIC]
+    scopes = [decode(value or b"").scope for topic, _, _, value, _ in bench.log.acknowledged if topic == TOPIC]
     assert scopes[-1] is Scope.GAP
-    numbers = {bench.number(key)[-1] for topic, _, key, _ in bench.log.acknowledged if topic == "events-ks.t"}
+    numbers = {bench.number(key)[-1] for topic, _, key, _, _ in bench.log.acknowledged if topic == "events-ks.t"}
     assert numbers == {1, 2}
     told = [line for line in logs if line["event"] == "event.too_large"]
     assert len(told) >= 2

@@ -52,13 +52,13 @@ def told(bench: Bench, topic: str = "events-ks.t", partition: int = 0) -> list[s
     """What a partition of a topic holds: the names of scopes of whole tables, and the last byte of rows' keys."""
     return [
         decode(value or b"").scope.name if key is None else bench.number(key)[-1]
-        for to, part, key, value in bench.log.acknowledged
+        for to, part, key, value, _ in bench.log.acknowledged
         if to == topic and part == partition
     ]
 
 
 def notices(bench: Bench, scope: Scope) -> list[Change]:
-    changes = [decode(value or b"") for _, _, key, value in bench.log.acknowledged if key is None]
+    changes = [decode(value or b"") for _, _, key, value, _ in bench.log.acknowledged if key is None]
     return [c for c in changes if c.scope is scope]
 
 
@@ -90,7 +90,7 @@ def test_every_partition_is_told(bench: Bench) -> None:
     bench.raw.write(10, write_of(LOCAL, 0))
     truncate(bench, 10, 30)
     bench.work()
-    assert [(partition, decode(value or b"").part) for _, partition, _, value in bench.log.acknowledged] == [
+    assert [(partition, decode(value or b"").part) for _, partition, _, value, _ in bench.log.acknowledged] == [
         (0, 0),
         (1, 1),
         (2, 2),
@@ -547,7 +547,7 @@ def test_a_key_that_no_event_can_have_is_a_gap(bench: Bench) -> None:
         bench.work()
     (line,) = [line for line in logs if line["event"] == "key.malformed"]
     assert (line["log_level"], line["table"], line["changes"]) == ("error", "ks.odd", 1)
-    found = [(topic, key, decode(value or b"").scope) for topic, _, key, value in bench.log.acknowledged]
+    found = [(topic, key, decode(value or b"").scope) for topic, _, key, value, _ in bench.log.acknowledged]
     expected = ((b"\1", Scope.ROW), (b"\0", Scope.ROW), (None, Scope.GAP))
     assert found == [("events-ks.odd", key, scope) for key, scope in expected]
     bench.work()

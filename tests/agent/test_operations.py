@@ -105,7 +105,7 @@ class Agents:
             agent._committed = 0.0
         state.close()
         with open(self.events, "a") as file:
-            file.write(json.dumps([number(record) for record in log.acknowledged if record[2] is not None]) + "\n")
+            file.write(json.dumps([number(record) for record in log.acknowledged if record.key is not None]) + "\n")
         return agent
 
     def wait(self, condition: Callable[[], object]) -> None:

@@ -17,6 +17,7 @@ from helenus_agent.commitlog.decoder import Batch
 from helenus_agent.config import AgentSettings
 from helenus_agent.delivery.notices import Notice
 from helenus_agent.delivery.outbox import Outbox
+from helenus_connector.testing.log import Record
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -40,10 +41,10 @@ class Broker(FakeLog):
         return super().create(topic, partitions, config)
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any = ()) -> None:
-        self.waiting.append((topic, partition, key, value))
+        self.waiting.append(Record(topic, partition, key, value, headers))
 
     def flush(self, timeout: float) -> None:
-        if any(partition >= self.topics.get(topic, 0) for topic, partition, _, _ in self.waiting):
+        if any(partition >= self.counts.get(topic, 0) for topic, partition, *_ in self.waiting):
             self.waiting.clear()
             raise HelenusError(Kind.APPEND_FAILED, "unknown topic or partition", "fake")
         super().flush(timeout)
@@ -69,17 +70,17 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 def test_a_topic_that_was_deleted_is_made_again(bench: Bench) -> None:
     """Cassandra is not asked for that: it may be away."""
-    del bench.log.topics[TOPIC]
+    del bench.log.counts[TOPIC]
     asked = bench.cassandra.asked
     bench.raw.write(10, write_of(TABLE, 2), write_of(TABLE, 3))
     bench.run(seconds=5, until=3)
     assert bench.keys == [1, 2, 3]
-    assert bench.log.topics[TOPIC] == 1
+    assert bench.log.counts[TOPIC] == 1
     assert bench.cassandra.asked == asked
 
 
 def test_one_that_was_made_anew_with_other_partitions_stops_the_agent(bench: Bench) -> None:
-    bench.log.topics[TOPIC] = 8
+    bench.log.counts[TOPIC] = 8
     bench.log.refuse_flush = 1  # what it held when the topic went
     bench.raw.write(10, write_of(TABLE, 2))
     with pytest.raises(
@@ -114,12 +115,12 @@ def test_the_topic_of_a_table_that_is_gone_is_not_made_again(bench: Bench) -> No
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 2))
     bench.work()  # nothing more can come of the other
-    del bench.log.topics["events-ks.other"]
+    del bench.log.counts["events-ks.other"]
     bench.log.refuse_flush = 1
     bench.raw.write(11, write_of(TABLE, 3))
     bench.run(seconds=5, until=len(bench.log.acknowledged) + 1)
     assert bench.keys == [1, 2, 3]
-    assert list(bench.log.topics) == [TOPIC]
+    assert list(bench.log.counts) == [TOPIC]
 
 
 def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
@@ -132,12 +133,12 @@ def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
     value = wire.encode(Change("0" * 32, "5a1c395e-b41f-11e5-9f22-ba0be0483c18"))
     outbox.append(Batch([(0, b"\0\0\0\1", b"\2", value)], 0, 0, [], [], False, False, None))
     outbox.append_notice(0, Notice(Scope.TABLE, TABLE.id, 1, 2, 3, 4), "5a1c395e-b41f-11e5-9f22-ba0be0483c18")
-    assert log.schemas[TOPIC] == Schemas(
+    assert log.declared[TOPIC] == Schemas(
         datastax.key_schema(TABLE), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES
     )
-    assert len(log.waiting) == 1 + log.topics[TOPIC]
-    assert all(told is not None and told[:3] == b"\0\2@" for _, _, _, told in log.waiting)
-    assert datastax.unsorted_value(log.waiting[0][3] or b"") == value
+    assert len(log.waiting) == 1 + log.counts[TOPIC]
+    assert all(told is not None and told[:3] == b"\0\2@" for _, _, _, told, _ in log.waiting)
+    assert datastax.unsorted_value(log.waiting[0].value or b"") == value
 
 
 def _pulsar() -> tuple[FakeLog, Outbox]:
@@ -158,7 +159,7 @@ def test_on_pulsar_a_key_that_is_altered_is_declared_anew() -> None:
     before = replace(udt, args=udt.args[:1], fields=udt.fields[:1])
     for table in (of(before), of(udt), of(udt, "renamed")):
         assert outbox.open([(0, table)]) == []
-        assert log.schemas[TOPIC].key == datastax.key_schema(table)
+        assert log.declared[TOPIC].key == datastax.key_schema(table)
     log.refuse_create = 1
     assert outbox.open([(0, of(udt, "renamed", Column("v", parse("int"))))]) == []
     assert log.refuse_create == 1

@@ -46,7 +46,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 def told(bench: Bench) -> dict[str, list[str | int]]:
     """What each topic holds: the names of scopes of whole tables, and the last byte of rows' keys."""
     found: dict[str, list[str | int]] = {}
-    for topic, _, key, value in bench.log.acknowledged:
+    for topic, _, key, value, _ in bench.log.acknowledged:
         what = decode(value or b"").scope.name if key is None else bench.number(key)[-1]
         found.setdefault(topic.removeprefix("events-ks."), []).append(what)
     return found
@@ -231,7 +231,7 @@ def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: py
     write(bench, 1)
     assert agent.step()
     assert len(bench.log.waiting) == 2
-    bench.log.topics[TOPIC] = 1
+    bench.log.counts[TOPIC] = 1
     agent._following.refused._next = 0.0
     agent.step()
     assert told(bench) == {"t": [1], "last": [1]}
@@ -327,13 +327,13 @@ def test_another_number_of_partitions_after_it(bench: Bench) -> None:
     bench.work()
     write(bench, 2)
     agent.step()
-    del bench.log.topics[TOPIC]
+    del bench.log.counts[TOPIC]
     bench.log.closed.add(TOPIC)
     bench.log.refuse_flush = 1
     bench.run(until=5)
     assert "left out" in (agent.ready() or "")
     bench.log.closed.clear()
-    bench.log.topics[TOPIC] = 3
+    bench.log.counts[TOPIC] = 3
     bench.work()
     assert told(bench)["odd"] == [1, "GAP", "GAP", "GAP"]
     write(bench, 3)

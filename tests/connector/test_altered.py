@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from connector.test_untold import ALL, DATA, EVENTS, LETTERS, NODE, Staged, int32
-from connector.test_untold import Reader as Untold
 
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
@@ -21,6 +20,7 @@ from helenus_connector.reread import resolver
 from helenus_connector.reread._asking import KeyRefused
 from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.proof import Awaited, packed
+from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
@@ -46,7 +46,7 @@ def change(at: float = NOW) -> Change:
     return Change(uuid.uuid4().hex, NODE, write_time=int(at * 1e6))
 
 
-class Reader(Untold):
+class Reader(MemoryReader):
     """Reads the table that is there now, and meets what a test has it meet before."""
 
     def __init__(self, altered: Altered, of: Table) -> None:

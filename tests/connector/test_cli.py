@@ -36,6 +36,9 @@ def test_the_connector_where_only_the_agent_is_installed(tmp_path: Path, command
     ended = agent_only("helenus_connector.cli", command, *files)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
     assert "install helenus[connector]" in ended.stderr
+
+
+def test_help_where_only_the_agent_is_installed() -> None:
     assert agent_only("helenus_connector.cli", "--help").returncode == 0
 
 

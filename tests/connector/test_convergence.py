@@ -16,11 +16,9 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra.metadata import SimpleStrategy
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event
@@ -35,6 +33,8 @@ from helenus_connector.reread._asking import Unread
 from helenus_connector.reread.pending import PendingKeys
 from helenus_connector.reread.pending_files import begins
 from helenus_connector.reread.proof import block_for, unpacked
+from helenus_connector.testing.cassandra import Host, MemoryReader, Session
+from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -217,11 +217,11 @@ def image(row: Row) -> Image | None:
 
 
 class Connector:
-    """The driver's and the worker's part of a connector, without Spark. `records` is the data topic."""
+    """The driver's and the worker's part of a connector, without Spark."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.cluster = cluster
-        self.records: list[tuple[bytes, bytes | None]] = []
+        self.log = MemoryLog()
         self.directory = directory
         self.offset = 0
         self.restarts = -1
@@ -245,14 +245,7 @@ class Connector:
             self.offset -= 1
         run = self.directory / str(len(list(self.directory.iterdir())))
         run.mkdir()
-        hosts = [SimpleNamespace(host_id=n, datacenter="dc", is_up=True) for n in NODES]
-        strategy = SimpleStrategy({"replication_factor": "3"})
-        metadata = SimpleNamespace(
-            all_hosts=lambda: hosts, keyspaces={"ks": SimpleNamespace(replication_strategy=strategy)}
-        )
-        session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
-        log = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
-        self.stage = Stage(self.settings, session, log, run)  # type: ignore[arg-type]
+        self.stage = Stage(self.settings, Session([*map(Host, NODES)], {"ks": 3}), self.log, run)  # type: ignore[arg-type]
 
     def batch(self, size: int, dies_at: str | None = None) -> None:
         taken = self.cluster.events[self.offset : self.offset + size]
@@ -279,8 +272,10 @@ class Connector:
         for name in ("read", "published", "unchanged", "settled", "keys_read", "contradicted"):
             setattr(self.totals, name, getattr(self.totals, name) + getattr(outcome, name))
 
-    def _append(self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Any) -> None:
-        self.records.append((key, value))
+    @property
+    def records(self) -> list[tuple[bytes, bytes | None]]:
+        """Keys and values of the data topic."""
+        return [(record.key or b"", record.value) for record in self.log.appended]
 
     def _deadly(self, point: str | None) -> Callable[[str], None]:
         def reach(name: str) -> None:
@@ -291,16 +286,12 @@ class Connector:
         return reach
 
 
-class Reader:
-    """Stands for `reread.Reader`."""
+class Reader(MemoryReader):
+    """Reads what the replicas have that it meets."""
 
-    tells_all_times = True
-
-    def __init__(self, cluster: Cluster, table: Table, settings: ConnectorSettings) -> None:
+    def __init__(self, cluster: Cluster, table: Table) -> None:
+        super().__init__({}, table)
         self.cluster = cluster
-        self.table = table
-        self.statements = 0
-        self.seconds = 0.0
 
     def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Image | Unread | None]]:
         for key in keys:
@@ -320,7 +311,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int]
         cluster = Cluster(seed)
         monkeypatch.setattr(_evidence, "time", cluster)
         monkeypatch.setattr(resolver, "time", cluster)
-        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(cluster, table, settings))
+        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(cluster, table))
         directory = tmp_path / str(seed)
         directory.mkdir()
         return cluster, Connector(cluster, directory)

@@ -12,6 +12,7 @@ from cassandra import OperationTimedOut
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.reread import definition
+from helenus_connector.testing.cassandra import Session
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -46,12 +47,12 @@ class Node:
         return SimpleNamespace(one=lambda: found, response_future=SimpleNamespace(coordinator_host=self))
 
 
-class Session:
-    """Asks `first` where nobody else is named."""
+class Nodes(Session):
+    """Asks `first` where no other node is named."""
 
     def __init__(self, *nodes: Node) -> None:
+        super().__init__([*nodes])
         self.first = nodes[0]
-        self.cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: nodes))
 
     def execute(self, cql: Any, args: object = None, host: Node | None = None) -> Any:
         return (host or self.first).answer(getattr(cql, "query_string", cql))
@@ -69,23 +70,23 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(definition, "read_tables", read)
 
 
-def read(session: Session, known: object = None) -> tuple[object, str] | None:
+def read(session: Nodes, known: object = None) -> tuple[object, str] | None:
     found = definition.definition(session, SETTINGS, known)
     return found and (found[0], "".join(c.name for c in found[1].values))
 
 
 def test_one_question_while_nothing_changes() -> None:
     nodes = Node(1, "v"), Node(1, "v")
-    assert read(Session(*nodes)) == (1, "v")
+    assert read(Nodes(*nodes)) == (1, "v")
     before = [node.asked for node in nodes]
-    assert read(Session(*nodes), 1) is None
+    assert read(Nodes(*nodes), 1) is None
     assert [node.asked for node in nodes] == [before[0] + 1, before[1]]
 
 
 def test_a_node_that_lags_does_not_take_a_column_back() -> None:
     """As one that was paused over an ALTER, or cut off: rows that are read without it would be proven."""
     new, lags = Node(2, "vx", (20, 5)), Node(1, "v", (10, 5))
-    session = Session(new, lags, Node(2, "vx", (20, 5)))
+    session = Nodes(new, lags, Node(2, "vx", (20, 5)))
     assert read(session) == (2, "vx")
     session.first = lags
     assert read(session, 2) == (2, "vx")
@@ -95,15 +96,15 @@ def test_a_node_that_lags_does_not_take_a_column_back() -> None:
 
 
 def test_a_type_that_was_altered() -> None:
-    assert read(Session(Node(1, "v", (10, 5)), Node(2, "x", (10, 6)))) == (2, "x")
+    assert read(Nodes(Node(1, "v", (10, 5)), Node(2, "x", (10, 6)))) == (2, "x")
 
 
 def test_a_table_that_one_node_has_already() -> None:
     lags = Node(1, "", (0, 5))
     lags.table = None  # type: ignore[assignment]
-    assert read(Session(lags, Node(2, "v", (20, 5)))) == (2, "v")
+    assert read(Nodes(lags, Node(2, "v", (20, 5)))) == (2, "v")
     with pytest.raises(HelenusError) as error:
-        read(Session(lags))
+        read(Nodes(lags))
     assert error.value.kind is Kind.TABLE_MISSING
 
 
@@ -121,24 +122,24 @@ def test_a_table_that_is_made_anew_while_it_is_read(monkeypatch: pytest.MonkeyPa
         return {table.id: table}
 
     monkeypatch.setattr(definition, "read_tables", read_torn)
-    assert definition.definition(Session(Node(1, "")), SETTINGS) == (1, new)
+    assert definition.definition(Nodes(Node(1, "")), SETTINGS) == (1, new)
     for many, kind in ([None] * 2, Kind.TABLE_UNSUPPORTED), ([old, new] * 5, Kind.CASSANDRA_READ):
         answers[:] = many
         with pytest.raises(HelenusError) as error:
-            definition.definition(Session(Node(1, "")), SETTINGS)
+            definition.definition(Nodes(Node(1, "")), SETTINGS)
         assert error.value.kind is kind
         assert not answers
 
 
 def test_nodes_that_agree_are_followed_whatever_they_had() -> None:
     """Should an ALTER be lost with the nodes that knew of it, nothing waits for it."""
-    assert read(Session(Node(1, "v", (10, 5)), Node(1, "v", (10, 5))), 2) == (1, "v")
+    assert read(Nodes(Node(1, "v", (10, 5)), Node(1, "v", (10, 5))), 2) == (1, "v")
 
 
 def test_nodes_that_are_away_or_hang_are_not_waited_for() -> None:
     down, hangs = Node(3, "y", (30, 0)), Node(4, "z", (40, 0))
     down.is_up, hangs.hangs = False, True
-    session = Session(Node(1, "v", (10, 0)), down, hangs)
+    session = Nodes(Node(1, "v", (10, 0)), down, hangs)
     assert read(session) == (1, "v")
     assert down.asked == 0
     session.first = hangs

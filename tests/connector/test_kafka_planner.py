@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from helenus_connector.log import _kafka_reader
 from helenus_connector.log._kafka_planner import Planner
 from helenus_connector.log.events import Range
+from helenus_connector.testing.broker import Message
 from helenus_schemas.errors import HelenusError, Kind
 
 
@@ -62,14 +63,6 @@ def test_a_chunk_is_of_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand events of 64 kB would be more than a task can hold."""
     asked: list[int] = []
 
-    class Message:
-        def __init__(self, at: int) -> None:
-            self._at = at
-
-        def __getattr__(self, name: str) -> Any:
-            fields = {"topic": "t", "partition": 0, "offset": self._at, "error": None, "key": b"k" * 65_535}
-            return lambda: fields.get(name, b"v")
-
     class Consumer:
         at = 0
 
@@ -79,7 +72,7 @@ def test_a_chunk_is_of_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         def consume(self, count: int, timeout: float) -> list[Message]:
             asked.append(count)
             self.at += count
-            return [Message(n) for n in range(self.at - count, self.at)]
+            return [Message("t", 0, n, key=b"k" * 65_535, value=b"v") for n in range(self.at - count, self.at)]
 
     monkeypatch.setattr(_kafka_reader, "_consumer", lambda *_: Consumer())
     chunks = list(_kafka_reader.read({}, [Range("t", 0, 0, 2_000)], "fail", lambda *_: None, lambda *_: None))

@@ -15,6 +15,9 @@ from structlog.testing import capture_logs
 from helenus_connector import replay
 from helenus_connector.cli import main
 from helenus_connector.control import tables as table_reading
+from helenus_connector.testing.broker import Message
+from helenus_connector.testing.cassandra import Session
+from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -22,56 +25,35 @@ from helenus_schemas.service import logs
 from helenus_sinks import dead_letters
 
 
-class Log:
-    """The broker: partitions by topic, and records by topic. Everything that was appended is there at once."""
+class Log(MemoryLog):
+    """The broker of events and of dead letters."""
 
-    keeps_schemas = False
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.records: dict[str, list[tuple[int, Any, Any, Any]]] = {}
-
-    def topics(self) -> dict[str, int]:
-        return self.counts
-
-    def append(self, topic: str, partition: int, key: Any, value: Any, headers: Any = ()) -> None:
-        self.records.setdefault(topic, []).append((partition, key, value, headers))
-
-    def flush(self, timeout: float) -> None: ...
-
-    def close(self) -> None: ...
+    @property
+    def records(self) -> dict[str, list[tuple[int, Any, Any, Any]]]:
+        """Partitions, keys, values and headers by topic."""
+        return {topic: [record[1:] for record in self.of(topic)] for topic in {r.topic: 0 for r in self.appended}}
 
     def unread(self, _: object, group: str, topic: str, partition: int) -> Iterator[list[Any]]:
-        """As `brokers.unread`."""
+        """As `choice.unread`."""
         assert group == "helenus-replay-n"
-        found = self.records.pop(topic, [])
+        found = self.of(topic)
+        self.appended = [record for record in self.appended if record.topic != topic]
         if found:
             assert partition == 0
-            yield [Letter(topic, i, *record) for i, record in enumerate(found)]
+            yield [Message(topic, r.partition, n, (1, 0), *r[2:]) for n, r in enumerate(found)]
 
     def letter(self, table: str, partition: int, value: bytes) -> None:
         event = SimpleNamespace(topic=f"events-ks.{table}", partition=partition, offset=7, key=b"k", value=value)
-        dead_letters.append(self, f"dlq-ks.{table}", "n", event, HelenusError(Kind.POISON_EVENT, "odd"))  # type: ignore[arg-type]
-
-
-class Letter:
-    """A message as clients give it."""
-
-    def __init__(self, topic: str, offset: int, partition: int, key: Any, value: Any, headers: Any) -> None:
-        fields = {"topic": topic, "offset": offset, "partition": partition}
-        for name, field in {**fields, "key": key, "value": value, "headers": headers}.items():
-            setattr(self, name, lambda field=field: field)
+        dead_letters.append(self, f"dlq-ks.{table}", "n", event, HelenusError(Kind.POISON_EVENT, "odd"))
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
     """Tables a, b, and old without CDC, whose events have two partitions; only a and old have dead letters."""
-    log = Log()
-    log.counts = {"events-ks.a": 2, "events-ks.b": 2, "events-ks.old": 2, "dlq-ks.a": 1, "dlq-ks.old": 1}
-    session = SimpleNamespace(cluster=SimpleNamespace(shutdown=lambda: None))
+    log = Log({"events-ks.a": 2, "events-ks.b": 2, "events-ks.old": 2, "dlq-ks.a": 1, "dlq-ks.old": 1})
     columns = (Column("k", parse("int"), "partition_key"),)
     tables = [Table("ks", name, uuid.uuid4(), columns, cdc=name != "old") for name in ("a", "b", "old")]
-    monkeypatch.setattr(table_reading, "connect", lambda _: session)
+    monkeypatch.setattr(table_reading, "connect", lambda _: Session([]))
     monkeypatch.setattr(table_reading, "read_tables", lambda *_: {table.id: table for table in tables})
     for name in ("events_log", "data_log"):
         monkeypatch.setattr(replay, name, lambda _: log)
@@ -127,10 +109,10 @@ def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
     """Each replays its own, and what has no event any more is told."""
     for table in ("a", "b", "a"):
         log.letter(table, 1, table.encode())
-    log.records["dlq-ks.a"] = [log.records["dlq-ks.a"][0], *log.records.pop("dlq-ks.b"), log.records["dlq-ks.a"][1]]
+    first, other, last = log.appended
+    log.appended = [first, other._replace(topic="dlq-ks.a"), last]
     told = ("__connect.errors.left.out", b"value")
-    partition, key, _, headers = log.records["dlq-ks.a"][0]
-    log.records["dlq-ks.a"].append((partition, key, None, [*headers, told]))
+    log.appended.append(first._replace(value=None, headers=[*first.headers, told]))
     with capture_logs() as logged:
         done = run("a")
     assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in done.output

@@ -25,6 +25,8 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.proof import Awaited, packed
+from helenus_connector.testing.cassandra import Host as Node
+from helenus_connector.testing.cassandra import Session
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -42,7 +44,7 @@ HASHED = b"\0\4\0\0\0\1\0\0\4\0\0\0\2\0"
 
 
 def hosts(*dcs: str) -> list[Any]:
-    return [SimpleNamespace(host_id=uuid.UUID(int=i), datacenter=dc, is_up=True) for i, dc in enumerate(dcs, 1)]
+    return [Node(uuid.UUID(int=i), dc) for i, dc in enumerate(dcs, 1)]
 
 
 def replicas(nodes: Sequence[Any], held: dict[bytes, Sequence[Any]], factors: dict[str, int], **more: str) -> Replicas:
@@ -50,12 +52,7 @@ def replicas(nodes: Sequence[Any], held: dict[bytes, Sequence[Any]], factors: di
 
 
 def with_strategy(nodes: Sequence[Any], held: dict[bytes, Sequence[Any]], strategy: object, **more: str) -> Replicas:
-    metadata = SimpleNamespace(
-        all_hosts=lambda: nodes,
-        get_replicas=lambda keyspace, key: held[key],
-        keyspaces={"ks": SimpleNamespace(replication_strategy=strategy)},
-    )
-    return Replicas(SimpleNamespace(cluster=SimpleNamespace(metadata=metadata)), settings(**more))
+    return Replicas(Session(nodes, {"ks": strategy}, replicas=lambda _, key: held[key]), settings(**more))
 
 
 def settings(**more: str) -> ConnectorSettings:
@@ -140,7 +137,7 @@ def test_a_data_centre_that_joins_later_ends_the_next_batch(tmp_path: Path, monk
     key = staged.codec.encode(KEY)
     change = Change("1" * 32, NODE, write_time=5)
     assert staged.run(change, key).published == 1
-    staged.hosts += hosts("there")
+    staged.session.hosts += hosts("there")
     with pytest.raises(HelenusError, match=r"cassandra\.local\.dc: say which"):
         staged.run(change._replace(digest="2" * 32), key)
     assert len(staged.appended) == 1

@@ -22,6 +22,7 @@ from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.reread._asking import KeyRefused, Unread
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import Page
+from helenus_connector.testing.cassandra import Answer, Host, Session
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -34,59 +35,36 @@ SETTINGS = ConnectorSettings.of(
 KEYS: list[Key] = [(struct.pack(">i", i),) for i in range(100)]
 
 
-class Session:
+class Rows(Session):
     """Has a row for every key; reads of keys that `fails` names an error for end with it. `asked`: sizes of reads."""
 
     def __init__(self, fails: Callable[[Sequence[bytes]], Exception | None]) -> None:
-        host = SimpleNamespace(host_id=1)
-        self.cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: [host]))
+        super().__init__([Host(1)])
         self.fails = fails
         self.asked: list[int] = []
         self.prepared: set[int] = set()
 
     def prepare(self, cql: str) -> Any:
         self.prepared.add(cql.count("?"))
-        nothing = dict.fromkeys(
-            (
-                "consistency_level",
-                "serial_consistency_level",
-                "fetch_size",
-                "custom_payload",
-                "keyspace",
-                "result_metadata",
-            )
-        )
-        return SimpleNamespace(
-            query_string=cql,
-            column_metadata=[],
-            routing_key_indexes=None,
-            is_idempotent=True,
-            retry_policy=None,
-            **nothing,
-        )
+        return super().prepare(cql)
 
-    def execute_async(self, bound: Any, paging_state: bytes | None, host: object = None) -> Any:
-        assert bound.prepared_statement.query_string.count("?") == len(bound.values)
-        keys = list(dict.fromkeys(bound.values))
+    def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
+        assert cql.count("?") == len(values)
+        keys = list(dict.fromkeys(values))
         self.asked.append(len(keys))
-        error = self.fails(keys)
-
-        def result() -> Any:
-            if error:
-                raise error
-            return SimpleNamespace(current_rows=Page((k, k, None) for k in keys), paging_state=None)
-
-        return SimpleNamespace(result=result, coordinator_host=None)
+        if error := self.fails(keys):
+            raise error
+        return Page((k, k, None) for k in keys), None
 
 
-def read(session: Session, until: float = math.inf) -> set[Key]:
+def read(session: Rows, until: float = math.inf) -> set[Key]:
     reader = Reader(session, TABLE, SETTINGS)
     reader.until = until
     reader._row_bytes = 1.0  # groups are as large as is allowed
     return {key for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, Image)}
 
 
-def unread(session: Session) -> dict[Key, Unread]:
+def unread(session: Rows) -> dict[Key, Unread]:
     reader = Reader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     return {key: image for key, image in reader.rows(KEYS, ConsistencyLevel.ALL) if isinstance(image, Unread)}
@@ -97,27 +75,27 @@ def slow(_: Sequence[bytes]) -> Exception:
 
 
 def test_groups_are_split_until_they_are_read() -> None:
-    session = Session(lambda keys: slow(keys) if len(keys) > 3 else None)
+    session = Rows(lambda keys: slow(keys) if len(keys) > 3 else None)
     assert read(session) == set(KEYS)
     assert {size for size in session.asked if size <= 3} <= {1, 2, 3}
     assert max(session.asked) > 3
 
 
 def test_a_group_is_asked_for_by_the_bytes_of_its_keys_and_few_statements() -> None:
-    session = Session(lambda _: None)
+    session = Rows(lambda _: None)
     assert read(session) == set(KEYS)
     assert session.asked == [64, 36]
     assert session.prepared == {64}, "the second list is filled up"
 
 
 def test_a_group_that_the_server_refuses_is_split() -> None:
-    session = Session(lambda keys: InvalidRequest("guardrail: 5 keys in an IN") if len(keys) > 5 else None)
+    session = Rows(lambda keys: InvalidRequest("guardrail: 5 keys in an IN") if len(keys) > 5 else None)
     assert read(session) == set(KEYS)
 
 
 def test_what_a_guardrail_allows_is_learned() -> None:
     told = "Guardrail partition_keys_in_select violated: Aborting query for table ks.t, too many"
-    session = Session(lambda keys: InvalidRequest(told) if len(keys) > 20 else None)
+    session = Rows(lambda keys: InvalidRequest(told) if len(keys) > 20 else None)
     reader = Reader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     for _ in range(2):
@@ -129,7 +107,7 @@ def test_what_a_guardrail_allows_is_learned() -> None:
 def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
     """Where ALL is not allowed, keys wait for their proof; others are read as ever."""
     told = "Guardrail read_consistency_levels violated: Provided values [ALL] are not allowed"
-    session = Session(lambda keys: InvalidRequest(told))
+    session = Rows(lambda keys: InvalidRequest(told))
     reader = Reader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     with pytest.raises(SchemaChanged):
@@ -142,7 +120,7 @@ def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
 @pytest.mark.parametrize("until", [math.inf, 60.0])
 def test_replicas_that_are_away_hold_up_no_others(until: float) -> None:
     away = Unavailable("all of these", consistency=5, required_replicas=3, alive_replicas=2)
-    session = Session(lambda keys: away if KEYS[0][0] in keys else None)
+    session = Rows(lambda keys: away if KEYS[0][0] in keys else None)
     assert read(session, until=time.monotonic() + until) == set(KEYS[64:])
     found = unread(session)
     assert found.keys() == set(KEYS[:64])
@@ -151,13 +129,13 @@ def test_replicas_that_are_away_hold_up_no_others(until: float) -> None:
 
 def test_nodes_that_are_overloaded_are_asked_for_less() -> None:
     told = {"10.0.0.1": OverloadedErrorMessage(code=0x1001, message="timed out before it could start", info=None)}
-    session = Session(lambda keys: NoHostAvailable("none could", told) if len(keys) > 20 else None)
+    session = Rows(lambda keys: NoHostAvailable("none could", told) if len(keys) > 20 else None)
     assert read(session) == set(KEYS)
 
 
 def test_a_key_that_was_not_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A masked key would be a row that is not there, for each that is."""
-    session = Session(lambda _: None)
+    session = Rows(lambda _: None)
     ask = session.execute_async
 
     def masked(*asked: Any, **more: Any) -> Any:
@@ -172,7 +150,7 @@ def test_a_key_that_was_not_asked_for_is_no_answer(monkeypatch: pytest.MonkeyPat
 
 
 def test_pages_are_as_small_as_a_guardrail_wants_them() -> None:
-    session = Session(lambda _: None)
+    session = Rows(lambda _: None)
     asked: list[int] = []
 
     def execute(bound: Any, paging_state: bytes | None, host: object = None) -> Any:
@@ -198,7 +176,7 @@ def test_partition_keys_that_compare_equal_are_never_in_one_statement() -> None:
     """1, 1.0 and 1.00 are three partitions, and one to Cassandra where they are in one IN."""
     table = replace(TABLE, columns=(Column("k", parse("decimal"), "partition_key", 0), TABLE.columns[1]))
     keys: list[Key] = [(struct.pack(">ih", scale, n * 10**scale),) for n in range(1, 9) for scale in range(3)]
-    session = Session(lambda _: None)
+    session = Rows(lambda _: None)
     reader = Reader(session, table, SETTINGS)
     reader._row_bytes = 1.0
     assert {key for key, image in reader.rows(keys, ConsistencyLevel.ALL) if image} == set(keys)
@@ -206,13 +184,13 @@ def test_partition_keys_that_compare_equal_are_never_in_one_statement() -> None:
 
 
 def test_a_key_that_the_server_refuses_may_be_of_another_schema() -> None:
-    session = Session(lambda keys: InvalidRequest("unknown column") if KEYS[50][0] in keys else None)
+    session = Rows(lambda keys: InvalidRequest("unknown column") if KEYS[50][0] in keys else None)
     with pytest.raises(SchemaChanged):
         read(session)
 
 
 def test_a_key_that_the_server_refuses_and_that_no_other_schema_explains() -> None:
-    session = Session(lambda keys: InvalidRequest("Key may not be empty") if KEYS[50][0] in keys else None)
+    session = Rows(lambda keys: InvalidRequest("Key may not be empty") if KEYS[50][0] in keys else None)
     reader = Reader(session, TABLE, SETTINGS)
     reader.is_current = True
     found = dict(reader.rows(KEYS, ConsistencyLevel.ALL))
@@ -224,7 +202,7 @@ def test_a_key_that_the_server_refuses_and_that_no_other_schema_explains() -> No
 
 def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
     """A guardrail of its own against the level, say."""
-    session = Session(lambda _: InvalidRequest("this level is disallowed"))
+    session = Rows(lambda _: InvalidRequest("this level is disallowed"))
     reader = Reader(session, TABLE, SETTINGS)
     reader.is_current = True
     with pytest.raises(SchemaChanged):
@@ -234,7 +212,7 @@ def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
 def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
     """It lags behind the ALTER: what it is asked for beside the key has the columns too."""
     lagging = "the node that lags"
-    session = Session(lambda keys: InvalidRequest("Undefined column name v") if KEYS[50][0] in keys else None)
+    session = Rows(lambda keys: InvalidRequest("Undefined column name v") if KEYS[50][0] in keys else None)
     asked: list[object] = []
 
     def elsewhere(bound: Any, paging_state: Any, host: object = None) -> Any:
@@ -242,7 +220,7 @@ def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
         if host == lagging:
             assert "v" in bound.prepared_statement.query_string.split("WHERE")[0]
             session.fails = lambda _: InvalidRequest("Undefined column name v")
-        answer = Session.execute_async(session, bound, paging_state)
+        answer = Rows.execute_async(session, bound, paging_state)
         answer.coordinator_host = lagging
         return answer
 
@@ -256,13 +234,13 @@ def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
 
 def test_a_column_of_many_cells_has_a_time_too() -> None:
     columns = (*TABLE.columns, Column("l", parse("list<int>")))
-    reader = Reader(Session(lambda _: None), replace(TABLE, columns=columns), SETTINGS)
+    reader = Reader(Rows(lambda _: None), replace(TABLE, columns=columns), SETTINGS)
     assert (reader.tells_all_times, len(reader._timed)) == (True, 2)
 
 
 @pytest.mark.parametrize("until", [math.inf, 60.0])
 def test_a_key_that_is_never_read_is_left_out_soon(until: float) -> None:
-    session = Session(lambda keys: slow(keys) if KEYS[50][0] in keys else None)
+    session = Rows(lambda keys: slow(keys) if KEYS[50][0] in keys else None)
     assert read(session, until=time.monotonic() + until) == {*KEYS} - {KEYS[50]}
     assert len(session.asked) < 30
     session.asked.clear()
@@ -271,7 +249,7 @@ def test_a_key_that_is_never_read_is_left_out_soon(until: float) -> None:
 
 
 def test_many_keys_that_are_not_read_in_time_are_the_clusters_fault() -> None:
-    session = Session(lambda keys: slow(keys) if {*keys} & {key for (key,) in KEYS[::4]} else None)
+    session = Rows(lambda keys: slow(keys) if {*keys} & {key for (key,) in KEYS[::4]} else None)
     with pytest.raises(HelenusError) as error:
         read(session)
     assert error.value.kind is Kind.CASSANDRA_READ
@@ -279,14 +257,14 @@ def test_many_keys_that_are_not_read_in_time_are_the_clusters_fault() -> None:
 
 
 def test_what_times_out_too_late_for_a_proof_is_not_asked_again() -> None:
-    session = Session(slow)
+    session = Rows(slow)
     with pytest.raises(HelenusError):
         read(session, until=time.monotonic() - 1)
     assert len(session.asked) == math.ceil(len(KEYS) / SETTINGS.query_group_size)
 
 
 def test_a_node_that_hangs_is_not_asked_for_each_key() -> None:
-    session = Session(lambda keys: OperationTimedOut())
+    session = Rows(lambda keys: OperationTimedOut())
     with pytest.raises(HelenusError):
         read(session)
     assert len(session.asked) < 10

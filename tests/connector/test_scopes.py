@@ -19,6 +19,7 @@ from helenus_connector.reread import reader as reread
 from helenus_connector.reread._asking import KeyRefused, Unread
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import Page
+from helenus_connector.testing.cassandra import Answer, Host, Session
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -41,11 +42,11 @@ def key(number: int, *clustering: int) -> Key:
     return (struct.pack(">q", number), *(struct.pack(">i", c) for c in clustering))
 
 
-class Session:
+class Partitions(Session):
     """A table whose rows are `live`: clustering keys by partition, whose number is its token. `answered` rows."""
 
     def __init__(self, of: Table, live: dict[int, list[int]], size: int = 10) -> None:
-        self.cluster = SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: [SimpleNamespace(host_id=1)]))
+        super().__init__([Host(1)])
         self.of, self.live, self.size = of, live, size
         self.statics: dict[int, int] = {}
         self.fails: Callable[[list[int], bytes | None], Exception | None] = lambda partitions, state: None
@@ -58,39 +59,39 @@ class Session:
     def prepare(self, cql: str) -> Any:
         if error := self.refuses(cql):
             raise error
-        nothing = ("consistency_level", "serial_consistency_level", "custom_payload", "keyspace", "result_metadata")
-        more = dict.fromkeys((*nothing, "fetch_size", "routing_key_indexes", "retry_policy"))
-        return SimpleNamespace(query_string=cql, column_metadata=[], is_idempotent=True, **more)
+        return super().prepare(cql)
 
-    def execute_async(self, bound: Any, paging_state: bytes | None, host: object = None) -> Any:
+    def execute_async(self, bound: Any, paging_state: bytes | None = None, host: object = None) -> Any:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
-        cql, values = bound.prepared_statement.query_string, list(bound.values)
+        asked = super().execute_async(bound, paging_state, host)
+
+        def result() -> Any:
+            self.under_way -= 1
+            page = asked.result()
+            self.answered += len(page.current_rows)
+            self.largest = max(self.largest, page.current_rows.size)
+            return page
+
+        return SimpleNamespace(result=result, coordinator_host=None)
+
+    def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
         partitions = self._partitions(cql, values)
-        error = self.fails(partitions, paging_state) or self.refuses(cql)
+        if error := self.fails(partitions, paging_state) or self.refuses(cql):
+            raise error
         start = int.from_bytes(paging_state or b"", "big")
         if "IN" not in cql and not self.of.clustering:  # a row each: those of a page alone are made
             count = len(partitions)
-            end = start + (bound.fetch_size or count)
+            end = start + (page_size or count)
             rows = self._rows(cql, partitions[start:end], values)
         else:
             rows = self._rows(cql, partitions, values)
             count = len(rows)
-            end = start + (bound.fetch_size or count)
+            end = start + (page_size or count)
             rows = rows[start:end]
-
-        def result() -> Any:
-            self.under_way -= 1
-            if error is not None:
-                raise error
-            page = Page(rows)
-            page.size = sum(sum(len(v or b"") for v in row) for row in page) + 4
-            self.answered += len(page)
-            self.largest = max(self.largest, page.size)
-            state = end.to_bytes(8, "big") if end < count else None
-            return SimpleNamespace(current_rows=page, paging_state=state)
-
-        return SimpleNamespace(result=result, coordinator_host=None)
+        page = Page(rows)
+        page.size = sum(sum(len(v or b"") for v in row) for row in page) + 4
+        return page, end.to_bytes(8, "big") if end < count else None
 
     def _partitions(self, cql: str, values: list[bytes]) -> list[int]:
         if "token(" in cql or "WHERE" not in cql:
@@ -145,7 +146,7 @@ def tokens(monkeypatch: pytest.MonkeyPatch) -> None:
 FLAT, WIDE, SHARED = table(K, V), table(K, C, V), table(K, C, V, S)
 
 
-def read(session: Session, keys: list[Key], reader: Reader | None = None) -> tuple[int, int]:
+def read(session: Partitions, keys: list[Key], reader: Reader | None = None) -> tuple[int, int]:
     """Rows that were found, and statements."""
     reader = reader or Reader(session, session.of, SETTINGS)
     before = reader.statements
@@ -156,14 +157,14 @@ def read(session: Session, keys: list[Key], reader: Reader | None = None) -> tup
 
 def test_deleted_rows_take_about_as_few_statements_as_live_ones() -> None:
     keys = [key(n) for n in range(4000)]
-    live, statements = read(Session(FLAT, {n: [0] for n in range(4000)}), keys)
-    gone, as_many = read(Session(FLAT, {}), keys)
+    live, statements = read(Partitions(FLAT, {n: [0] for n in range(4000)}), keys)
+    gone, as_many = read(Partitions(FLAT, {}), keys)
     assert (live, gone) == (4000, 0)
     assert as_many <= 1.2 * statements < 100
 
 
 def test_deletes_go_on_for_ever() -> None:
-    session = Session(FLAT, {})
+    session = Partitions(FLAT, {})
     reader = Reader(session, FLAT, SETTINGS)
     for n in range(1200):
         read(session, [key(n)], reader)
@@ -172,14 +173,14 @@ def test_deletes_go_on_for_ever() -> None:
 
 def test_large_rows_behind_many_deleted_ones_are_not_answered_at_once() -> None:
     """How many lived says nothing of how large they are."""
-    session = Session(FLAT, {n: [0] for n in range(4000, 4100)}, size=1 << 20)
+    session = Partitions(FLAT, {n: [0] for n in range(4000, 4100)}, size=1 << 20)
     reader = Reader(session, FLAT, SETTINGS)
     assert read(session, [key(n) for n in range(4000)], reader)[0] == 0
     assert read(session, [key(n) for n in range(3950, 4100)], reader)[0] == 100
     assert session.largest <= 9 << 20
 
 
-def scoped(session: Session, asked: list[tuple[Scope, Key, Any]], reader: Reader | None = None) -> dict[int, Any]:
+def scoped(session: Partitions, asked: list[tuple[Scope, Key, Any]], reader: Reader | None = None) -> dict[int, Any]:
     """By place: the statics' bytes, if any, and the clustering keys of the rows; or why there are none."""
     reader = reader or Reader(session, session.of, SETTINGS)
     found: dict[int, Any] = {}
@@ -203,7 +204,7 @@ def scoped(session: Session, asked: list[tuple[Scope, Key, Any]], reader: Reader
 
 @pytest.mark.parametrize("asks_ttl", [True, False])
 def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
-    session = Session(SHARED, {7: [1, 2], 9: [3]})
+    session = Partitions(SHARED, {7: [1, 2], 9: [3]})
     session.statics = {7: 70, 8: 80}
     reader = Reader(session, SHARED, SETTINGS)
     reader.asks_ttl = asks_ttl
@@ -219,7 +220,7 @@ def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
 
 
 def test_many_static_columns_are_few_statements() -> None:
-    session = Session(SHARED, {7: [1, 2]})
+    session = Partitions(SHARED, {7: [1, 2]})
     session.statics = {7: 70, 8: 80}
     reader = Reader(session, SHARED, SETTINGS)
     found = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
@@ -229,14 +230,14 @@ def test_many_static_columns_are_few_statements() -> None:
 
 def test_static_columns_of_a_table_without_any_are_not_read() -> None:
     """They were dropped since."""
-    session = Session(WIDE, {7: [1, 2]})
+    session = Partitions(WIDE, {7: [1, 2]})
     assert scoped(session, [(Scope.STATIC, (*key(7), None), None)]) == {0: (None, [])}
     assert session.most_under_way == 0
 
 
 @pytest.mark.parametrize("of", [WIDE, SHARED])
 def test_many_range_deletes_are_read_many_at_once(of: Table) -> None:
-    session = Session(of, {n: [1, 2] for n in range(0, 1000, 2)})
+    session = Partitions(of, {n: [1, 2] for n in range(0, 1000, 2)})
     session.statics = {5: 50} if of.statics else {}
     reader = Reader(session, of, SETTINGS)
     bounds = (Bound(True, (struct.pack(">i", 2),)),) * 2
@@ -249,7 +250,7 @@ def test_many_range_deletes_are_read_many_at_once(of: Table) -> None:
 
 
 def test_a_partition_of_many_pages_is_read_as_it_is_asked_for() -> None:
-    session = Session(WIDE, {1: list(range(1000)), 2: [7], 3: list(range(600))}, size=100_000)
+    session = Partitions(WIDE, {1: list(range(1000)), 2: [7], 3: list(range(600))}, size=100_000)
     reader = Reader(session, WIDE, SETTINGS)
     answers = reader.scopes([(Scope.PARTITION, (*key(n), None), None) for n in (3, 1, 2)], ONE)
     counts = {}
@@ -266,7 +267,7 @@ def test_a_partition_of_many_pages_is_read_as_it_is_asked_for() -> None:
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_partitions_of_a_statement_that_fails_are_not_gone(fails_at: int) -> None:
     """Neither at its first page, nor behind a row that was told."""
-    session = Session(WIDE, {n: [1, 2] for n in range(4)})
+    session = Partitions(WIDE, {n: [1, 2] for n in range(4)})
     slow = ReadTimeout("as the server says it", consistency=6, required_responses=2, received_responses=1)
     session.fails = lambda partitions, state: slow if 2 in partitions and (state is not None) == fails_at else None
     found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(4)])
@@ -276,7 +277,7 @@ def test_partitions_of_a_statement_that_fails_are_not_gone(fails_at: int) -> Non
         assert [found[n] for n in (0, 1, 3)] == [(None, [1, 2])] * 3
 
 
-def scan(session: Session, parts: int) -> tuple[int, int]:
+def scan(session: Partitions, parts: int) -> tuple[int, int]:
     """Statements, and rows that were answered, of all topic partitions."""
     reader = Reader(session, session.of, SETTINGS)
     reader._row_bytes = 10.0
@@ -290,10 +291,10 @@ def scan(session: Session, parts: int) -> tuple[int, int]:
     return reader.statements, session.answered
 
 
-def stripes(count: int, rows: int) -> Session:
+def stripes(count: int, rows: int) -> Partitions:
     """So many stripes of the ring that have so many rows each."""
     width = (1 << 16) // count
-    return Session(FLAT, {((s * width - (1 << 15)) << 48) + n: [0] for s in range(count) for n in range(rows)})
+    return Partitions(FLAT, {((s * width - (1 << 15)) << 48) + n: [0] for s in range(count) for n in range(rows)})
 
 
 def test_what_a_truncation_left_costs_what_it_is() -> None:
@@ -302,7 +303,7 @@ def test_what_a_truncation_left_costs_what_it_is() -> None:
     statements, rows = scan(stripes(4096, 1), 12)
     assert statements == 12 * 9, "few rows are read through"
     assert rows <= 12 * 4096
-    session = Session(FLAT, {((s - 32) << 48) + n: [0] for s in range(64) for n in range(1000)})
+    session = Partitions(FLAT, {((s - 32) << 48) + n: [0] for s in range(64) for n in range(1000)})
     statements, rows = scan(session, 8)
     assert rows < 1.3 * 64 * 1000
     assert statements < 64 * 1000 / 500 * 2
@@ -322,7 +323,7 @@ def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(
 ) -> None:
     """MAXWRITETIME came with 5.0: while a cluster is upgraded, half of the nodes refuse it."""
     of = table(K, V, Column("m", parse("list<int>")))
-    session = Session(of, {n: [0] for n in range(500)})
+    session = Partitions(of, {n: [0] for n in range(500)})
     reader = Reader(session, of, SETTINGS)
     assert reader.tells_all_times
     asked = iter(range(10**6))

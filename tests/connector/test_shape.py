@@ -19,35 +19,12 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, schemas, shown
+from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import change, wire
-
-
-class Subjects(Registry):
-    """A registry in memory: ids by subject."""
-
-    def __init__(self) -> None:
-        self.schemas: dict[int, Any] = {}
-        self.subjects: dict[str, int] = {}
-
-    def register(self, subject: str, schema: str) -> int:
-        number = len(self.schemas) + 1
-        self.schemas[number] = fastavro.parse_schema(json.loads(schema))
-        self.subjects[subject] = number
-        return number
-
-    def keep(self, subject: str, schema: str, value: str) -> int:
-        return self.register(subject, schema)
-
-    def read(self, data: bytes) -> Any:
-        assert data[0] == 0
-        source = io.BytesIO(data[5:])
-        value = fastavro.schemaless_reader(source, self.schemas[int.from_bytes(data[1:5], "big")])
-        assert source.read() == b""
-        return value
 
 
 def table(*columns: tuple[str, str], keys: Sequence[tuple[str, str]] = (("pk", "int"), ("ck", "text"))) -> Table:
@@ -69,7 +46,7 @@ def int32(value: int) -> bytes:
 
 def made(of: Table, values: Sequence[bytes | None] | None, key: Sequence[bytes | None], **more: str) -> Record:
     image = None if values is None else Image(tuple(values), 5)
-    return RowShape(of, settings(**more), Subjects()).row(KeyCodec(of).encode(key), image, 5)
+    return RowShape(of, settings(**more), MemoryRegistry()).row(KeyCodec(of).encode(key), image, 5)
 
 
 TWO = table(("a", "int"), ("b", "text"))
@@ -78,7 +55,7 @@ ROW = (int32(1), None)
 
 
 def test_avro_is_framed_and_its_key_is_the_events() -> None:
-    registry = Subjects()
+    registry = MemoryRegistry()
     shape = RowShape(TWO, settings(), registry)
     record = shape.row(KeyCodec(TWO).encode(KEY), Image(ROW, 5), 5)
     assert registry.subjects == {"data-ks1.table1-key": 1, "data-ks1.table1-value": 2}
@@ -172,7 +149,7 @@ def test_a_schema_of_json_has_the_names_of_json() -> None:
 
 def test_a_table_of_key_columns_only_shows_them() -> None:
     of = table()
-    registry = Subjects()
+    registry = MemoryRegistry()
     record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(KEY), Image(KEY, None), None)
     assert record.value is not None
     assert registry.read(record.value) == {"pk": 7, "ck": "x"}
@@ -190,7 +167,7 @@ def test_a_table_whose_last_column_was_dropped_shows_its_key() -> None:
     """Nullable, with a default: a reader of the schema before has no such field."""
     of = table()
     of = Table(of.keyspace, of.name, of.id, of.columns, dropped={"v": Column("v", parse("int"))})
-    registry = Subjects()
+    registry = MemoryRegistry()
     record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(KEY), Image(KEY, None), None)
     assert record.value is not None
     assert registry.read(record.value) == {"pk": 7, "ck": "x"}
@@ -212,7 +189,7 @@ def test_a_key_that_cannot_be_told_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
-@pytest.mark.parametrize("registry", [Subjects(), None])
+@pytest.mark.parametrize("registry", [MemoryRegistry(), None])
 def test_a_table_that_hides_columns_is_refused(form: str, registry: Registry | None) -> None:
     with pytest.raises(HelenusError, match="DROP COMPACT STORAGE") as error:
         RowShape(replace(TWO, hides_columns=True), settings(output_format=form), registry)
@@ -234,7 +211,7 @@ def test_no_bytes_in_a_partition_key_are_null_under_a_schema_of_their_own(compat
     columns = [Column(n, parse(t), "partition_key", i) for i, (n, t) in enumerate((("a", "int"), ("b", "text")))]
     clustering = Column("c", parse("smallint"), "clustering", 0)
     of = Table("ks1", "table1", uuid.UUID(int=1), (*columns, clustering, Column("v", parse("int"))))
-    registry = Subjects()
+    registry = MemoryRegistry()
     shape = RowShape(of, settings(key_compat=compat), registry)
     key = (b"", b"", b"\0\1")
     record = shape.row(KeyCodec(of).encode(key), Image((int32(5),), 5), 5, values=key)
@@ -255,7 +232,7 @@ def test_the_keys_of_datastax() -> None:
     of = table(("a", "int"), keys=[("pk", "tinyint"), ("ck", "time")])
     nanos = 3_723_000_000_004
     key = (b"\xff", nanos.to_bytes(8, "big"))
-    registry = Subjects()
+    registry = MemoryRegistry()
     exact = KeyCodec(of).encode(key)
     record = RowShape(of, settings(key_compat="datastax"), registry).row(exact, Image((None,), None), None)
     assert registry.read(record.key)["pk"] == 255
@@ -269,14 +246,14 @@ def test_the_keys_of_datastax() -> None:
 def test_headers() -> None:
     event = wire.encode(change.Change("0" * 32, "node-1", segment=3, position=99))
     of = settings(headers="digest,segpos,node")
-    shape = RowShape(TWO, of, Subjects())
+    shape = RowShape(TWO, of, MemoryRegistry())
     key = KeyCodec(TWO).encode(KEY)
     told = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
     assert shape.row(key, None, 5, event).headers == told
     assert shape.marker(key, None, 5, event).headers == [*told, ("scope", b"partition")]
     # A pending key that is read again has no event of its own.
     assert shape.row(key, None, 5).headers == []
-    assert RowShape(TWO, settings(headers=""), Subjects()).row(key, None, 5, event).headers == []
+    assert RowShape(TWO, settings(headers=""), MemoryRegistry()).row(key, None, 5, event).headers == []
 
 
 DECIMAL = int32(2) + (-150).to_bytes(2, "big", signed=True)  # -1.50
@@ -304,7 +281,7 @@ def test_decimals_and_varints_as_asked_for(modes: dict[str, str], decimal: Any, 
     )
     pair = b"".join(int32(len(v)) + v for v in (DECIMAL, b"\x7f\xff"))
     row = (DECIMAL, int32(1) + int32(6) + DECIMAL, int32(1) + pair, None, pair, b"\x7f\xff")
-    registry = Subjects()
+    registry = MemoryRegistry()
     given = settings(**modes)
     shape = RowShape(shown(of, given), given, registry)
     record = shape.row(KeyCodec(of).encode((DECIMAL, b"\x05")), Image(row, 5), 5)
@@ -335,7 +312,7 @@ def test_times_in_microseconds(form: str) -> None:
     key = (int32(1), moment)
     more = {"time_precision_mode": "microseconds", "output_format": form}
     given = settings(**more)
-    registry = Subjects()
+    registry = MemoryRegistry()
     shape = RowShape(shown(of, given), given, registry)
     record = shape.row(KeyCodec(of).encode(key), Image((moment, listed), 5), 5)
     if form == "key-value-avro":
@@ -358,7 +335,7 @@ def test_what_a_mode_cannot_hold() -> None:
     with pytest.raises(HelenusError, match=r"a varint of 9 bytes.*string takes any.*column v"):
         made(shown(of, long), row, KEY, varint_handling_mode="long")
     given = settings(varint_handling_mode="string", decimal_handling_mode="double")
-    registry = Subjects()
+    registry = MemoryRegistry()
     record = RowShape(shown(of, given), given, registry).row(KeyCodec(of).encode(KEY), Image(row, 5), 5)
     assert record.value is not None
     assert registry.read(record.value) == {"v": str(BIG), "d": float("inf")}
@@ -465,12 +442,12 @@ def test_what_no_record_tells_leaves_its_column_out(t: str, value: bytes, form: 
 def test_clustering_values_of_no_bytes_are_null_and_told() -> None:
     of = table(("a", "int"), keys=[("pk", "int"), ("ck", "int"), ("cl", "text")])
     key = (int32(7), b"", b"")
-    registry = Subjects()
+    registry = MemoryRegistry()
     encoded = KeyCodec(of).encode(key)
     record = RowShape(of, settings(), registry).row(encoded, Image((b"",), None), None, values=key)
     assert registry.read(record.key) == {"pk": 7, "ck": None, "cl": ""}
     assert dict(record.headers)["empty"] == b'["ck", "a"]'
-    gone = RowShape(of, settings(output_format="key-value-json"), Subjects()).row(encoded, None, None, values=key)
+    gone = RowShape(of, settings(output_format="key-value-json"), MemoryRegistry()).row(encoded, None, None, values=key)
     assert (gone.key, gone.value) == (b'{"pk":7,"ck":null,"cl":""}', None)
     assert dict(gone.headers)["empty"] == b'["ck"]'
 
@@ -482,7 +459,7 @@ VARINTS = [("a", "varint"), ("b", "varint")]
 @pytest.mark.parametrize(("form", "empty"), [("key-value-avro", b""), ("key-value-json", ""), ("json", "")])
 def test_a_varint_of_no_bytes_in_a_key(form: str, empty: Any, values: list[tuple[str, str]]) -> None:
     """It is told, unlike other values of no bytes: the row has another key than its partition."""
-    of, key, registry = table(*values, keys=VARINTS), (b"", b""), Subjects()
+    of, key, registry = table(*values, keys=VARINTS), (b"", b""), MemoryRegistry()
     shape = RowShape(of, settings(output_format=form), registry)
     row = shape.row(KeyCodec(of).encode(key), Image((int32(1),) if values else key, 5), 5, values=key)
     partition = shape.row(KeyCodec(of).encode((b"", None)), None, 5, values=(b"", None))
@@ -507,7 +484,7 @@ def test_a_varint_of_no_bytes_within_a_key(t: str, value: bytes, shown: Any) -> 
     text = made(of, key, key, output_format="key-value-json")
     assert text.key == text.value
     assert json.loads(text.key or b"")["ck"] == shown
-    registry = Subjects()
+    registry = MemoryRegistry()
     record = RowShape(of, settings(), registry).row(KeyCodec(of).encode(key), Image(key, 5), 5)
     assert record.value is not None
     assert json.dumps(registry.read(record.value)["ck"], default=bytes.decode) == json.dumps(shown)
@@ -544,17 +521,17 @@ def test_keys_of_text_that_is_no_utf8_are_told(form: str, values: list[tuple[str
 
 
 def test_bounds_of_text_that_is_no_utf8() -> None:
-    shape = RowShape(TWO, settings(), Subjects())
+    shape = RowShape(TWO, settings(), MemoryRegistry())
     marker = shape.marker(KeyCodec(TWO).encode((KEY[0], None)), None, 5, None, (change.Bound(True, (NUL,)), None))
     assert dict(marker.headers)["start"] == b'{"inclusive":true,"values":{"ck":"a\\udcc0\\udc80b"}}'
 
 
 def test_when_it_expires() -> None:
-    shape = RowShape(TWO, settings(), Subjects())
+    shape = RowShape(TWO, settings(), MemoryRegistry())
     key = KeyCodec(TWO).encode(KEY)
     assert dict(shape.row(key, Image(ROW, 5), 5, expires=1_700_000_000).headers)["expires"] == b"1700000000"
     assert "expires" not in dict(shape.row(key, Image(ROW, 5), 5).headers)
-    assert RowShape(TWO, settings(headers="node"), Subjects()).row(key, None, 5, expires=7).headers == []
+    assert RowShape(TWO, settings(headers="node"), MemoryRegistry()).row(key, None, 5, expires=7).headers == []
 
 
 def test_bytes_that_are_no_value_are_poison_and_named() -> None:

@@ -29,6 +29,7 @@ from helenus_connector.query._losses import other_partitions
 from helenus_connector.query.packs import packed, unpacked
 from helenus_connector.query.query import Query
 from helenus_connector.query.source import EventsReader
+from helenus_connector.testing.broker import MemoryPlanner, Message
 from helenus_schemas.errors import HelenusError, Kind
 
 TOPIC = "events-ks.t"
@@ -39,86 +40,19 @@ offsets = st.dictionaries(st.sampled_from("0123"), st.integers(0, 10_000), min_s
 @given(offsets, offsets, st.integers(1, 5_000))
 def test_a_limit_is_shared_and_nothing_moves_back(start: dict[str, int], more: dict[str, int], limit: int) -> None:
     latest = {p: start.get(p, 0) + n for p, n in more.items()}
-    end = limited({TOPIC: start}, {TOPIC: latest}, ReadMaxRows(limit), Broker(), {})[TOPIC]
+    end = limited({TOPIC: start}, {TOPIC: latest}, ReadMaxRows(limit), MemoryPlanner(), {})[TOPIC]
     taken = {p: last - start.get(p, 0) for p, last in end.items()}
     assert all(taken[p] >= 0 and end[p] <= max(latest.get(p, 0), start.get(p, 0)) for p in end)
     assert all(taken.get(p, 0) > 0 for p, n in more.items() if n)
     assert sum(taken.values()) <= limit + len(more)
     assert sum(taken.values()) >= min(limit, sum(more.values()))
-    everything = limited({TOPIC: start}, {TOPIC: latest}, ReadAllAvailable(), Broker(), {})[TOPIC]
+    everything = limited({TOPIC: start}, {TOPIC: latest}, ReadAllAvailable(), MemoryPlanner(), {})[TOPIC]
     assert all(everything[p] == last for p, last in latest.items() if last > start.get(p, 0))
 
 
 def test_a_long_backlog_of_one_table_leaves_the_next_its_share() -> None:
     latest = {TOPIC: {"0": 1_000_000}, OTHER: {"0": 300, "1": 0}}
-    assert limited({}, latest, ReadMaxRows(1000), Broker(), {}) == {TOPIC: {"0": 700}, OTHER: {"0": 300, "1": 0}}
-
-
-class Broker:
-    """A broker's answers, for a planner: the ends of partitions, of which a topic has 4 if it has none of them yet, and
-    what `since` finds.
-    """
-
-    def __init__(self, found: dict[str, int] | None = None) -> None:
-        self.found = found or {}
-        self.ends: dict[str, dict[str, int]] = {}
-        self.dropped: list[str] = []
-        self.committed: dict[str, dict[str, dict[str, int]]] = {}
-        self.kept: list[dict[str, list[str]]] = []
-        self.refused: dict[str, Exception] = {}
-        self.unsearchable: dict[str, Exception] = {}
-        self.counted: list[list[str]] = []
-        self.topic_ids: dict[str, str] = {}
-        self.epochs: dict[str, dict[str, int]] = {}
-        self.truncated: dict[str, int] = {}
-
-    def partitions(self, topics: list[str]) -> dict[str, int]:
-        self.counted.append(topics)
-        if topics and self.refused.keys() >= set(topics):
-            raise self.refused[topics[0]]
-        return {topic: 0 if topic in self.refused else len(self.ends.get(topic, "four")) for topic in topics}
-
-    def since(self, partitions: dict[str, int], _: int) -> dict[str, dict[str, int]]:
-        for topic in self.unsearchable.keys() & partitions.keys():
-            raise self.unsearchable[topic]
-        return dict.fromkeys(partitions, self.found)
-
-    def earliest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
-        return {topic: {str(p): 40 for p in range(n)} for topic, n in partitions.items()}
-
-    def latest(self, partitions: dict[str, int]) -> dict[str, dict[str, int]]:
-        there = {topic: n for topic, n in partitions.items() if topic in self.ends}
-        return {topic: {str(p): self.ends[topic][str(p)] for p in range(n)} for topic, n in there.items()}
-
-    def ids(self, topics: list[str]) -> dict[str, str]:
-        return {topic: told for topic, told in self.topic_ids.items() if topic in topics}
-
-    def leaders(self) -> dict[str, dict[str, int]]:
-        return self.epochs
-
-    def cut(self, topic: str, leaders: dict[str, int], positions: dict[str, int]) -> dict[str, int]:
-        """Since the leader changed, if it did, a partition has other records from what `truncated` says on."""
-        changed = {p for p in positions if leaders.get(p) != self.epochs[topic][p]}
-        return {p: at for p, at in self.truncated.items() if p in changed and at < positions[p]}
-
-    def size(self, place: Range) -> int:
-        return max(0, place.end - place.start)
-
-    def advance(self, place: Range, events: int) -> int:
-        return min(place.end, place.start + events)
-
-    def gone(self, group: str, starts: dict[str, dict[str, int]]) -> list[tuple[str, str]]:
-        return [(topic, p) for topic in starts for p in self.dropped]
-
-    def commit(self, group: str, offsets: dict[str, dict[str, int]]) -> None:
-        for topic in self.refused.keys() & offsets.keys():
-            raise self.refused[topic]
-        self.committed[group] = offsets
-
-    def keep(self, groups: dict[str, list[str]]) -> None:
-        self.kept.append(groups)
-
-    def close(self) -> None: ...
+    assert limited({}, latest, ReadMaxRows(1000), MemoryPlanner(), {}) == {TOPIC: {"0": 700}, OTHER: {"0": 300, "1": 0}}
 
 
 class Planned:
@@ -130,7 +64,7 @@ class Planned:
         self.connector = ConnectorSettings.of({**keys, "tasks.max": str(tasks)}, "t")
         self.plan = Plan(worker, {TOPIC: self.connector}, str(directory))
         self.plan.save()
-        self.broker = Broker(found)
+        self.broker = MemoryPlanner(found)
         self.reader = EventsReader(str(self.plan.file))
         self.reader._planner = self.broker
 
@@ -566,7 +500,7 @@ def test_another_number_of_partitions_is_refused() -> None:
 
 def test_a_topic_that_appears_later_is_taken_in_whole() -> None:
     latest = {TOPIC: {"0": 3, "1": 0}}
-    end = limited({}, latest, ReadMaxRows(10), Broker(), {})
+    end = limited({}, latest, ReadMaxRows(10), MemoryPlanner(), {})
     assert end == latest
     assert other_partitions(TOPIC, end, latest) is None
 
@@ -579,7 +513,7 @@ def test_many_parts_go_to_few_tasks_of_like_size() -> None:
 
 
 def test_a_topic_whose_events_cannot_be_counted_stays_and_the_others_go_on() -> None:
-    class Broken(Broker):
+    class Broken(MemoryPlanner):
         def advance(self, place: Range, events: int) -> int:
             if place.topic == OTHER:
                 raise HelenusError(Kind.BROKER_UNREACHABLE, "a ledger that cannot be read")
@@ -606,26 +540,16 @@ def test_what_is_available_now_is_read_in_batches_and_no_more(tmp_path: Path) ->
     assert steps == 4
 
 
-class Read:
-    """A message as clients give it."""
-
-    def __init__(self, *fields: Any) -> None:
-        self._fields = fields
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda: self._fields[["topic", "partition", "offset", "timestamp", "key", "value"].index(name)]
-
-
 @given(st.lists(st.tuples(st.integers(0, 2**100), st.none() | st.binary(), st.none() | st.binary(max_size=10))))
 def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, bytes | None]]) -> None:
-    messages: list[Any] = [Read("t", 3, offset, (1, 5), key, value) for offset, key, value in found]
+    messages: list[Any] = [Message("t", 3, offset, (1, 5), key, value) for offset, key, value in found]
     events = [event for pack in packed(messages) for event in unpacked(pack)]
     assert events == [("t", 3, offset, 5, key, value) for offset, key, value in found]
 
 
 def test_a_pack_is_of_some_size() -> None:
-    many: list[Any] = [Read("t", 0, n, (1, 5), b"k", b"v") for n in range(2_500)]
-    large: list[Any] = [Read("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
+    many: list[Any] = [Message("t", 0, n, (1, 5), b"k", b"v") for n in range(2_500)]
+    large: list[Any] = [Message("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
     assert [len(list(unpacked(pack))) for pack in packed(many)] == [1_000, 1_000, 500]
     assert [len(list(unpacked(pack))) for pack in packed(large)] == [2, 2]
 
@@ -668,7 +592,7 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
         for place in sorted(places, key=lambda p: -p.partition):
             for n in range(place.start, place.end):
                 given.append((place.partition, n))
-                yield [Read(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
+                yield [Message(TOPIC, place.partition, n, (1, 5), b"k", b"v" * (1 << 20))]
 
     monkeypatch.setattr(_reading, "read", read)
     monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryError
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, schemas
+from helenus_connector.testing.registry import RegistryClient
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
@@ -46,41 +43,17 @@ def typed(t: str, *fields: str) -> Table:
     return Table("ks", "t", OLD, (key, Column("v", parse("int"))), cdc=True)
 
 
-class Client:
-    """A registry with one subject. `asked`: requests."""
-
-    def __init__(self) -> None:
-        self.versions: list[str] = []
-        self.level: str | None = None
-        self.asked = 0
-
-    def get_latest_version(self, subject: str) -> Any:
-        self.asked += 1
-        if not self.versions:
-            raise SchemaRegistryError(404, 40401, "no such subject")
-        return SimpleNamespace(schema=SimpleNamespace(schema_str=self.versions[-1]), schema_id=len(self.versions))
-
-    def get_compatibility(self, subject: str) -> str:
-        self.asked += 1
-        if self.level is None:
-            raise SchemaRegistryError(404, 40408, "no level of its own")
-        return self.level
-
-    def set_compatibility(self, subject: str, level: str) -> None:
-        self.level = level
-
-    def register_schema(self, subject: str, schema: Any) -> int:
-        self.versions.append(schema.schema_str)
-        return len(self.versions)
-
-
 class Keys:
     """The keys' schema of a table, in a registry. `kept` is its id."""
 
     def __init__(self, directory: Path) -> None:
-        self.client = Client()
+        self.client = RegistryClient()
         self.registry = Registry(SETTINGS, directory / "schemas.json")
         self.registry.__dict__["_client"] = self.client
+
+    @property
+    def versions(self) -> list[str]:
+        return self.client.versions["data-ks.t-key"]
 
     def kept(self, of: Table) -> int:
         return self.registry.keep("data-ks.t-key", *schemas(of, SETTINGS))
@@ -98,7 +71,7 @@ def test_a_renamed_column_keeps_the_schema(keys: Keys) -> None:
     asked = keys.client.asked
     assert keys.kept(table("k d", "v", "w")) == 1
     assert keys.client.asked == asked, "it is remembered"
-    assert len(keys.client.versions) == 1
+    assert len(keys.versions) == 1
 
 
 def test_a_renamed_field_of_a_type_keeps_the_schema(keys: Keys) -> None:
@@ -107,26 +80,21 @@ def test_a_renamed_field_of_a_type_keeps_the_schema(keys: Keys) -> None:
 
 def test_a_value_of_key_columns_only_keeps_the_schema_too(keys: Keys) -> None:
     """Its partition key is not nullable, and no registry takes such a field under another name."""
-    subjects: defaultdict[str, Client] = defaultdict(Client)
-
-    class Clients:
-        def __getattr__(self, name: str) -> Callable[..., Any]:
-            return lambda subject, *rest: getattr(subjects[subject], name)(subject, *rest)
-
-    keys.registry.__dict__["_client"] = Clients()
+    versions = keys.client.versions
     for of in (table("k c"), table("n c")):
         RowShape(of, SETTINGS, keys.registry)
-    assert [len(subjects[f"data-ks.t-{part}"].versions) for part in ("key", "value")] == [1, 1]
+    assert [len(versions[f"data-ks.t-{part}"]) for part in ("key", "value")] == [1, 1]
     RowShape(table("n c", "v"), SETTINGS, keys.registry)
-    assert [len(subjects[f"data-ks.t-{part}"].versions) for part in ("key", "value")] == [1, 2]
+    assert [len(versions[f"data-ks.t-{part}"]) for part in ("key", "value")] == [1, 2]
 
 
 @pytest.mark.parametrize(("chosen", "then"), [(None, "BACKWARD"), ("NONE", "NONE"), ("FULL", "FULL")])
 def test_a_level_that_somebody_chose_stays(keys: Keys, chosen: str | None, then: str) -> None:
     """One that is left to the registry's default becomes BACKWARD."""
-    keys.client.level = chosen
+    if chosen is not None:
+        keys.client.levels["data-ks.t-value"] = chosen
     assert keys.registry.register("data-ks.t-value", '"int"') == 1
-    assert (keys.client.level, keys.client.asked) == (then, 1)
+    assert (keys.client.levels["data-ks.t-value"], keys.client.asked) == (then, 1)
 
 
 REFUSED = [
@@ -160,20 +128,20 @@ def test_names_that_would_be_wrong_are_refused(keys: Keys, before: Table, now: T
         with pytest.raises(HelenusError, match=told) as error:
             keys.kept(now)
         assert error.value.kind is Kind.REGISTRY_REFUSED
-    assert len(keys.client.versions) == 1
+    assert len(keys.versions) == 1
     assert keys.kept(before) == 1
 
 
 def test_a_table_made_anew_with_the_same_key_keeps_its_schema(keys: Keys) -> None:
     """Its id is another: a new version would give every row another key, and tell readers nothing."""
     assert keys.kept(table("k c", "v")) == keys.kept(table("k c", "w", of=NEW)) == 1
-    assert len(keys.client.versions) == 1
+    assert len(keys.versions) == 1
 
 
 def test_a_schema_from_before_ids_is_taken_for_the_tables(keys: Keys) -> None:
     key = json.loads(schemas(table("k c"), SETTINGS)[0])
     del key["cql_id"]
-    keys.client.versions.append(json.dumps(key))
+    keys.versions.append(json.dumps(key))
     assert keys.kept(table("k d")) == 1
     with pytest.raises(HelenusError, match="another column"):
         keys.kept(table("k d", "c"))
@@ -181,7 +149,7 @@ def test_a_schema_from_before_ids_is_taken_for_the_tables(keys: Keys) -> None:
 
 @pytest.mark.parametrize("theirs", ["string", ["null", "int"], {"type": "map", "values": "int"}])
 def test_a_subject_that_somebody_else_filled_is_the_registrys_to_judge(keys: Keys, theirs: object) -> None:
-    keys.client.versions.append(json.dumps(theirs))
+    keys.versions.append(json.dumps(theirs))
     assert keys.kept(table("k")) == 2
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector.test_untold import CLUSTERED, DATA, EVENTS, NODE, Reader, Staged, int32, rows
+from connector.test_untold import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
 
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.pending import Pending, PendingKeys
+from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope
@@ -74,18 +75,18 @@ class Reads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before_rows: Callable[[], None] = lambda: None
         self.behind_range: Callable[[], None] = lambda: None
-        rows, scope = Reader.rows, Reader.range
+        rows, scope = MemoryReader.rows, MemoryReader.range
 
-        def read_rows(reader: Reader, *args: Any) -> Iterator[tuple[Key, Image | None]]:
+        def read_rows(reader: MemoryReader, *args: Any) -> Iterator[tuple[Key, Image | None]]:
             self.before_rows()
             yield from rows(reader, *args)
 
-        def read_scope(reader: Reader, *args: Any) -> Iterator[tuple[Key, Image]]:
+        def read_scope(reader: MemoryReader, *args: Any) -> Iterator[tuple[Key, Image]]:
             yield from scope(reader, *args)
             self.behind_range()
 
-        monkeypatch.setattr(Reader, "rows", read_rows)
-        monkeypatch.setattr(Reader, "range", read_scope)
+        monkeypatch.setattr(MemoryReader, "rows", read_rows)
+        monkeypatch.setattr(MemoryReader, "range", read_scope)
 
 
 @pytest.fixture

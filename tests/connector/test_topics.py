@@ -13,32 +13,29 @@ from helenus_connector.control import topics as topics_module
 from helenus_connector.control.status import Task
 from helenus_connector.control.topics import Topics
 from helenus_connector.log.events import Offsets
+from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.errors import HelenusError, Kind
 
 GONE = HelenusError(Kind.TOPIC_MISSING, "Unknown topic or partition", "h:1, topic data-ks.t")
 
 
-class Broker:
-    """Topics by name, each with its partitions and settings: a Log, and a planner."""
+class Broker(MemoryLog):
+    """A Log, and a planner of its topics, which are empty."""
 
-    def __init__(self) -> None:
-        self.made: dict[str, tuple[int, dict[str, str]]] = {"events-ks.t": (3, {})}
-
-    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> int:
-        return self.made.setdefault(topic, (partitions, dict(config)))[0]
+    @property
+    def made(self) -> dict[str, tuple[int, dict[str, str]]]:
+        return {topic: (count, self.configs.get(topic, {})) for topic, count in self.counts.items()}
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
-        return {topic: self.made[topic][0] if topic in self.made else 0 for topic in topics}
+        return {topic: self.counts.get(topic, 0) for topic in topics}
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
         return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items()}
 
-    def close(self) -> None: ...
-
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    broker = Broker()
+    broker = Broker({"events-ks.t": 3})
     for name in ("events_log", "data_log", "planner"):
         monkeypatch.setattr(topics_module, name, lambda _: broker)
     return broker
@@ -61,9 +58,9 @@ def test_a_topic_that_was_deleted_is_made_again_as_it_was(
 ) -> None:
     topics.make([task])
     assert task.ready
-    before = dict(broker.made)
+    before = broker.made
     assert before == {"events-ks.t": (3, {}), "data-ks.t": (3, {"cleanup.policy": "compact"}), "dlq-ks.t": (1, {})}
-    del broker.made[gone]
+    del broker.counts[gone]
     task.failed(GONE, 10.0)
     assert (task.ready, task.error, task.trouble) == (False, None, GONE)
     topics.make([task])
@@ -80,7 +77,7 @@ def test_other_errors_say_nothing_of_topics_and_a_restart_looks_at_all(
     assert task.ready
     task.restart()
     assert (task.ready, task.error) == (False, None)
-    broker.made["data-ks.t"] = (1, {})
+    broker.counts["data-ks.t"] = 1
     topics.make([task])
     assert task.error is not None
     assert task.error.kind is Kind.PARTITIONS_CHANGED

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cassandra import ReadFailure, ReadTimeout, Unavailable
-from connector.test_untold import CLUSTERED, DATA, EVENTS, LETTERS, NODE, Reader, Staged, int32, rows, table
+from connector.test_untold import CLUSTERED, DATA, EVENTS, LETTERS, NODE, Staged, int32, rows, table
 from structlog.testing import capture_logs
 
 from helenus_connector.interfaces.gate import Event
@@ -23,6 +23,7 @@ from helenus_connector.reread._asking import Unread
 from helenus_connector.reread._unread import MOST_READS, key_text
 from helenus_connector.reread.pending import PendingKeys
 from helenus_connector.reread.reader import stripe_of
+from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
@@ -54,15 +55,15 @@ class Driven(Staged):
             told = HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", "ks.t")
             return Unread(told, isinstance(error, Unavailable)) if error else None
 
-        def read(self: Reader, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Any]]:
+        def read(self: MemoryReader, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Any]]:
             yield from ((key, refused(key) or self.live.get(key)) for key in keys)
 
-        def scopes(self: Reader, asked: Sequence[Any], consistency: int) -> Iterator[tuple[int, Any]]:
+        def scopes(self: MemoryReader, asked: Sequence[Any], consistency: int) -> Iterator[tuple[int, Any]]:
             for place, (_, key, bounds) in enumerate(asked):
                 yield place, refused(key) or (None, self.range(key, bounds, consistency))
 
-        monkeypatch.setattr(Reader, "rows", read)
-        monkeypatch.setattr(Reader, "scopes", scopes)
+        monkeypatch.setattr(MemoryReader, "rows", read)
+        monkeypatch.setattr(MemoryReader, "scopes", scopes)
 
     def batch(self, *keys: int, scope: Scope = Scope.ROW, may_wait: int = 100) -> Outcome:
         """Events of keys, of Changes without a digest: done with when they are published."""
@@ -153,13 +154,13 @@ def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make
     live(driven, k1=1)
     driven.failing[1] = AWAY
     levels: list[int] = []
-    read = Reader.rows
+    read = MemoryReader.rows
 
-    def rows_at(self: Reader, keys: Any, consistency: int) -> Any:
+    def rows_at(self: MemoryReader, keys: Any, consistency: int) -> Any:
         levels.append(consistency)
         return read(self, keys, consistency)
 
-    monkeypatch.setattr(Reader, "rows", rows_at)
+    monkeypatch.setattr(MemoryReader, "rows", rows_at)
     change = Change(uuid.uuid4().hex, NODE, Scope.ROW, write_time=5)
     driven.stage.run([], [], True)
     event = Event(EVENTS, 0, 1, 1000, driven.codec.encode((int32(1),)), encode(change))
@@ -201,7 +202,7 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
     )
     assert all("k = 2" in entry["error"] and "ks.t" in entry["error"] for entry in logs)
     assert "tombstone_failure_threshold" in logs[0]["error"]
-    (letter,) = [key for topic, key, _, _ in driven.appended if topic == LETTERS]
+    (letter,) = [key for topic, _, key, *_ in driven.appended if topic == LETTERS]
     assert letter == driven.codec.encode((int32(2),))
     driven.check_sum()
 
@@ -241,13 +242,13 @@ def test_a_key_that_failed_is_read_apart_from_others(make: Make, monkeypatch: An
     live(driven, k1=1, k2=2)
     driven.failing[2] = SLOW
     reads: list[tuple[list[int], bool]] = []
-    read = Reader.rows
+    read = MemoryReader.rows
 
     def noted(self: Any, keys: Any, consistency: int) -> Any:
         reads.append((sorted(int.from_bytes(key[0], "big") for key in keys), self.is_single))
         return read(self, keys, consistency)
 
-    monkeypatch.setattr(Reader, "rows", noted)
+    monkeypatch.setattr(MemoryReader, "rows", noted)
     driven.batch(2, 1)
     driven.batch(2, 1)
     assert reads == [([1, 2], False), ([1], False), ([2], True)]
@@ -283,21 +284,21 @@ def test_a_marker_whose_rows_fail_on_the_way_waits_after_the_next_attempt(make: 
     driven = make(CLUSTERED)
     driven.stage.run([], [], True)
     driven.live.update(rows(((int32(1), int32(1)), int32(5))))
-    whole = Reader.range
+    whole = MemoryReader.range
 
-    def fails(self: Reader, key: Key, *args: Any) -> Iterator[tuple[Key, Image]]:
+    def fails(self: MemoryReader, key: Key, *args: Any) -> Iterator[tuple[Key, Image]]:
         yield from whole(self, key, *args)
         if key[0] == int32(1):
             raise HelenusError(Kind.CASSANDRA_READ, "the second page fails")
 
-    monkeypatch.setattr(Reader, "range", fails)
+    monkeypatch.setattr(MemoryReader, "range", fails)
     with pytest.raises(HelenusError, match="second page"):
         driven.batch(1, 2, scope=Scope.PARTITION)
     driven.appended.clear()
     outcome = driven.batch(1, 2, scope=Scope.PARTITION)
     assert (outcome.published, outcome.unread) == (1, 1)
     assert {key["a"] for key, value in driven.of(DATA) if value is None} == {2}
-    monkeypatch.setattr(Reader, "range", whole)
+    monkeypatch.setattr(MemoryReader, "range", whole)
     driven.now += 10
     assert driven.batch().published == 1
     assert len(driven.pending) == 0
@@ -316,11 +317,13 @@ class Truncated:
         self.keys = sorted(values, key=lambda key: stripe_of(key))
         driven.live.update(rows(*((key, key[0]) for key in self.keys)))
         driven.stage.run([], [], True)
-        monkeypatch.setattr(driven.stage.log, "topics", lambda: {DATA: 1}, raising=False)
+        driven.log.log.counts[DATA] = 1
         monkeypatch.setattr(resolver, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
         told = self
 
-        def part(self: Reader, partition: int, parts: int, level: int, first: int = 0) -> Iterator[tuple[Key, Image]]:
+        def part(
+            self: MemoryReader, partition: int, parts: int, level: int, first: int = 0
+        ) -> Iterator[tuple[Key, Image]]:
             assert (partition, parts) == (0, 1)
             told.starts.append(first)
             for read, key in enumerate(key for key in told.keys if stripe_of(key) >= first):
@@ -329,7 +332,7 @@ class Truncated:
                 told.seconds += 1.0
                 yield key, self.live[key]
 
-        monkeypatch.setattr(Reader, "part", part)
+        monkeypatch.setattr(MemoryReader, "part", part)
 
     def event(self) -> Event:
         change = Change(uuid.uuid4().hex, NODE, Scope.TABLE, write_time=5)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cassandra.metadata import SimpleStrategy
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event
@@ -21,8 +18,9 @@ from helenus_connector.pipeline import table_version as version
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import resolver
-from helenus_connector.reread._asking import KeyRefused
 from helenus_connector.reread.pending import Pending
+from helenus_connector.testing.cassandra import Host, MemoryReader, Session
+from helenus_connector.testing.log import FaultyLog, MemoryLog, Record
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
@@ -56,54 +54,24 @@ class Staged:
     def __init__(self, of: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
         given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", **more}
         self.live: dict[Key, Image] = {}
-        self.appended: list[tuple[str, bytes | None, bytes | None, dict[str, bytes]]] = []
         self.codec = KeyCodec(of)
-        self.hosts: list[Any] = [SimpleNamespace(host_id=NODE, datacenter="dc", is_up=True)]
-        keyspace = SimpleNamespace(replication_strategy=SimpleStrategy({"replication_factor": "1"}))
-        metadata = SimpleNamespace(all_hosts=lambda: self.hosts, keyspaces={"ks": keyspace})
-        session = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata))
-        log: Any = SimpleNamespace(append=self._append, flush=lambda timeout: None, keeps_schemas=False)
+        self.log = FaultyLog(MemoryLog())
+        self.session: Any = Session([Host(NODE)], {"ks": 1})
         monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, of))
-        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(self.live, table))
-        self.stage = Stage(ConnectorSettings.of(given, "test"), session, log, directory)
+        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: MemoryReader(self.live, table))
+        self.stage = Stage(ConnectorSettings.of(given, "test"), self.session, self.log, directory)
 
     def run(self, change: Change, key: bytes | None, due: Sequence[Pending] = ()) -> Outcome:
         return self.stage.run([Event(EVENTS, 0, 7, 1000, key, encode(change))], due, trust_images=True)
 
     def of(self, topic: str) -> list[tuple[Any, Any]]:
         """Keys and values of a topic's records, read as JSON."""
-        return [(json.loads(k or b"null"), json.loads(v or b"null")) for t, k, v, _ in self.appended if t == topic]
+        records = (record for record in self.appended if record.topic == topic)
+        return [(json.loads(record.key or b"null"), json.loads(record.value or b"null")) for record in records]
 
-    def _append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any) -> None:
-        self.appended.append((topic, key, value, dict(headers)))
-
-
-class Reader:
-    """Stands for `reread.Reader`."""
-
-    tells_all_times = True
-
-    def __init__(self, live: dict[Key, Image], of: Table) -> None:
-        self.live, self.table, self.statements, self.seconds = live, of, 0, 0.0
-
-    def rows(self, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Image | None]]:
-        yield from ((key, self.live.get(key)) for key in keys)
-
-    def statics(self, key: Key, consistency: int) -> None:
-        return None
-
-    def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:
-        yield from self.live.items()
-
-    def scopes(self, asked: Sequence[tuple[Scope, Key, Any]], consistency: int) -> Iterator[tuple[int, Any]]:
-        for place, (_, key, bounds) in enumerate(asked):
-            try:
-                yield place, (self.statics(key, consistency), self.range(key, bounds, consistency))
-            except KeyRefused as refusal:
-                yield place, refusal
-
-    def part(self, partition: int, parts: int, consistency: int, first: int = 0) -> Iterator[tuple[Key, Image]]:
-        yield from self.live.items()
+    @property
+    def appended(self) -> list[Record]:
+        return self.log.log.appended
 
 
 Make = Callable[..., Staged]
@@ -137,7 +105,7 @@ def test_partition_keys_with_values_of_no_bytes(make: Make) -> None:
         assert (outcome.published, outcome.untold) == (1, 0)
     expected = [({"a": None, "b": "x", "c": 1}, {"v": 5}), ({"a": 0, "b": "x", "c": 1}, {"v": 6})]
     assert staged.of(DATA) == expected
-    assert [json.loads(headers.get("empty", b"[]")) for *_, headers in staged.appended] == [["a"], []]
+    assert [json.loads(dict(headers).get("empty", b"[]")) for *_, headers in staged.appended] == [["a"], []]
     staged.appended.clear()
     outcome = staged.run(Change("2" * 32, NODE, Scope.TABLE, write_time=5), None)
     assert (outcome.published, outcome.untold) == (1, 0)
@@ -162,7 +130,7 @@ def test_a_value_that_cannot_be_told_holds_up_no_row_behind_it(make: Make) -> No
     outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), key)
     assert (outcome.published, outcome.dead_lettered, outcome.untold) == (1, 0, 1)
     assert [(k["c"], v) for k, v in staged.of(DATA)] == [(None, None), (1, {"v": 1}), (3, {"v": 3})]
-    (letter,) = [(key, decode(value or b"")) for topic, key, value, _ in staged.appended if topic == LETTERS]
+    (letter,) = [(key, decode(value or b"")) for topic, _, key, value, _ in staged.appended if topic == LETTERS]
     assert letter == (staged.codec.encode((int32(1), int32(2))), Change(None, None, Scope.ROW, write_time=5))
     # It is read again for its proof: nothing is new, and nothing is told.
     (pending,) = outcome.found
@@ -188,8 +156,8 @@ def test_a_row_that_cannot_be_told_is_one_dead_letter_for_all_its_events(make: M
     ]
     outcome = staged.stage.run(events, [], trust_images=True)
     assert (outcome.read, outcome.dead_lettered, outcome.published, outcome.untold) == (2, 2, 0, 1)
-    ((_, _, value, headers),) = staged.appended
-    assert (value, headers["__connect.errors.offset"]) == (events[0].value, b"7")
+    ((_, _, _, value, headers),) = staged.appended
+    assert (value, dict(headers)["__connect.errors.offset"]) == (events[0].value, b"7")
 
 
 @pytest.mark.parametrize("copies", [0, 3])
@@ -205,7 +173,7 @@ def test_a_key_that_is_read_again_and_cannot_be_told(make: Make, copies: int) ->
     (pending,) = outcome.found
     again = staged.stage.run([], [pending], trust_images=True)
     assert (again.dead_lettered, again.untold, pending.copies) == (0, 0, 0), "it is told once"
-    _, (topic, told, value, _) = staged.appended
+    _, (topic, _, told, value, _) = staged.appended
     assert (topic, told, decode(value or b"").scope) == (LETTERS, key, Scope.ROW)
 
 
@@ -229,25 +197,11 @@ def test_headers_of_an_event_in_a_registrys_frame(make: Make) -> None:
         [Event(EVENTS, 0, 0, 1000, frame + staged.codec.encode((int32(1),)), frame + value)], [], trust_images=True
     )
     assert outcome.published == 1
-    ((_, _, _, headers),) = staged.appended
-    assert headers == {"node": NODE.encode(), "digest": b"a" * 32}
+    ((*_, headers),) = staged.appended
+    assert dict(headers) == {"node": NODE.encode(), "digest": b"a" * 32}
 
 
 LIMIT = 1_000_000
-
-
-class Narrow(Staged):
-    """Its topics take a million bytes."""
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self.stage.log.close = lambda: None  # type: ignore[method-assign]
-
-    def _append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Any) -> None:
-        size = len(key or b"") + len(value or b"") + sum(len(name) + len(told) for name, told in headers)
-        if size > LIMIT:
-            raise HelenusError(Kind.RECORD_TOO_LARGE, f"a record of {size} bytes", topic)
-        super()._append(topic, partition, key, value, headers)
 
 
 @pytest.mark.parametrize(
@@ -263,10 +217,12 @@ def test_poison_that_is_too_large_for_a_dead_letter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, left_out: bytes | None
 ) -> None:
     """The letter says what is not in it, and the connector goes on."""
-    staged = Narrow(CLUSTERED, tmp_path, monkeypatch, **ALL)
+    staged = Staged(CLUSTERED, tmp_path, monkeypatch, **ALL)
+    staged.log.log.largest = LIMIT
     outcome = staged.stage.run([Event(EVENTS, 0, 7, 1000, key, value)], [], trust_images=True)
     assert outcome.dead_lettered == 1
-    ((topic, kept_key, kept_value, headers),) = staged.appended
+    ((topic, _, kept_key, kept_value, given),) = staged.appended
+    headers = dict(given)
     assert (topic, headers.get("__connect.errors.left.out")) == (LETTERS, left_out)
     assert (kept_key == key, kept_value == value) == (left_out != b"key,value", left_out is None)
     assert headers["__connect.errors.offset"] == b"7"
@@ -277,20 +233,14 @@ def test_poison_that_is_too_large_for_a_dead_letter(
 def test_a_dead_letter_asks_for_all_that_its_events_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition's statics and its deletion are one work: its letter, replayed, tells the deletion too."""
     of = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
-    staged = Narrow(of, tmp_path, monkeypatch, **{"errors.large.record": "dead-letter"})
+    staged = Staged(of, tmp_path, monkeypatch, **{"errors.large.record": "dead-letter"})
     key = staged.codec.encode((int32(1), None))
-    monkeypatch.setattr(Reader, "statics", lambda *_: Image((int32(1),), 5))
-    monkeypatch.setattr(staged.stage.log, "append", partial(_too_large_but_for, LETTERS, staged._append))
+    monkeypatch.setattr(MemoryReader, "statics", lambda *_: Image((int32(1),), 5))
+    staged.log.fail("append", HelenusError(Kind.RECORD_TOO_LARGE, "too large", DATA), times=None, topics=[DATA])
     scopes = (Scope.STATIC, Scope.PARTITION, Scope.STATIC)
     changes = [Change(str(n) * 32, NODE, scope, write_time=n) for n, scope in enumerate(scopes, 1)]
     events = [Event(EVENTS, 0, n, 1000, key, encode(change)) for n, change in enumerate(changes)]
     outcome = staged.stage.run(events, [], trust_images=True)
     assert outcome.dead_lettered == 3
-    ((_, kept, value, _),) = staged.appended
+    ((_, _, kept, value, _),) = staged.appended
     assert (kept, decode(value or b"").scope) == (key, Scope.PARTITION)
-
-
-def _too_large_but_for(topic: str, append: Callable[..., None], *record: Any) -> None:
-    if record[0] != topic:
-        raise HelenusError(Kind.RECORD_TOO_LARGE, "too large", record[0])
-    append(*record)

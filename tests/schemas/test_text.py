@@ -79,9 +79,10 @@ def test_long_numbers_are_put_together_as_python_does_it(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("first", [b"\x7f", b"\x80"])
-def test_a_number_of_a_megabyte_is_told(first: bytes) -> None:
-    """It took minutes."""
-    data = first + b"\x7f" * (1 << 20)
+@pytest.mark.parametrize("size", [1 << 16, pytest.param(1 << 20, marks=pytest.mark.long)])
+def test_a_number_of_many_bytes_is_told(first: bytes, size: int) -> None:
+    """A megabyte took minutes."""
+    data = first + b"\x7f" * size
     value = int.from_bytes(data, "big", signed=True)
     told, negative = form("varint", data), value < 0
     assert (told[0] == "-", int(told[-9:])) == (negative, abs(value) % 10**9)

@@ -1,0 +1,118 @@
+"""Cassandra in memory: a session as the driver's, and a reader of rows that are in a dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from cassandra.metadata import SimpleStrategy
+
+from helenus_connector.interfaces.image import Image
+from helenus_connector.reread._asking import KeyRefused
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Table
+from helenus_schemas.event.change import Scope
+
+_OF_A_STATEMENT = (
+    "consistency_level serial_consistency_level fetch_size custom_payload keyspace result_metadata routing_key_indexes"
+    " retry_policy"
+).split()
+Answer = tuple[Iterable[Any], "bytes | None"]
+"""A page of rows, and the state that the next page is asked for with."""
+
+
+@dataclass(eq=False)
+class Host:
+    """A node, as the driver describes it."""
+
+    host_id: Any
+    datacenter: str = "dc"
+    is_up: bool = True
+
+
+class Session:
+    """A session with the nodes in `hosts`, which may be changed, and the keyspaces' replication: SimpleStrategy, unless
+    a strategy is given instead of its factor.
+
+    `answer` is asked for every page: `answer(cql, values, paging_state, page_size)` returns an Answer, or raises.
+    """
+
+    def __init__(
+        self,
+        hosts: list[Any],
+        keyspaces: Mapping[str, object] | None = None,
+        answer: Callable[[str, list[Any], bytes | None, int | None], Answer] | None = None,
+        replicas: Callable[[str, bytes], Sequence[Any]] | None = None,
+    ) -> None:
+        self.hosts = hosts
+        self.is_closed = False
+        strategies = {
+            name: SimpleStrategy({"replication_factor": str(given)}) if isinstance(given, int) else given
+            for name, given in (keyspaces or {}).items()
+        }
+        metadata = SimpleNamespace(
+            all_hosts=lambda: self.hosts,
+            keyspaces={name: SimpleNamespace(replication_strategy=given) for name, given in strategies.items()},
+            get_replicas=replicas or (lambda keyspace, key: self.hosts),  # noqa: ARG005
+        )
+        self.cluster = SimpleNamespace(metadata=metadata, shutdown=self._shutdown)
+        self._answer = answer
+
+    def prepare(self, cql: str) -> Any:
+        nothing = dict.fromkeys(_OF_A_STATEMENT)
+        return SimpleNamespace(query_string=cql, column_metadata=[], is_idempotent=True, **nothing)
+
+    def execute_async(self, bound: Any, paging_state: bytes | None = None, host: object = None) -> Any:  # noqa: ARG002
+        cql, values = bound.prepared_statement.query_string, list(bound.values)
+        found: Answer = ((), None)
+        failed: Exception | None = None
+        try:
+            found = self.answer(cql, values, paging_state, bound.fetch_size)
+        except Exception as error:
+            failed = error
+
+        def result() -> Any:
+            if failed is not None:
+                raise failed
+            return SimpleNamespace(current_rows=found[0], paging_state=found[1])
+
+        return SimpleNamespace(result=result, coordinator_host=None)
+
+    def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
+        """As the function that was given, or no rows."""
+        return self._answer(cql, values, paging_state, page_size) if self._answer else ((), None)
+
+    def _shutdown(self) -> None:
+        self.is_closed = True
+
+
+class MemoryReader:
+    """Stands for `reread.reader.Reader`: the rows are those of `live`, whatever the level. Every scope has all of them,
+    and no statics.
+    """
+
+    tells_all_times = True
+
+    def __init__(self, live: dict[Key, Image], table: Table) -> None:
+        self.live, self.table, self.statements, self.seconds = live, table, 0, 0.0
+
+    def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Any]]:  # noqa: ARG002
+        yield from ((key, self.live.get(key)) for key in keys)
+
+    def statics(self, key: Key, consistency: int) -> Image | None:  # noqa: ARG002
+        return None
+
+    def range(self, key: Key, bounds: object, consistency: int) -> Iterator[tuple[Key, Image]]:  # noqa: ARG002
+        yield from self.live.items()
+
+    def scopes(self, asked: Sequence[tuple[Scope, Key, Any]], consistency: int) -> Iterator[tuple[int, Any]]:
+        for place, (_, key, bounds) in enumerate(asked):
+            try:
+                yield place, (self.statics(key, consistency), self.range(key, bounds, consistency))
+            except KeyRefused as refusal:
+                yield place, refusal
+
+    def part(self, partition: int, parts: int, consistency: int, first: int = 0) -> Iterator[tuple[Key, Image]]:  # noqa: ARG002
+        yield from self.live.items()

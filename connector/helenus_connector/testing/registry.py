@@ -1,0 +1,82 @@
+"""A schema registry in memory: in place of the connector's `Registry`, and of the client that this one asks."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import fastavro
+from confluent_kafka.schema_registry import SchemaRegistryError
+
+from helenus_connector.shape.registry import Registry
+
+
+class MemoryRegistry(Registry):
+    """Takes every schema. `subjects` are the ids of the latest ones, `schemas` all of them by id."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[int, Any] = {}
+        self.subjects: dict[str, int] = {}
+
+    def register(self, subject: str, schema: str) -> int:
+        number = len(self.schemas) + 1
+        self.schemas[number] = fastavro.parse_schema(json.loads(schema))
+        self.subjects[subject] = number
+        return number
+
+    def keep(self, subject: str, schema: str, value: str) -> int:  # noqa: ARG002
+        return self.register(subject, schema)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def read(self, data: bytes) -> Any:
+        """The key or value of a record, which has the id of its schema in front."""
+        source = io.BytesIO(data[5:])
+        value = fastavro.schemaless_reader(source, self.schemas[int.from_bytes(data[1:5], "big")])
+        if data[0] or source.read():
+            raise AssertionError(f"not one framed value: {data.hex()}")
+        return value
+
+
+class RegistryClient:
+    """Stands for confluent-kafka's SchemaRegistryClient. `versions` are the schemas of each subject, which a test may
+    set; `levels` are their compatibility levels, `asked` the number of questions.
+    """
+
+    def __init__(self) -> None:
+        self.versions: defaultdict[str, list[str]] = defaultdict(list)
+        self.levels: dict[str, str] = {}
+        self.asked = 0
+
+    def get_latest_version(self, subject: str) -> Any:
+        self.asked += 1
+        if not self.versions[subject]:
+            raise SchemaRegistryError(404, 40401, "no such subject")
+        versions = self.versions[subject]
+        return SimpleNamespace(schema=SimpleNamespace(schema_str=versions[-1]), schema_id=len(versions))
+
+    def lookup_schema(self, subject: str, schema: Any) -> Any:
+        self.asked += 1
+        if schema.schema_str not in self.versions[subject]:
+            raise SchemaRegistryError(404, 40403, "no such schema")
+        return SimpleNamespace(schema_id=self.versions[subject].index(schema.schema_str) + 1)
+
+    def register_schema(self, subject: str, schema: Any) -> int:
+        self.versions[subject].append(schema.schema_str)
+        return len(self.versions[subject])
+
+    def get_compatibility(self, subject: str) -> str:
+        self.asked += 1
+        if subject not in self.levels:
+            raise SchemaRegistryError(404, 40408, "no level of its own")
+        return self.levels[subject]
+
+    def set_compatibility(self, subject: str, level: str) -> None:
+        self.levels[subject] = level
+
+    def close(self) -> None:
+        """There is nothing to close."""

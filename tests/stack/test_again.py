@@ -1,0 +1,45 @@
+"""The second pass of tests that need servers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AGAIN = Path(__file__).parents[1] / "again.py"
+TESTS = """
+from pathlib import Path
+
+def test_good(): pass
+
+def test_flaky():
+    seen = Path("seen")
+    if not seen.exists():
+        seen.touch()
+        raise OSError("a busy machine")
+"""
+
+
+def again(directory: Path, tests: str, *more: str) -> subprocess.CompletedProcess[str]:
+    shutil.copy(AGAIN.parent / "conftest.py", directory)
+    (directory / "test_some.py").write_text(tests)
+    return subprocess.run([sys.executable, str(AGAIN), *more], cwd=directory, capture_output=True, text=True)
+
+
+def test_a_test_that_passes_alone_is_flaky_and_named(tmp_path: Path) -> None:
+    done = again(tmp_path, TESTS, "--", "-n", "1")
+    assert done.returncode == 0, done.stdout
+    first, _, second = done.stdout.partition("Once more the 1 that failed")
+    assert "FAILED: test_some.py::test_flaky: OSError: a busy machine" in first.partition("FAILURES")[0], "at once"
+    assert "1 passed" in second
+    assert "FLAKY: test_some.py::test_flaky failed" in second
+
+
+@pytest.mark.parametrize(("tests", "status"), [("def test_bad(missing): pass", 1), ("import none", 2)])
+def test_what_fails_fails(tmp_path: Path, tests: str, status: int) -> None:
+    done = again(tmp_path, tests)
+    assert done.returncode == status
+    assert ("Once more" in done.stdout, "FLAKY" in done.stdout) == (status == 1, False)
