@@ -254,7 +254,7 @@ def copies(status: Status, cassandra: Any, directory: Path, options: argparse.Na
         start, cpu = time.monotonic(), time.process_time()
         for at in range(0, len(events), batch):
             outcome = bench.stage.run(events[at : at + batch], (), True)
-            for counted in ("read", "published", "settled", "records"):
+            for counted in ("read", "published", "confirmed", "records"):
                 totals[counted] = totals.get(counted, 0) + getattr(outcome, counted)
         seconds, cpu = time.monotonic() - start, time.process_time() - cpu
         print(f"{name}: {len(events) / seconds:.0f} events/s, {cpu / len(events) * 1e6:.1f} CPU µs each; {totals}")

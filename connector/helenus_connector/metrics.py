@@ -14,7 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 _LABELS = ("connector", "keyspace", "table")
-OUTCOMES = ("published", "unchanged", "settled", "outdated", "dead_lettered")
+OUTCOMES = ("published", "unchanged", "confirmed", "outdated", "dead_lettered")
 """What becomes of events that do not wait."""
 STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
 """Of a connector and of a table's task, as Kafka Connect names them."""
@@ -22,8 +22,8 @@ STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
 EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from the events topic.", _LABELS)
 EVENTS = Counter(
     "helenus_connector_events_total",
-    "Events by what became of them: published, unchanged, settled (confirmed by an earlier read), outdated or "
-    "dead_lettered; the others are not confirmed yet.",
+    "Events by what became of them: published, unchanged, confirmed (copies of what an earlier read confirmed), "
+    "outdated or dead_lettered; the others are not confirmed yet.",
     (*_LABELS, "outcome"),
 )
 EVENTS_LOST = Counter(
@@ -39,8 +39,8 @@ LAG = Gauge(
     "Events in the topic that are not fully processed yet; NaN while no broker answers.",
     _LABELS,
 )
-EVENTS_PENDING = Gauge("helenus_connector_events_pending", "Events that are not confirmed yet.", _LABELS)
-KEYS_PENDING = Gauge("helenus_connector_keys_pending", "Keys that will be read again.", _LABELS)
+EVENTS_UNCONFIRMED = Gauge("helenus_connector_events_unconfirmed", "Events that are not confirmed yet.", _LABELS)
+KEYS_UNCONFIRMED = Gauge("helenus_connector_keys_unconfirmed", "Keys that will be read again.", _LABELS)
 KEYS_UNREAD = Gauge("helenus_connector_keys_unread", "Those of them that could not be read yet.", _LABELS)
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)
 RECORDS_TOO_LARGE = Counter(
@@ -82,7 +82,7 @@ BATCH_SECONDS = Histogram(
 )
 
 _OF_TABLE: tuple[MetricWrapperBase, ...] = (
-    *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_PENDING, KEYS_PENDING, KEYS_UNREAD),
+    *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_UNCONFIRMED, KEYS_UNCONFIRMED, KEYS_UNREAD),
     *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNPUBLISHED, CONTRADICTED),
     *(KEYS_READ, STATEMENTS, QUERY_SECONDS, REPLICATION_SECONDS),
 )
@@ -144,7 +144,7 @@ class Twins(Collector):
                 "source_task",
                 "source_record_active_count",
                 "Events that are not confirmed yet.",
-                _by_table(EVENTS_PENDING),
+                _by_table(EVENTS_UNCONFIRMED),
             ),
             ("task_error", "total_record_errors", "Failed attempts at a table's events.", errors),
             ("task_error", "total_retries", "The same: each is tried again, or the task failed.", errors),
@@ -184,7 +184,7 @@ class Twins(Collector):
 
     def _datastax(self) -> Iterator[Metric]:
         """Theirs are summaries: each quantile is the one value that there is here. Times are in ms."""
-        read, settled = _by_table(EVENTS_READ), _by_table(EVENTS, outcome="settled")
+        read, confirmed = _by_table(EVENTS_READ), _by_table(EVENTS, outcome="confirmed")
         statements, seconds = _by_table(STATEMENTS), _by_table(QUERY_SECONDS)
         latency = _by_table(REPLICATION_SECONDS)
         metric = Metric("pulsar_source_user_metric_", "Those of DataStax's source, by name.", "unknown")
@@ -192,8 +192,8 @@ class Twins(Collector):
             asked = statements.get(table, 0.0)
             query = 1e3 * seconds.get(table, 0.0) / asked if asked else 0.0
             for name, value in (
-                ("cache_hits", settled.get(table, 0.0)),
-                ("cache_misses", total - settled.get(table, 0.0)),
+                ("cache_hits", confirmed.get(table, 0.0)),
+                ("cache_misses", total - confirmed.get(table, 0.0)),
                 ("query_latency", query),
                 ("replication_latency", 1e3 * latency.get(table, 0.0)),
             ):
@@ -206,7 +206,7 @@ class Twins(Collector):
         for name, what, values, together in (
             ("MilliSecondsBehindSource", "Time from the newest write to its record's batch.", latency, max),
             ("TotalNumberOfEventsSeen", "Events read from the events topic.", _by_table(EVENTS_READ), sum),
-            ("NumberOfEventsFiltered", "Copies of events.", _by_table(EVENTS, outcome="settled"), sum),
+            ("NumberOfEventsFiltered", "Copies of events.", _by_table(EVENTS, outcome="confirmed"), sum),
             ("NumberOfErroneousEvents", "Dead letters.", _by_table(EVENTS, outcome="dead_lettered"), sum),
         ):
             metric = Metric(f"debezium_metrics_{name}", what, "unknown")

@@ -31,9 +31,9 @@ _TIMEOUT_S = 10.0
 _PREFIX = "helenus_connector_"
 _HEADINGS = (
     *("connector", "table", "state", "events/s", "records/s", "copies"),
-    *("lag", "pending", "latency", "query", "errors", "dead", "lost"),
+    *("lag", "waiting", "latency", "query", "errors", "dead", "lost"),
 )
-_LEAST = ("query", "copies", "dead", "lost", "pending", "errors", "records/s", "events/s")
+_LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "events/s")
 """What a narrow terminal shows no more, in this order: lag and latency say how a table fares."""
 _WIDE = 10_000
 _STYLES = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "STOPPED": "yellow"}
@@ -197,9 +197,9 @@ def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[
     yield Text(now.state or "?", style=_STYLES.get(now.state, ""))
     yield _number(read / seconds)
     yield _number(more("records_total") / seconds)
-    yield f"{more('events_total/settled') / read:.0%}" if read else "-"
+    yield f"{more('events_total/confirmed') / read:.0%}" if read else "-"
     yield _number(now.get("lag_events"))
-    yield _number(now.get("events_pending"))
+    yield _number(now.get("events_unconfirmed"))
     yield _duration(latency) if latency else "-"
     yield _duration(more("query_seconds_total") / statements) if statements else "-"
     for name in ("table_errors_total", "events_total/dead_lettered", "events_lost_total"):

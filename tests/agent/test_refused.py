@@ -109,7 +109,7 @@ def test_a_topic_that_is_not_to_be_written(bench: Bench) -> None:
 
 
 def test_refused_at_the_very_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told to stop is what it was: the next start finds out, and reads it all again."""
+    """Published to stop is what it was: the next start finds out, and reads it all again."""
     bench.log.closed.clear()
     agent = bench.start(topic_partitions="1")
     bench.log.closed.add(TOPIC)

@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from helenus_connector.reread.unconfirmed import Name, Unconfirmed
+
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.interfaces.gate import Event, Gap, Intake
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.pending import Name, Pending
 from helenus_connector.reread.proof import Awaited, unpacked
 from helenus_connector.reread.resolver import Reread
 from helenus_schemas.codec.key import KeyCodec
@@ -25,13 +26,13 @@ class Batch:
     """What became of a batch's events."""
 
     read: int
-    settled: int
+    confirmed: int
     outdated: int
     gaps: list[Gap]
     poison: list[tuple[Event, HelenusError]]
     works: dict[Name, Work]
-    waiting: dict[Name, Pending]
-    gone: list[Pending]
+    waiting: dict[Name, Unconfirmed]
+    gone: list[Unconfirmed]
 
     @property
     def awaited(self) -> dict[Name, dict[bytes, Awaited]]:
@@ -45,7 +46,9 @@ class Gated:
         budget: Any = None
         self.resolver = Reread(settings, None, self.gate, replicas, self.caches, budget, lambda: 1)
 
-    def admit(self, events: Iterable[Event], due: Sequence[Pending], codec: KeyCodec, made_at: float = 0.0) -> Batch:
+    def admit(
+        self, events: Iterable[Event], due: Sequence[Unconfirmed], codec: KeyCodec, made_at: float = 0.0
+    ) -> Batch:
         reader: Any = SimpleNamespace(table=SimpleNamespace(clustering=()))
         self.resolver._reader, self.resolver._codec = reader, codec
         intake = Intake()

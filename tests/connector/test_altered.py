@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from connector.test_untold import ALL, DATA, EVENTS, LETTERS, NODE, Staged, int32
+from helenus_connector.reread.unconfirmed import Unconfirmed
 
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
@@ -18,7 +19,6 @@ from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline import table_version as version
 from helenus_connector.reread import resolver
 from helenus_connector.reread._asking import KeyRefused
-from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.proof import Awaited, packed
 from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -92,7 +92,7 @@ class Altered(Staged):
     def alter(self, of: Table) -> None:
         self.now = self.told = of
 
-    def tell(self, key: bytes, told: Change, due: Sequence[Pending] = (), at: float = NOW) -> Any:
+    def tell(self, key: bytes, told: Change, due: Sequence[Unconfirmed] = (), at: float = NOW) -> Any:
         return self.stage.run([Event(EVENTS, 0, 7, int(at * 1000), key, encode(told))], due, trust_images=True)
 
 
@@ -104,8 +104,10 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return lambda of, **more: Altered(of, tmp_path, monkeypatch, **more)
 
 
-def waiting(key: bytes, scope: Scope = Scope.ROW) -> Pending:
-    return Pending(EVENTS, 0, key, scope, packed({bytes(16): Awaited(None, 1.0)}), copies=1, since=1.0, handed=100.0)
+def waiting(key: bytes, scope: Scope = Scope.ROW) -> Unconfirmed:
+    return Unconfirmed(
+        EVENTS, 0, key, scope, packed({bytes(16): Awaited(None, 1.0)}), copies=1, since=1.0, handed=100.0
+    )
 
 
 TEXT = table(Column("k", parse("text"), "partition_key"), VALUE, of=LATER)
@@ -123,8 +125,8 @@ def test_a_key_of_the_table_before_that_the_new_one_refuses(make: Make, scope: S
     key, good = codec.encode((b"", *rest)), codec.encode((b"a", *rest))
     old = change(1.0)._replace(scope=scope)
     outcome = altered.tell(key, old, due=[waiting(key, scope), waiting(good, scope)], at=1.0)
-    assert (outcome.read, outcome.outdated, outcome.published, outcome.found) == (1, 2, 1, [])
-    assert {p.key for p in outcome.resolved} == {key, good}, "it holds up no other"
+    assert (outcome.read, outcome.outdated, outcome.published, outcome.waiting) == (1, 2, 1, [])
+    assert {p.key for p in outcome.done} == {key, good}, "it holds up no other"
     assert altered.stage.run([], [waiting(key, scope)], trust_images=True).outdated == 1
     assert altered.of(LETTERS) == []
 
@@ -140,7 +142,7 @@ def test_a_key_that_the_table_refuses_and_that_is_younger_is_poison(make: Make, 
             altered.tell(ZERO, change())
         return
     outcome = altered.tell(ZERO, change())
-    assert (outcome.dead_lettered, outcome.found) == (1, [])
+    assert (outcome.dead_lettered, outcome.waiting) == (1, [])
     assert [topic for topic, *_ in altered.appended] == [LETTERS]
 
 
@@ -151,8 +153,8 @@ def test_a_key_that_waits_and_is_refused_goes_on_waiting(make: Make) -> None:
     younger = waiting(ZERO)
     younger.since = NOW
     outcome = altered.stage.run([], [younger], trust_images=True)
-    (found,) = outcome.found
-    assert (found.key, found.copies, outcome.resolved, outcome.outdated) == (ZERO, 1, [], 0)
+    (found,) = outcome.waiting
+    assert (found.key, found.copies, outcome.done, outcome.outdated) == (ZERO, 1, [], 0)
 
 
 def grown(kind: Any) -> tuple[Table, Table, bytes]:
@@ -169,7 +171,7 @@ def test_a_row_whose_partition_key_no_key_tells_any_more(make: Make, more: dict[
     _, after, key = grown("partition_key")
     outcome = make(after, **more).tell(key, change(), due=[waiting(key)])
     assert (outcome.read, outcome.outdated, outcome.dead_lettered) == (1, 2, 0)
-    assert [p.key for p in outcome.resolved] == [key]
+    assert [p.key for p in outcome.done] == [key]
 
 
 def test_a_key_that_waits_while_its_type_grows(make: Make) -> None:
@@ -179,7 +181,7 @@ def test_a_key_that_waits_while_its_type_grows(make: Make) -> None:
     altered.live[codec.decode(codec.current(key))] = Image((int32(5),), 1)
     outcome = altered.stage.run([], [waiting(key)], trust_images=True)
     assert altered.of(DATA) == [({"k": 1, "c": {"a": 1}}, {"v": 5})]
-    assert ([p.key for p in outcome.resolved], outcome.found, outcome.outdated) == ([key], [], 0)
+    assert ([p.key for p in outcome.done], outcome.waiting, outcome.outdated) == ([key], [], 0)
 
 
 def test_one_that_goes_on_waiting_does_so_by_its_new_key(make: Make) -> None:
@@ -191,8 +193,8 @@ def test_one_that_goes_on_waiting_does_so_by_its_new_key(make: Make) -> None:
 
     altered.before_rows = away
     outcome = altered.stage.run([], [waiting(key)], trust_images=True)
-    (found,) = outcome.found
-    assert [p.key for p in outcome.resolved] == [key]
+    (found,) = outcome.waiting
+    assert [p.key for p in outcome.done] == [key]
     # As one that begins to wait: another one that waits by the new key already is one with it.
     assert (found.key, found.attempts) == (KeyCodec(after).current(key), 0)
 

@@ -27,8 +27,9 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _batches as batches
 from helenus_connector.query._batches import Batches
 from helenus_connector.query._task import Done
-from helenus_connector.reread.pending import AWAY, Pending, PendingKeys
-from helenus_connector.reread.pending_files import begins
+from helenus_connector.reread.unconfirmed import AWAY, Unconfirmed
+from helenus_connector.reread.unconfirmed_files import begins
+from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError, Kind
 
 A, B = "events-ks.a", "events-ks.b"
@@ -61,9 +62,9 @@ class Query:
     def start(self) -> None:
         self.held = Held(self.directory / "default")
         (self.directory / "default").mkdir(exist_ok=True)
-        self.pending = PendingKeys({}, {}, self._planned()[0].pending_file)
-        self.pending.load(0.0)
-        self.batches = Batches(self._planned, self._planned, self.held, self.pending)
+        self.unconfirmed = UnconfirmedKeys({}, {}, self._planned()[0].unconfirmed_file)
+        self.unconfirmed.load(0.0)
+        self.batches = Batches(self._planned, self._planned, self.held, self.unconfirmed)
 
     def _settings(self, table: str) -> ConnectorSettings:
         return ConnectorSettings.of({"name": table, "keyspace": "ks", "table": table, "output.format": "json"}, table)
@@ -234,19 +235,19 @@ def test_what_was_done_from_a_held_position_is_not_done_from_sparks(query: Query
 
 
 def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than a batch may have events; and what a batch published is no longer what a pending key's image is."""
-    handed_out: list[list[Pending]] = []
+    """No more than a batch may have events; and what a batch published is a waiting key's image no longer."""
+    handed_out: list[list[Unconfirmed]] = []
 
-    def task(plan: Plan, due: dict[str, list[Pending]], may_wait: int) -> None:
+    def task(plan: Plan, due: dict[str, list[Unconfirmed]], may_wait: int) -> None:
         handed_out.append(due.get(A, []))
 
     monkeypatch.setattr(batches, "task", task)
     most = query.tasks[A].settings.max_batch_size
-    found = [Pending(A, 0, b"%d" % i, 0, image=b"i") for i in range(most + 5)]
-    query.batches.pending.apply([], found, 0.0)
+    found = [Unconfirmed(A, 0, b"%d" % i, 0, image=b"i") for i in range(most + 5)]
+    query.batches.unconfirmed.apply([], found, 0.0)
     done = fine(A, 0)
     assert done.outcome is not None
-    done.outcome.told[A, 0].add(b"7", False)
+    done.outcome.places[A, 0].add(b"7", False)
     query.plan(0, a=10)
     for number in range(2):
         query.batches.process(Frame(done), number)
@@ -262,7 +263,7 @@ def test_what_waits_is_kept_before_its_position_is_let_go(query: Query, monkeypa
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(query.batches.pending, "save", killed)
+    monkeypatch.setattr(query.batches.unconfirmed, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         query.batches.process(Frame(fine(A, 3)), 0)
     assert Held(query.directory / "default").offsets()[A] == {"0": 3}
@@ -277,7 +278,7 @@ def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int)
     query.start()
     query.plan(2, a=30, b=30)
     query.batches.process(Frame(fine(A, 10), fine(B, 10)), batch)
-    begin = [begins(query._planned()[0].pending_file)(topic, 0.0, math.inf) for topic in (A, B)]
+    begin = [begins(query._planned()[0].unconfirmed_file)(topic, 0.0, math.inf) for topic in (A, B)]
     assert [at == math.inf for at in begin] == [batch == 1] * 2
 
 
@@ -289,13 +290,13 @@ def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
     """While the driver keeps what waits, say: it looked at the epoch already."""
     query.plan(0, a=10, b=10)
     query.held.hold(B, {"0": 3})
-    kept = getattr(query.pending, moved)
+    kept = getattr(query.unconfirmed, moved)
 
     def move(*args: Any) -> None:
         query.held.move(B, {"0": 1})
         kept(*args)
 
-    monkeypatch.setattr(query.pending, moved, move)
+    monkeypatch.setattr(query.unconfirmed, moved, move)
     query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
     assert query.held.offsets() == {B: {"0": 1}}
     assert Held(query.directory / "default").offsets() == {B: {"0": 1}}
@@ -306,14 +307,14 @@ def test_a_query_that_is_started_again_knows_what_waits(query: Query) -> None:
     query.plan(0, a=10)
     done = fine(A, 0)
     assert done.outcome is not None
-    done.outcome.found.append(Pending(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
+    done.outcome.waiting.append(Unconfirmed(A, 0, b"k", 0, image=b"i", copies=26, since=time.time()))
     query.batches.process(Frame(done), 0)
     query.commit(0)
     query.plan(1, a=20)
-    again = Batches(query._planned, query._planned, query.held, query.pending)
+    again = Batches(query._planned, query._planned, query.held, query.unconfirmed)
     again.process(Frame(fine(A, 10)), 1)
-    assert again.pending.counts(A) == (1, 26)
-    assert [p.image for p in again.pending.due(math.inf, 9)] == [None]
+    assert again.unconfirmed.counts(A) == (1, 26)
+    assert [p.image for p in again.unconfirmed.due(math.inf, 9)] == [None]
 
 
 def test_what_is_held_is_on_the_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,12 +356,12 @@ def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypa
     task = query.tasks[A]
     task.ready = True
     cause = HelenusError(Kind.CASSANDRA_READ, "not enough replicas", "ks.a, k = 5")
-    waits = [Pending(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
+    waits = [Unconfirmed(A, 0, b"%d" % i, 0, unread=AWAY, copies=1) for i in range(3)]
     query.plan(0, a=10)
-    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome(error=cause, unread=3, found=waits))), 0)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome(error=cause, unread=3, waiting=waits))), 0)
     assert shown(task) == ("RUNNING", str(cause))
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 3
-    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome(resolved=waits))), 1)
+    query.batches.process(Frame(Done(A, 0, {"0": 0}, {}, Outcome(done=waits))), 1)
     assert shown(task) == ("RUNNING", None)
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
     assert room == [5, 2]

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector.config import run_directory as directory
 from helenus_connector.gate import cache as cache_module
-from helenus_connector.gate.cache import PUBLISHED, SETTLED, ChangeCache, Entry, change_id, prune
+from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, ChangeCache, Entry, change_id, prune
 from helenus_schemas.event.change import Change
 from helenus_schemas.event.own_format import match_own_format
 from helenus_schemas.event.wire import encode
@@ -42,10 +42,10 @@ def test_flags_are_seen_by_another_process_of_the_host(tmp_path: Path, cache: Ch
     cache.report(change, cache.look(change), NODES[0])
     cache.mark(change, PUBLISHED)
     cache.save()
-    cache.mark(change, SETTLED)
+    cache.mark(change, CONFIRMED)
     cache.save()
     other = ChangeCache(tmp_path / "c", 1024, 60)
-    assert other.look(change) == Entry(nodes=1, flags=PUBLISHED | SETTLED)
+    assert other.look(change) == Entry(nodes=1, flags=PUBLISHED | CONFIRMED)
 
 
 def test_nothing_is_known_of_an_unreported_change(cache: ChangeCache) -> None:
@@ -58,7 +58,7 @@ def test_it_forgets_with_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     cache = ChangeCache(tmp_path / "c", 1024, 60)
     change = change_id(b"k", b"\0", DIGEST)
     cache.report(change, cache.look(change), NODES[0])
-    cache.mark(change, SETTLED)
+    cache.mark(change, CONFIRMED)
     cache.save()
     now += 61
     assert cache.look(change) == Entry()

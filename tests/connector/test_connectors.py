@@ -13,6 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helenus_connector.reread.unconfirmed import Unconfirmed
+from helenus_connector.reread.unconfirmed_files import begins
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
@@ -22,8 +24,6 @@ from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
 from helenus_connector.control.offsets import alter, offsets, reset
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Task
-from helenus_connector.reread.pending import Pending
-from helenus_connector.reread.pending_files import begins
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 
@@ -328,9 +328,9 @@ def test_a_look_between_drop_and_create_fails_no_table_at_once(
 
 def waits(all_of: Connectors, group: str, since: float = 100.0) -> None:
     """A key of the topic that no read has proven, in a run that ended at 1000."""
-    keys = all_of.pending(group)
+    keys = all_of.unconfirmed(group)
     keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
-    keys.apply([], [Pending(TOPIC, 1, b"k", 0, copies=3, since=since)], 990.0)
+    keys.apply([], [Unconfirmed(TOPIC, 1, b"k", 0, copies=3, since=since)], 990.0)
     keys.save(1000.0, [TOPIC])
 
 
@@ -347,16 +347,16 @@ def test_another_group_takes_along_what_waits(tmp_path: Path, by: str) -> None:
     if by == "rest":
         all_of.want("a", "STOPPED")
         all_of.put("a", {**config, "query.group": "slow"})
-        assert all_of.pending("slow").counts(TOPIC) == (1, 3), "events have their outcome there"
+        assert all_of.unconfirmed("slow").counts(TOPIC) == (1, 3), "events have their outcome there"
     else:
         all_of = connectors(tmp_path)
         all_of.load({"a": {**config, "query.group": "slow"}})
     assert all_of.held("slow").where() == {TOPIC: {"0": 7, "1": 8}}
-    assert begins(tmp_path / "slow" / "pending")(TOPIC, 30.0, 5000.0) == 970.0
+    assert begins(tmp_path / "slow" / "unconfirmed")(TOPIC, 30.0, 5000.0) == 970.0
     stays = by == "a file of patterns"  # it may be another connector's
-    assert all_of.pending("default").counts(TOPIC) == (int(stays), 0)
+    assert all_of.unconfirmed("default").counts(TOPIC) == (int(stays), 0)
     after = connectors(tmp_path)
-    assert [after.pending(group).counts(TOPIC)[0] for group in ("default", "slow")] == [int(stays), 1]
+    assert [after.unconfirmed(group).counts(TOPIC)[0] for group in ("default", "slow")] == [int(stays), 1]
 
 
 def test_another_group_takes_along_nothing_of_others(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_another_group_takes_along_nothing_of_others(tmp_path: Path) -> None:
     all_of.want("a", "STOPPED")
     all_of.put("a", {**CONFIG, "table": "t|u", "query.group": "slow"})
     assert all_of.held("slow").where() == {"events-ks.u": {"0": 1}}
-    assert [all_of.pending(group).counts(TOPIC)[0] for group in ("default", "slow")] == [1, 0]
+    assert [all_of.unconfirmed(group).counts(TOPIC)[0] for group in ("default", "slow")] == [1, 0]
 
 
 MOVE = """
@@ -384,7 +384,8 @@ print("moved")
 
 
 @pytest.mark.parametrize(
-    "dies_at", ["pending.keys-after-write", "pending.after-write", "held.after-write", "connectors.after-write:2", ""]
+    "dies_at",
+    ["unconfirmed.keys-after-write", "unconfirmed.after-write", "held.after-write", "connectors.after-write:2", ""],
 )
 def test_killed_while_it_changes_its_group_it_has_all_that_waits(tmp_path: Path, dies_at: str) -> None:
     before = connectors(tmp_path)
@@ -399,8 +400,8 @@ def test_killed_while_it_changes_its_group_it_has_all_that_waits(tmp_path: Path,
     after.load({})
     group = after.all()["a"].settings.query_group
     assert offsets(after, "a") == {TOPIC: {0: 7, 1: 8}}
-    assert after.pending(group).counts(TOPIC)[0] == 1
-    assert begins(tmp_path / group / "pending")(TOPIC, 30.0, 5000.0) == 970.0
+    assert after.unconfirmed(group).counts(TOPIC)[0] == 1
+    assert begins(tmp_path / group / "unconfirmed")(TOPIC, 30.0, 5000.0) == 970.0
 
 
 def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +431,7 @@ def test_a_group_is_changed_when_the_last_batch_has_ended(tmp_path: Path, monkey
         all_of.put("a", {**CONFIG, "query.group": "slow"})
     later.join()
     assert steps == ["ended"]
-    assert all_of.pending("slow").counts(TOPIC) == (1, 3)
+    assert all_of.unconfirmed("slow").counts(TOPIC) == (1, 3)
 
 
 def test_a_data_topic_is_written_by_one_query_at_a_time(tmp_path: Path) -> None:
@@ -548,9 +549,9 @@ def test_keys_of_partitions_that_are_gone_wait_no_longer(tmp_path: Path) -> None
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG, "STOPPED")
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8, "2": 9}})
-    keys = all_of.pending("default")
+    keys = all_of.unconfirmed("default")
     keys.use({TOPIC: 2.0}, {TOPIC: 30.0})
-    keys.apply([], [Pending(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
+    keys.apply([], [Unconfirmed(TOPIC, p, b"k", 0, copies=3, since=100.0) for p in range(3)], 990.0)
     labels = {"connector": "a", "keyspace": "ks", "table": "t", "outcome": "outdated"}
     before = REGISTRY.get_sample_value("helenus_connector_events_total", labels) or 0.0
     reset(all_of, "a")

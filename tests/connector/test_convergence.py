@@ -1,8 +1,8 @@
 """The settle rule against replicas that are late, lose hints, are repaired and are read before they show a write.
 
 Three replicas of a simulated cluster take random writes; each logs before its memtable shows it, and its agent's event
-comes when it comes. Real gate, stage, cache and pending keys read and publish, and are killed at every point. When all
-is quiet, the last record of every key is the row.
+comes when it comes. Real gate, stage, cache and keys that wait read and publish, and are killed at every point. When
+all is quiet, the last record of every key is the row.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import _evidence, resolver
 from helenus_connector.reread._asking import Unread
-from helenus_connector.reread.pending import PendingKeys
-from helenus_connector.reread.pending_files import begins
 from helenus_connector.reread.proof import block_for, unpacked
+from helenus_connector.reread.unconfirmed_files import begins
+from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_connector.testing.cassandra import Host, MemoryReader, Session
 from helenus_connector.testing.log import MemoryLog
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -236,11 +236,13 @@ class Connector:
     def restart(self) -> None:
         """A new driver, some time later: it has the checkpoint's offset and file, and steps back."""
         self.restarts += 1
-        self.pending = PendingKeys({TOPIC: 2.0}, {TOPIC: 30.0}, self.directory / "pending", self.cluster.monotonic)
-        since = begins(self.directory / "pending")(TOPIC, self.settings.settle_replay_ms / 1000, 0.0)
+        self.unconfirmed = UnconfirmedKeys(
+            {TOPIC: 2.0}, {TOPIC: 30.0}, self.directory / "unconfirmed", self.cluster.monotonic
+        )
+        since = begins(self.directory / "unconfirmed")(TOPIC, self.settings.settle_replay_ms / 1000, 0.0)
         if self.restarts:
             self.cluster.pass_by(self.cluster.random.choice((5, 200)))
-        self.pending.load(self.cluster.now)
+        self.unconfirmed.load(self.cluster.now)
         while self.offset and self.cluster.events[self.offset - 1][0] >= since:
             self.offset -= 1
         run = self.directory / str(len(list(self.directory.iterdir())))
@@ -252,7 +254,7 @@ class Connector:
         events = [Event(TOPIC, 0, self.offset + i, int(t * 1000), k, v) for i, (t, k, v) in enumerate(taken)]
         first = True
         # As between driver and task: nothing is shared. An attempt has what the one before had.
-        handed_out = pickle.dumps(self.pending.due(self.cluster.time(), 1000))
+        handed_out = pickle.dumps(self.unconfirmed.due(self.cluster.time(), 1000))
         while True:
             stage.reach = self._deadly(dies_at if first else None)  # type: ignore[attr-defined]
             try:
@@ -266,10 +268,10 @@ class Connector:
                 first = False
                 self.cluster.down.clear()
             self.cluster.pass_by(1)
-        self.pending.apply(outcome.resolved, outcome.found, self.cluster.time(), outcome.told)
-        self.pending.save(self.cluster.now, [TOPIC])
+        self.unconfirmed.apply(outcome.done, outcome.waiting, self.cluster.time(), outcome.places)
+        self.unconfirmed.save(self.cluster.now, [TOPIC])
         self.offset += len(events)
-        for name in ("read", "published", "unchanged", "settled", "keys_read", "contradicted"):
+        for name in ("read", "published", "unchanged", "confirmed", "keys_read", "contradicted"):
             setattr(self.totals, name, getattr(self.totals, name) + getattr(outcome, name))
 
     @property
@@ -322,11 +324,11 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int]
 def settle(cluster: Cluster, connector: Connector) -> None:
     cluster.down.clear()
     for step in range(1000):
-        if cluster.is_quiet and not len(connector.pending) and connector.offset == len(cluster.events):
+        if cluster.is_quiet and not len(connector.unconfirmed) and connector.offset == len(cluster.events):
             return
         cluster.pass_by(0.5 if step < 200 else 2)
         connector.batch(1000)
-    raise AssertionError(f"keys wait for ever: {connector.pending.due(1e12, 1000)}")
+    raise AssertionError(f"keys wait for ever: {connector.unconfirmed.due(1e12, 1000)}")
 
 
 def shown(value: Image | None) -> dict[str, int | None] | None:
@@ -372,7 +374,7 @@ def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, late
     assert told.keys() == {k for row in cluster.rows for k in row}
     totals = connector.totals
     if not connector.restarts:
-        assert totals.read == totals.published + totals.unchanged + totals.settled
+        assert totals.read == totals.published + totals.unchanged + totals.confirmed
     for column, key in itertools.product("vw", keys):
         shown_values = [json.loads(v)[column] for k, v in connector.records if v and json.loads(k)["k"] == key]
         values = [v for v in shown_values if v is not None]
@@ -393,7 +395,7 @@ def test_what_is_later_than_every_limit_is_not_silent(simulated: Any, seed: int)
     for _ in range(900):
         cluster.pass_by(1)
         connector.batch(10)
-    assert (last(connector), len(connector.pending)) == (1, 0)
+    assert (last(connector), len(connector.unconfirmed)) == (1, 0)
     assert connector.totals.contradicted == 1
 
 
@@ -409,7 +411,7 @@ def test_a_read_that_comes_before_the_memtable_has_the_row(simulated: Any) -> No
     cluster.pass_by(0)
     connector.batch(10)
     assert last(connector) is None, "it was read too early"
-    assert len(connector.pending) == 1
+    assert len(connector.unconfirmed) == 1
     settle(cluster, connector)
     assert last(connector) == 5
     assert connector.totals.keys_read == 2
@@ -440,7 +442,7 @@ def test_writes_of_several_columns_are_proven_by_one_read(simulated: Any) -> Non
         cluster.log(replica, 1, {"w": (start - 10, 6)}, "2" * 32)
     cluster.pass_by(0)
     connector.batch(10)
-    assert (len(connector.pending), connector.totals.keys_read) == (0, 1)
+    assert (len(connector.unconfirmed), connector.totals.keys_read) == (0, 1)
 
 
 def test_a_key_that_is_written_all_the_time_does_not_pile_up(simulated: Any) -> None:
@@ -457,7 +459,7 @@ def test_a_key_that_is_written_all_the_time_does_not_pile_up(simulated: Any) -> 
     assert connector.totals.keys_read < 450
 
 
-def test_what_another_read_published_is_not_taken_for_the_pending_image(simulated: Any) -> None:
+def test_what_another_read_published_is_not_taken_for_the_unconfirmed_image(simulated: Any) -> None:
     """W1 is published and waits, W2's read meets replicas without W1: when W1's read shows the first image again, that
     is not what was published last.
     """

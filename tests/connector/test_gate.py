@@ -12,12 +12,12 @@ from typing import Any
 import fastavro
 import pytest
 from connector.gated import Gated
+from helenus_connector.reread.unconfirmed import Unconfirmed
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event, Gap
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.proof import packed
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -36,7 +36,7 @@ def admit(path: Path, key: bytes | None, value: bytes | None) -> Any:
 def test_a_gap_is_done_with_and_handed_on(tmp_path: Path) -> None:
     gap = Change("0" * 32, "n", Scope.GAP, write_time=5)
     admitted = admit(tmp_path, None, encode(gap))
-    assert (admitted.read, admitted.settled, admitted.works, admitted.poison) == (1, 1, {}, [])
+    assert (admitted.read, admitted.confirmed, admitted.works, admitted.poison) == (1, 1, {}, [])
     assert admitted.gaps == [Gap(1, 2, "n", 5)]
 
 
@@ -45,7 +45,7 @@ def test_a_gap_is_done_with_and_handed_on(tmp_path: Path) -> None:
 )
 def test_what_is_no_event_is_poison(tmp_path: Path, key: bytes | None, value: bytes | None) -> None:
     admitted = admit(tmp_path, key, value)
-    assert (admitted.read, admitted.settled, admitted.works) == (1, 0, {})
+    assert (admitted.read, admitted.confirmed, admitted.works) == (1, 0, {})
     assert len(admitted.poison) == 1
 
 
@@ -69,7 +69,7 @@ def test_a_key_of_a_table_that_was_made_anew(tmp_path: Path, written: int, sent:
     """It can't be of the table, which was made at 100 s: outdated if it is older, poison if it is not."""
     gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     event = Event("t", 1, 2, sent * 1000, b"no int", encode(Change(None, None, write_time=written * 10**6)))
-    waits = Pending("t", 1, b"no int", 0, copies=2)
+    waits = Unconfirmed("t", 1, b"no int", 0, copies=2)
     admitted = gate.admit([event], [waits], KeyCodec(INT), made_at=100.0)
     assert (admitted.outdated, len(admitted.poison)) == counts
     assert (admitted.gone, admitted.works) == ([waits], {})
@@ -87,7 +87,7 @@ def test_bounds_of_a_table_that_was_made_anew(tmp_path: Path) -> None:
         (99, Bound(True, (bytes(8),))),
     ):
         change = Change("a" * 32, NODE, Scope.RANGE, write_time=written * 10**6, start=bound)
-        waits = Pending("t", 1, key, Scope.RANGE, bounds=(bound, None))
+        waits = Unconfirmed("t", 1, key, Scope.RANGE, bounds=(bound, None))
         admitted = gate.admit([Event("t", 1, 2, 150_000, key, encode(change))], [waits], codec, made_at=100.0)
         found = (admitted.outdated, len(admitted.poison), len(admitted.gone), len(admitted.works))
         assert found == ((0, 0, 0, 1) if bound.values == (bytes(8),) else (written < 100, written > 100, 1, 0))
@@ -138,7 +138,7 @@ class Running:
         change = Change(DIGEST, self.nodes[node], segment=7, position=position, **{"write_time": 5, **more})
         return Event("t", 1, position, 3, self.key, encode(change))
 
-    def batch(self, *events: Event, due: tuple[Pending, ...] = (), fails: bool = False) -> tuple[int, int]:
+    def batch(self, *events: Event, due: tuple[Unconfirmed, ...] = (), fails: bool = False) -> tuple[int, int]:
         """How many keys were read, and of how many Changes the image is not proven."""
         works = self.gate.admit(events, due, self.codec).works.values()
         for work in works:
@@ -230,7 +230,9 @@ def test_a_node_that_reports_late_is_heard_where_age_alone_spoke(tmp_path: Path)
     reported = [running.event(100, node=0, effect=0), running.event(100, node=1, effect=0)]
     assert running.batch(*reported) == (1, 1)
     (awaited,) = running.gate.admit(reported, [], running.codec).awaited.values()
-    waits = Pending("t", 1, running.key, 0, packed({n: a._replace(seen=0.0) for n, a in awaited.items()}), handed=60.0)
+    waits = Unconfirmed(
+        "t", 1, running.key, 0, packed({n: a._replace(seen=0.0) for n, a in awaited.items()}), handed=60.0
+    )
     assert running.batch(due=(waits,)) == (1, 0)
     assert running.batch(running.event(100, node=0)) == (0, 0)
     late = running.event(4, node=2)
@@ -285,7 +287,7 @@ def test_what_was_taken_away_since_is_not_waited_for_ten_times_longer(tmp_path: 
     works = running.gate.admit([write, *events], [], running.codec).works.values()
     for work in works:
         work.read_at, work.after = time.time(), running.image
-        work.pending = Pending("t", 1, running.key, 0, handed=0.0)
+        work.unconfirmed = Unconfirmed("t", 1, running.key, 0, handed=0.0)
         running.gate.unproven(work)
     (rest,) = {work.rest for work in works if work.scope is Scope.ROW}
     assert rest == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
@@ -321,7 +323,7 @@ def test_a_range_has_no_static_columns(
     change = Change(DIGEST, running.nodes[0], scope, segment=7, position=1, write_time=5, effect=int(effect))
     (work,) = running.gate.admit([Event("t", 1, 1, 3, key, encode(change))], [], running.codec).works.values()
     work.read_at, work.after, work.oldest = time.time(), running.image, oldest
-    work.pending = Pending("t", 1, key, scope, handed=0.0)
+    work.unconfirmed = Unconfirmed("t", 1, key, scope, handed=0.0)
     is_stale = scope is Scope.PARTITION and static == 3
     assert bool(running.gate.unproven(work)) == (not proven or is_stale)
     if scope is Scope.RANGE:

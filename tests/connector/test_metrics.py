@@ -32,7 +32,7 @@ def of(labels: Labels) -> dict[str, str]:
 
 
 def test_series_begin_at_zero_and_end_with_their_table() -> None:
-    for name in ("records_total", "lag_events", "events_lost_total", "query_seconds_total", "keys_pending"):
+    for name in ("records_total", "lag_events", "events_lost_total", "query_seconds_total", "keys_unconfirmed"):
         assert read(f"helenus_connector_{name}", **of(ORDERS)) == 0
     for outcome in metrics.OUTCOMES:
         assert read("helenus_connector_events_total", **of(ORDERS), outcome=outcome) == 0
@@ -54,7 +54,7 @@ def test_names_of_kafka_connect() -> None:
     metrics.EVENTS_READ.labels(*VISITS).inc(5)
     metrics.RECORDS.labels(*VISITS).inc(4)
     metrics.EVENTS.labels(*VISITS, "dead_lettered").inc(1)
-    metrics.EVENTS_PENDING.labels(*VISITS).set(2)
+    metrics.EVENTS_UNCONFIRMED.labels(*VISITS).set(2)
     metrics.TABLE_ERRORS.labels(*VISITS, "cassandra-read").inc(2)
     metrics.TABLE_ERRORS.labels(*VISITS, "append-failed").inc(1)
     metrics.state(ORDERS, "FAILED")
@@ -75,7 +75,7 @@ def test_names_of_kafka_connect() -> None:
 
 def test_names_of_datastax() -> None:
     metrics.EVENTS_READ.labels(*ORDERS).inc(10)
-    metrics.EVENTS.labels(*ORDERS, "settled").inc(6)
+    metrics.EVENTS.labels(*ORDERS, "confirmed").inc(6)
     metrics.STATEMENTS.labels(*ORDERS).inc(4)
     metrics.QUERY_SECONDS.labels(*ORDERS).inc(0.02)
     metrics.REPLICATION_SECONDS.labels(*ORDERS).set(0.25)
@@ -91,7 +91,7 @@ def test_names_of_debezium() -> None:
     metrics.REPLICATION_SECONDS.labels(*VISITS).set(0.5)
     metrics.EVENTS_READ.labels(*ORDERS).inc(1)
     metrics.EVENTS_READ.labels(*VISITS).inc(2)
-    metrics.EVENTS.labels(*VISITS, "settled").inc(1)
+    metrics.EVENTS.labels(*VISITS, "confirmed").inc(1)
     assert read("debezium_metrics_MilliSecondsBehindSource", **server) == 500
     assert read("debezium_metrics_TotalNumberOfEventsSeen", **server) == 3
     assert read("debezium_metrics_NumberOfEventsFiltered", **server) == 1

@@ -18,12 +18,12 @@ from cassandra.policies import HostDistance, SimpleConvictionPolicy
 from cassandra.pool import Host
 from connector.gated import Gated
 from connector.test_untold import NODE, Staged
+from helenus_connector.reread.unconfirmed import Unconfirmed
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
-from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.proof import Awaited, packed
 from helenus_connector.testing.cassandra import Host as Node
 from helenus_connector.testing.cassandra import Session
@@ -99,7 +99,7 @@ def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, 
     who = replicas(nodes, {HASHED: nodes}, {"here": local, "there": local}, cassandra_local_dc="here")
     assert not is_proven(who, nodes[-1:], tmp_path)
     gate = Gated(settings(), who, tmp_path)
-    waits = Pending("t", 0, KeyCodec(PAIR).encode(KEY), 0, packed({b"other".ljust(16): Awaited(5, 0.0)}), handed=60)
+    waits = Unconfirmed("t", 0, KeyCodec(PAIR).encode(KEY), 0, packed({b"other".ljust(16): Awaited(5, 0.0)}), handed=60)
     (work,) = gate.admit([], [waits], KeyCodec(PAIR)).works.values()
     assert work.consistency == ConsistencyLevel.ALL
     work.read_at, work.after = time.time(), None

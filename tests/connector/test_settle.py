@@ -1,4 +1,4 @@
-"""How pending keys wait."""
+"""How unconfirmed keys wait."""
 
 import pickle
 from pathlib import Path
@@ -8,57 +8,58 @@ import pytest
 from structlog.testing import capture_logs
 
 from helenus_connector.control.positions import Held
-from helenus_connector.reread.pending import Pending, PendingKeys, Told
-from helenus_connector.reread.pending_files import begins
 from helenus_connector.reread.proof import Awaited, packed, unpacked
+from helenus_connector.reread.unconfirmed import Published, Unconfirmed
+from helenus_connector.reread.unconfirmed_files import begins
+from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.service import durable
 
 
-def pending(
+def unconfirmed(
     key: bytes, change: bytes = b"c", copies: int = 0, attempts: int = 0, image: bytes | None = None
-) -> Pending:
-    return Pending("t", 0, key, 0, packed({change.ljust(16): Awaited(None, 0.0)}), image, copies, attempts)
+) -> Unconfirmed:
+    return Unconfirmed("t", 0, key, 0, packed({change.ljust(16): Awaited(None, 0.0)}), image, copies, attempts)
 
 
 def test_keys_wait_their_time_and_longer_each_time() -> None:
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
-    keys.apply([], [pending(b"a")], now=100.0)
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
+    keys.apply([], [unconfirmed(b"a")], now=100.0)
     assert keys.next_due() == 102.0
     assert keys.due(101.9, 9) == []
     assert [p.key for p in keys.due(102.0, 9)] == [b"a"]
-    keys.apply([], [pending(b"a", attempts=1)], now=102.0)
+    keys.apply([], [unconfirmed(b"a", attempts=1)], now=102.0)
     assert keys.next_due() == 106.0
-    keys.apply([], [pending(b"a", attempts=30)], now=106.0)
+    keys.apply([], [unconfirmed(b"a", attempts=30)], now=106.0)
     assert keys.next_due() == 166.0
 
 
 def test_a_key_that_waits_for_days(tmp_path: Path) -> None:
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
-    keys.apply([], [pending(b"c", attempts=2000)], now=100.0)
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
+    keys.apply([], [unconfirmed(b"c", attempts=2000)], now=100.0)
     assert keys.next_due() == 160.0
 
 
 def test_a_clock_that_is_put_back_makes_no_key_wait(tmp_path: Path) -> None:
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
-    keys.apply([], [pending(b"c")], now=10_000.0)
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
+    keys.apply([], [unconfirmed(b"c")], now=10_000.0)
     assert keys.due(10_000.0, 10) == []
     assert [p.key for p in keys.due(5_000.0, 10)] == [b"c"]
     assert keys.next_due() == 5_002.0
 
 
 def test_a_resolved_key_is_forgotten() -> None:
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
-    keys.apply([], [pending(b"a")], now=100.0)
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
+    keys.apply([], [unconfirmed(b"a")], now=100.0)
     keys.apply(keys.due(102.0, 9), [], now=102.0)
     assert (len(keys), keys.next_due()) == (0, None)
 
 
 def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
-    keys.apply([], [pending(b"a", b"c1", image=b"old")], now=100.0)
-    keys.apply([], [pending(b"a", b"c1", copies=2), pending(b"a", b"c2", copies=1, image=b"new")], now=101.0)
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, Path("/nowhere"))
+    keys.apply([], [unconfirmed(b"a", b"c1", image=b"old")], now=100.0)
+    keys.apply([], [unconfirmed(b"a", b"c1", copies=2), unconfirmed(b"a", b"c2", copies=1, image=b"new")], now=101.0)
     (held,) = keys.due(102.0, 9)
     assert {change.strip() for change in unpacked(held.awaited)} == {b"c1", b"c2"}
     assert (held.copies, held.image) == (3, b"new")
@@ -66,19 +67,19 @@ def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
 
 
 def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> None:
-    file = tmp_path / "pending"
-    keys = PendingKeys({"t": 2.0, "gone": 2.0}, {"t": 30.0, "gone": 30.0}, file)
-    keys.apply([], [Pending("t", 1, b"old", 3, copies=4, attempts=5, since=100.0)], now=150.0)
-    keys.apply([], [Pending("t", 1, b"new", 0, since=149.0), Pending("gone", 0, b"k", 0, since=1.0)], now=150.0)
+    file = tmp_path / "unconfirmed"
+    keys = UnconfirmedKeys({"t": 2.0, "gone": 2.0}, {"t": 30.0, "gone": 30.0}, file)
+    keys.apply([], [Unconfirmed("t", 1, b"old", 3, copies=4, attempts=5, since=100.0)], now=150.0)
+    keys.apply([], [Unconfirmed("t", 1, b"new", 0, since=149.0), Unconfirmed("gone", 0, b"k", 0, since=1.0)], now=150.0)
     keys.save(150.0, ["t"])
-    later = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+    later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     later.load(200.0)
     (held,) = later.due(202.0, 9)
     assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
     assert [a.seen for a in unpacked(held.awaited).values()] == [200.0], "its proof begins anew"
     later.apply([held], [], 203.0)
     later.save(230.0, ["t"])
-    again = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+    again = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
     again.load(231.0)
     assert again.due(999.0, 9) == []
     again.use({"gone": 2.0}, {"gone": 30.0})
@@ -86,9 +87,9 @@ def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> 
 
 
 def test_a_batch_gets_so_many_keys_and_those_that_wait_longest(tmp_path: Path) -> None:
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     for now in (100.0, 101.0):
-        keys.apply([], [pending(b"%d %d" % (now, i)) for i in range(5)], now)
+        keys.apply([], [unconfirmed(b"%d %d" % (now, i)) for i in range(5)], now)
     handed_out = keys.due(200.0, 7)
     assert [p.key.startswith(b"100") for p in handed_out] == [True] * 5 + [False] * 2
     assert keys.next_due() == 103.0, "others are due"
@@ -112,22 +113,22 @@ def test_what_others_published_is_no_known_image(
     tmp_path: Path, published: list[tuple[bytes, bool]], hidden: set[object]
 ) -> None:
     """A row's key, the partition it is in, the rows of a partition that is marked."""
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
-    held: dict[object, Pending] = {key: pending(key, image=b"i") for key in (b"a1", b"a2", b"b1")}
-    held["partition a"] = Pending("t", 0, b"a\0", Scope.PARTITION, image=b"i")
-    held["range a"] = Pending("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
-    elsewhere = Pending("t", 1, b"a1", 0, image=b"i")
-    told = Told(clustering=1)
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
+    held: dict[object, Unconfirmed] = {key: unconfirmed(key, image=b"i") for key in (b"a1", b"a2", b"b1")}
+    held["partition a"] = Unconfirmed("t", 0, b"a\0", Scope.PARTITION, image=b"i")
+    held["range a"] = Unconfirmed("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
+    elsewhere = Unconfirmed("t", 1, b"a1", 0, image=b"i")
+    told = Published(clustering=1)
     for key, is_marked in published:
         told.add(key, is_marked)
     keys.apply([], [*held.values(), elsewhere], 100.0)
-    keys.apply([], [pending(b"b1", image=b"new")], 100.0, {("t", 0): pickle.loads(pickle.dumps(told))})
+    keys.apply([], [unconfirmed(b"b1", image=b"new")], 100.0, {("t", 0): pickle.loads(pickle.dumps(told))})
     assert {name for name, p in held.items() if p.image is None} == hidden - {b"b1"}
     assert (held[b"b1"].image, elsewhere.image) == (b"new", b"i")
 
 
 def test_a_markers_own_record_is_none_behind_it() -> None:
-    told = Told(clustering=1)
+    told = Published(clustering=1)
     told.add(b"a\0", True)
     assert (told.touches(b"a\0"), told.touches(b"a\0", more_than=1)) == (True, False)
     told.add(b"a1", False)
@@ -136,7 +137,7 @@ def test_a_markers_own_record_is_none_behind_it() -> None:
 
 
 def test_a_partition_whose_key_is_zeros_is_that_partition_alone() -> None:
-    told = Told(clustering=1)
+    told = Published(clustering=1)
     told.add(b"\0\0", True)
     assert told.covers(b"\0\2\0")
     assert not told.covers(b"\2\0")
@@ -152,54 +153,54 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest
         write(file, *more)
 
     monkeypatch.setattr(durable, "write", counted)
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     since: dict[bytes, float] = {}
     for second in range(300):
         now = 1000.0 + second
         if second < 100:
             key = b"%d" % second
             since[key] = now - (3600 if second % 40 == 39 else 1)  # of a backlog, or of now
-            keys.apply([], [Pending("t", 0, key, 0, packed({}), since=since[key])], now)
+            keys.apply([], [Unconfirmed("t", 0, key, 0, packed({}), since=since[key])], now)
         keys.save(now, ["t"])
-        later = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+        later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
         later.load(now)
         kept = {p.key for p in later.due(1e9, 1000)}
         assert {key for key, then in since.items() if then < now - 30} <= kept
         assert all(since[key] < now - 15 for key in kept)
-    assert 10 < written.count("pending.keys") < 30
-    assert 30 < written.count("pending") < 50
+    assert 10 < written.count("unconfirmed.keys") < 30
+    assert 30 < written.count("unconfirmed") < 50
 
 
 def test_of_very_many_changes_of_a_key_no_list_is_kept(tmp_path: Path) -> None:
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     for n in range(20):
         awaited = {b"%16d" % (100 * n + i): Awaited(None, 100.0) for i in range(100)}
-        keys.apply([], [Pending("t", 0, b"k", 0, packed(awaited), copies=100)], 100.0 + n / 100)
+        keys.apply([], [Unconfirmed("t", 0, b"k", 0, packed(awaited), copies=100)], 100.0 + n / 100)
     (held,) = keys.due(200.0, 9)
     assert (len(unpacked(held.awaited)) <= 1001, held.copies) == (True, 2000)
     assert bytes(16) in unpacked(held.awaited), "no node told of it: level ALL"
 
 
-@pytest.mark.parametrize("damaged", ["pending", "pending.keys"])
+@pytest.mark.parametrize("damaged", ["unconfirmed", "unconfirmed.keys"])
 @pytest.mark.parametrize("how", [b"", b"\x80\x04K\x01.", None])
 def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
     tmp_path: Path, damaged: str, how: bytes | None
 ) -> None:
     """Where unconfirmed keys are, nobody knows then. It holds for topics that join later, and after another kill."""
-    file = tmp_path / "pending"
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
-    keys.apply([], [Pending("t", 1, b"old", 0, since=100.0)], now=1000.0)
+    file = tmp_path / "unconfirmed"
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
+    keys.apply([], [Unconfirmed("t", 1, b"old", 0, since=100.0)], now=1000.0)
     keys.save(1000.0, ["t", "paused"])
     assert begins(file)("t", 30.0, 2000.0) == 970.0
     (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:-9] if how is None else how)
     assert [begins(file)(topic, 30.0, 2000.0) for topic in ("t", "paused")] == [0.0, 0.0]
     told: list[str] = []
     for _ in range(2):
-        later = PendingKeys({"t": 2.0}, {"t": 30.0}, file)
+        later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
         with capture_logs() as logs:
             later.load(2000.0)
         told += [entry["event"] for entry in logs]
-    assert (told, len(later)) == (["pending.damaged"], int(damaged == "pending"))
+    assert (told, len(later)) == (["unconfirmed.damaged"], int(damaged == "unconfirmed"))
     later.save(2000.0, ["t"])
     assert [begins(file)(topic, 30.0, 3000.0) for topic in ("t", "paused")] == [1970.0, 0.0]
 
@@ -211,9 +212,9 @@ def test_nothing_that_lies_there_is_run(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[Any, ...]:
             return Path.touch, (tmp_path / "was run",)
 
-    for name in ("pending", "pending.keys", "held"):
+    for name in ("unconfirmed", "unconfirmed.keys", "held"):
         (tmp_path / name).write_bytes(pickle.dumps(Evil()))
-    PendingKeys({}, {}, tmp_path / "pending").load(0.0)
+    UnconfirmedKeys({}, {}, tmp_path / "unconfirmed").load(0.0)
     with pytest.raises(HelenusError, match="held positions are damaged"):
         Held(tmp_path)
     assert not (tmp_path / "was run").exists()
@@ -222,28 +223,28 @@ def test_nothing_that_lies_there_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("restarts", [True, False])
 def test_a_shorter_step_back_forgets_no_key(tmp_path: Path, restarts: bool) -> None:
     """What waits for 40 s was not kept, as a start would have stepped back 100 s: then the setting becomes 10 s."""
-    file = tmp_path / "pending"
-    keys = PendingKeys({"t": 2.0}, {"t": 100.0}, file)
-    keys.apply([], [Pending("t", 1, b"k", 0, since=960.0)], now=960.0)
+    file = tmp_path / "unconfirmed"
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 100.0}, file)
+    keys.apply([], [Unconfirmed("t", 1, b"k", 0, since=960.0)], now=960.0)
     keys.save(1000.0, ["t"])
     if restarts:
         assert begins(file)("t", 10.0, 1001.0) <= 960.0
-        keys = PendingKeys({"t": 2.0}, {"t": 10.0}, file)
+        keys = UnconfirmedKeys({"t": 2.0}, {"t": 10.0}, file)
         keys.load(1001.0)
-        keys.apply([], [Pending("t", 1, b"k", 0, since=960.0)], now=1001.0)  # as it is read again
+        keys.apply([], [Unconfirmed("t", 1, b"k", 0, since=960.0)], now=1001.0)  # as it is read again
     keys.use({"t": 2.0}, {"t": 10.0})
     keys.save(1001.0, ["t"])
-    later = PendingKeys({"t": 2.0}, {"t": 10.0}, file)
+    later = UnconfirmedKeys({"t": 2.0}, {"t": 10.0}, file)
     later.load(1002.0)
     assert begins(file)("t", 10.0, 1002.0) <= 960.0 or len(later) == 1
 
 
 def test_ranges_and_keys_are_kept_as_they_are(tmp_path: Path) -> None:
     bounds = (Bound(True, (b"\0\xff", b"")), None)
-    kept = [Pending("t", 7, b"\0k", Scope.RANGE, bounds=bounds), Pending("t", 7, b"", Scope.TABLE)]
-    keys = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    kept = [Unconfirmed("t", 7, b"\0k", Scope.RANGE, bounds=bounds), Unconfirmed("t", 7, b"", Scope.TABLE)]
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     keys.apply([], kept, 100.0)
     keys.save(100.0, [])
-    later = PendingKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "pending")
+    later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     later.load(100.0)
     assert {(p.name, p.scope) for p in later.due(200.0, 9)} == {(p.name, p.scope) for p in kept}

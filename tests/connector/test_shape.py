@@ -251,7 +251,7 @@ def test_headers() -> None:
     told = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
     assert shape.row(key, None, 5, event).headers == told
     assert shape.marker(key, None, 5, event).headers == [*told, ("scope", b"partition")]
-    # A pending key that is read again has no event of its own.
+    # A unconfirmed key that is read again has no event of its own.
     assert shape.row(key, None, 5).headers == []
     assert RowShape(TWO, settings(headers=""), MemoryRegistry()).row(key, None, 5, event).headers == []
 

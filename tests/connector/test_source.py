@@ -235,7 +235,7 @@ def test_a_topic_whose_first_offset_is_not_known_yet_joins_later(tmp_path: Path)
 
 
 def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tmp_path: Path) -> None:
-    """That may have been a held position, which is released, and what was pending behind it is forgotten."""
+    """That may have been a held position, which is released, and what was unconfirmed behind it is forgotten."""
     planned = Planned(tmp_path, {"0": 7})
     planned.broker.ends = {TOPIC: {"0": 25, "1": 0}}
     joined = offset(0, 20, 0)

@@ -1,4 +1,4 @@
-"""What is published in several ways: a pending key's image is what was published last, whichever way it was."""
+"""What is published in several ways: a unconfirmed key's image is what was published last, whichever way it was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.pending import Pending, PendingKeys
+from helenus_connector.reread.unconfirmed import Unconfirmed
+from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
@@ -23,11 +24,11 @@ from helenus_schemas.event.wire import encode
 
 
 class Driven(Staged):
-    """With the driver's pending keys, and a row of key 1, 1."""
+    """With the driver's unconfirmed keys, and a row of key 1, 1."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(CLUSTERED, directory, monkeypatch)
-        self.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, directory / "pending")
+        self.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, directory / "unconfirmed")
         self.whole = self.codec.encode((int32(1), None))
         self.row = self.codec.encode((int32(1), int32(1)))
         self.now = 0.0
@@ -36,15 +37,15 @@ class Driven(Staged):
     def shows(self, value: int) -> None:
         self.live.update(rows(((int32(1), int32(1)), int32(value))))
 
-    def batch(self, *changes: tuple[bytes, Change], due: Sequence[Pending] = ()) -> Outcome:
+    def batch(self, *changes: tuple[bytes, Change], due: Sequence[Unconfirmed] = ()) -> Outcome:
         events = [Event(EVENTS, 0, 7, 1000, key, encode(change)) for key, change in changes]
         outcome = self.stage.run(events, due, trust_images=True)
-        self.pending.apply(outcome.resolved, outcome.found, self.now, outcome.told)
+        self.unconfirmed.apply(outcome.done, outcome.waiting, self.now, outcome.places)
         return outcome
 
-    def due(self) -> list[Pending]:
-        self.now = max(self.now + 10, self.pending.next_due() or 0)
-        return self.pending.due(self.now, 10)
+    def due(self) -> list[Unconfirmed]:
+        self.now = max(self.now + 10, self.unconfirmed.next_due() or 0)
+        return self.unconfirmed.due(self.now, 10)
 
     @property
     def values(self) -> list[Any]:
@@ -171,10 +172,10 @@ def test_a_marker_whose_scope_has_another_row_of_the_same_value(driven: Driven) 
 
 
 def test_a_copy_of_another_agents_partition_delete_waits_as_one(driven: Driven) -> None:
-    """Spark's query began anew: the driver's pending keys are new, the host's cache is not."""
+    """Spark's query began anew: the driver's unconfirmed keys are new, the host's cache is not."""
     gone = Change(uuid.uuid4().hex, NODE, foreign=True)
     driven.batch((driven.whole, gone))
-    driven.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, driven.pending._file)
+    driven.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, driven.unconfirmed._file)
     driven.batch((driven.whole, gone))
     (due,) = driven.due()
     assert due.scope is Scope.PARTITION
@@ -193,7 +194,7 @@ def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Ch
         reads.behind_range = lambda: None
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
-    driven.pending.forget_images(EVENTS)
+    driven.unconfirmed.forget_images(EVENTS)
     reads.behind_range = fails
     driven.batch(due=due)
     assert driven.values == [None, 1, None, 2, None, 2], "told once more, whole, by the replicas that are there"
@@ -209,7 +210,7 @@ def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Ch
     driven.batch((driven.whole, marked))
     if not known:
         driven.shows(2)
-        driven.pending.forget_images(EVENTS)
+        driven.unconfirmed.forget_images(EVENTS)
     calls = iter([True, True])
 
     def refused() -> None:
@@ -219,13 +220,13 @@ def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Ch
     reads.behind_range = refused
     driven.batch(due=driven.due())
     assert driven.values[-2:] == [None, 1 if known else 2]
-    assert len(driven.pending) == 1
+    assert len(driven.unconfirmed) == 1
 
 
 @each_marker
 def test_a_marker_that_is_told_at_the_lower_level_is_told_once(driven: Driven, reads: Reads, marked: Change) -> None:
     driven.batch((driven.whole, marked))
-    driven.pending.forget_images(EVENTS)
+    driven.unconfirmed.forget_images(EVENTS)
     for _ in range(3):
         before, calls = len(driven.values), iter([True])
 
@@ -248,7 +249,7 @@ def test_a_marker_that_cannot_be_told_whole(driven: Driven, reads: Reads, marked
     def fails() -> None:
         raise HelenusError(Kind.CASSANDRA_READ, "all nodes are away")
 
-    driven.pending.forget_images(EVENTS)
+    driven.unconfirmed.forget_images(EVENTS)
     reads.behind_range = fails
     with pytest.raises(HelenusError, match="all nodes"):
         driven.batch(due=due)

@@ -54,7 +54,7 @@ def worker() -> Iterator[str]:
                 self.send_error(401)
                 return
             metrics.EVENTS_READ.labels(*ORDERS).inc(10 if path == "/metrics" else 0)
-            metrics.EVENTS.labels(*ORDERS, "settled").inc(5 if path == "/metrics" else 0)
+            metrics.EVENTS.labels(*ORDERS, "confirmed").inc(5 if path == "/metrics" else 0)
             body = generate_latest() if path == "/metrics" else json.dumps(STATUS).encode()
             self.send_response(200)
             self.end_headers()
@@ -133,7 +133,7 @@ def test_what_is_computed_between_two_moments() -> None:
         "RUNNING",
         {
             "events_read_total": 300,
-            "events_total/settled": 150,
+            "events_total/confirmed": 150,
             "records_total": 60,
             "statements_total": 20,
             "query_seconds_total": 0.05,

@@ -21,8 +21,8 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread import resolver
 from helenus_connector.reread._asking import Unread
 from helenus_connector.reread._unread import MOST_READS, key_text
-from helenus_connector.reread.pending import PendingKeys
 from helenus_connector.reread.reader import stripe_of
+from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.codec.key import Key
 from helenus_schemas.errors import HelenusError, Kind
@@ -36,16 +36,16 @@ SIMPLE = table(("k", "int", "partition_key"))
 
 
 class Driven(Staged):
-    """With the driver's pending keys. `failing`: why keys can't be read, by the value of their first column."""
+    """With the driver's unconfirmed keys. `failing`: why keys can't be read, by the value of their first column."""
 
     def __init__(self, of: Any, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
         super().__init__(of, directory, monkeypatch, **more)
-        self.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, directory / "pending")
+        self.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, directory / "unconfirmed")
         self.failing: dict[int, Exception] = {}
         self.asked: list[int] = []
         self.now = 0.0
         self.offset = 0
-        self.totals: dict[str, int] = dict.fromkeys(("read", "published", "unchanged", "settled", "dead_lettered"), 0)
+        self.totals: dict[str, int] = dict.fromkeys(("read", "published", "unchanged", "confirmed", "dead_lettered"), 0)
         driven = self
 
         def refused(key: Key) -> Unread | None:
@@ -73,9 +73,9 @@ class Driven(Staged):
             values = (int32(key),) if len(self.codec_columns) == 1 else (int32(key), None)
             value = encode(Change(None, None, scope, write_time=self.offset))
             events.append(Event(EVENTS, 0, self.offset, 1000, self.codec.encode(values), value))
-        due = self.pending.due(self.now, 100)
+        due = self.unconfirmed.due(self.now, 100)
         outcome = self.stage.run(events, due, True, may_wait)
-        self.pending.apply(outcome.resolved, outcome.found, self.now, outcome.told)
+        self.unconfirmed.apply(outcome.done, outcome.waiting, self.now, outcome.places)
         for name in self.totals:
             self.totals[name] += getattr(outcome, name)
         return outcome
@@ -91,7 +91,7 @@ class Driven(Staged):
 
     def check_sum(self) -> None:
         """Promise 5: every event has an outcome, or waits."""
-        _, waiting = self.pending.counts(EVENTS)
+        _, waiting = self.unconfirmed.counts(EVENTS)
         done = sum(value for name, value in self.totals.items() if name != "read")
         assert self.totals["read"] == done + waiting
 
@@ -116,7 +116,7 @@ def test_a_key_whose_replicas_are_away_waits_alone(make: Make) -> None:
     assert (outcome.published, outcome.unread, driven.last()) == (1, 1, {1: 1})
     assert outcome.error is not None
     assert "k = 2" in str(outcome.error)
-    assert driven.pending.counts(EVENTS) == (1, 2)
+    assert driven.unconfirmed.counts(EVENTS) == (1, 2)
     live(driven, k1=11)
     driven.batch(1)
     driven.now += 2
@@ -126,7 +126,7 @@ def test_a_key_whose_replicas_are_away_waits_alone(make: Make) -> None:
     driven.failing.clear()
     driven.now += 10
     outcome = driven.batch()
-    assert (driven.last(), outcome.published, len(driven.pending)) == ({1: 11, 2: 2}, 2, 0)
+    assert (driven.last(), outcome.published, len(driven.unconfirmed)) == ({1: 11, 2: 2}, 2, 0)
     driven.check_sum()
 
 
@@ -143,7 +143,7 @@ def test_events_of_a_key_that_waits_are_read_at_once(make: Make) -> None:
     live(driven, k1=3)
     driven.now += 10
     driven.batch()
-    assert ([value["v"] for _, value in driven.of(DATA)], len(driven.pending)) == ([2, 3], 0)
+    assert ([value["v"] for _, value in driven.of(DATA)], len(driven.unconfirmed)) == ([2, 3], 0)
     driven.check_sum()
 
 
@@ -165,10 +165,10 @@ def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make
     driven.stage.run([], [], True)
     event = Event(EVENTS, 0, 1, 1000, driven.codec.encode((int32(1),)), encode(change))
     outcome = driven.stage.run([event], [], True)
-    driven.pending.apply(outcome.resolved, outcome.found, 0.0, outcome.told)
-    again = driven.stage.run([], driven.pending.due(10.0, 10), True)
+    driven.unconfirmed.apply(outcome.done, outcome.waiting, 0.0, outcome.places)
+    again = driven.stage.run([], driven.unconfirmed.due(10.0, 10), True)
     assert levels == [driven.stage._resolver.consistency] * 2
-    assert [p.attempts for p in again.found] == [1]
+    assert [p.attempts for p in again.waiting] == [1]
 
 
 def test_more_keys_than_may_wait_fail_the_batch(make: Make) -> None:
@@ -178,7 +178,7 @@ def test_more_keys_than_may_wait_fail_the_batch(make: Make) -> None:
     with pytest.raises(HelenusError) as error:
         driven.batch(*range(5), may_wait=4)
     assert error.value.kind is Kind.CASSANDRA_READ
-    assert len(driven.pending) == 0
+    assert len(driven.unconfirmed) == 0
     assert driven.batch(*range(5), may_wait=5).unread == 5
 
 
@@ -195,7 +195,7 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
             driven.now += 61
             outcome = driven.batch(1)
             assert driven.last() == {1: turn}, "others go on"
-    assert (outcome.dead_lettered, len(driven.pending), len(logs)) == (
+    assert (outcome.dead_lettered, len(driven.unconfirmed), len(logs)) == (
         1,
         0,
         MOST_READS,
@@ -214,10 +214,10 @@ def test_without_leave_it_waits_for_ever_and_names_its_key(make: Make) -> None:
     for turn in range(2 * MOST_READS):
         driven.batch(1, *([2] if turn == 0 else []))
         driven.now += 61
-    assert (len(driven.pending), driven.last()) == (1, {1: 1})
+    assert (len(driven.unconfirmed), driven.last()) == (1, {1: 1})
     driven.failing.clear()
     driven.batch()
-    assert (len(driven.pending), driven.last()) == (0, {1: 1, 2: 2})
+    assert (len(driven.unconfirmed), driven.last()) == (0, {1: 1, 2: 2})
     driven.check_sum()
 
 
@@ -233,7 +233,7 @@ def test_an_outage_is_not_the_keys_fault(make: Make) -> None:
     driven.failing[1] = SLOW
     driven.now += 61
     driven.batch()
-    assert (driven.of(LETTERS), len(driven.pending)) == ([], 1)
+    assert (driven.of(LETTERS), len(driven.unconfirmed)) == ([], 1)
 
 
 def test_a_key_that_failed_is_read_apart_from_others(make: Make, monkeypatch: Any) -> None:
@@ -274,7 +274,7 @@ def test_a_marker_that_cannot_be_read_waits_alone(make: Make) -> None:
     driven.now += 10
     driven.appended.clear()
     outcome = driven.batch()
-    assert (outcome.published, len(driven.pending)) == (1, 0)
+    assert (outcome.published, len(driven.unconfirmed)) == (1, 0)
     assert driven.of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": 1}, {"v": 5})]
     driven.check_sum()
 
@@ -301,7 +301,7 @@ def test_a_marker_whose_rows_fail_on_the_way_waits_after_the_next_attempt(make: 
     monkeypatch.setattr(MemoryReader, "range", whole)
     driven.now += 10
     assert driven.batch().published == 1
-    assert len(driven.pending) == 0
+    assert len(driven.unconfirmed) == 0
     driven.check_sum()
 
 
@@ -341,8 +341,8 @@ class Truncated:
     def run(self, *events: Event) -> Outcome:
         driven = self.driven
         driven.now += 61
-        outcome = driven.stage.run(events, driven.pending.due(driven.now, 10), True)
-        driven.pending.apply(outcome.resolved, outcome.found, driven.now, outcome.told)
+        outcome = driven.stage.run(events, driven.unconfirmed.due(driven.now, 10), True)
+        driven.unconfirmed.apply(outcome.done, outcome.waiting, driven.now, outcome.places)
         return outcome
 
     def told(self) -> list[Any]:
@@ -359,9 +359,9 @@ def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated:
     """A batch gives it some seconds, so others of the group go on; then it goes on where it stood."""
     outcome = truncated.run(truncated.event())
     assert (outcome.published, len(truncated.told())) == (1, 11), "the marker and ten seconds"
-    assert len(truncated.driven.pending) == 1
+    assert len(truncated.driven.unconfirmed) == 1
     batches = 1
-    while len(truncated.driven.pending):
+    while len(truncated.driven.unconfirmed):
         truncated.run()
         batches += 1
     assert batches <= 6
@@ -372,10 +372,10 @@ def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated:
 def test_a_truncation_of_which_a_part_is_told_is_told_again_if_the_batch_is(truncated: Truncated) -> None:
     """What the driver is to go on with did not reach it."""
     event = truncated.event()
-    (left,) = truncated.driven.stage.run([event], [], True).found
+    (left,) = truncated.driven.stage.run([event], [], True).waiting
     again = truncated.driven.stage.run([event], [], False)
-    assert (again.settled, again.published) == (0, 1)
-    assert [(p.scope, p.stripe) for p in again.found] == [(left.scope, left.stripe)]
+    assert (again.confirmed, again.published) == (0, 1)
+    assert [(p.scope, p.stripe) for p in again.waiting] == [(left.scope, left.stripe)]
 
 
 def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncated) -> None:
@@ -385,7 +385,7 @@ def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncat
     truncated.fails_behind = 0
     assert truncated.run().unread == 1
     truncated.fails_behind = 10**6
-    while len(truncated.driven.pending):
+    while len(truncated.driven.unconfirmed):
         truncated.run()
     told = truncated.told()
     assert told.count(None) == 1
@@ -396,14 +396,14 @@ def test_a_truncation_that_cannot_be_scanned_at_all_is_not_told(truncated: Trunc
     truncated.fails_behind = 0
     with pytest.raises(HelenusError, match="a node is away"):
         truncated.run(truncated.event())
-    assert len(truncated.driven.pending) == 0
+    assert len(truncated.driven.unconfirmed) == 0
 
 
 def test_a_truncation_while_an_earlier_one_is_told_is_told_whole(truncated: Truncated) -> None:
     """Another node's: what the first marker was followed by is gone again."""
     truncated.run(truncated.event())
     truncated.run(truncated.event())
-    while len(truncated.driven.pending):
+    while len(truncated.driven.unconfirmed):
         truncated.run()
     told = truncated.told()
     assert told.count(None) == 2
@@ -415,12 +415,12 @@ def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Trun
     driven = truncated.driven
     truncated.run(truncated.event())
     driven.now = 5000.0
-    driven.pending.save(5000.0, [EVENTS])
-    driven.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, tmp_path / "pending")
-    driven.pending.load(5000.0)
+    driven.unconfirmed.save(5000.0, [EVENTS])
+    driven.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, tmp_path / "unconfirmed")
+    driven.unconfirmed.load(5000.0)
     driven.appended.clear()
     truncated.run()
-    while len(driven.pending):
+    while len(driven.unconfirmed):
         truncated.run()
     assert truncated.told()[0] is None
     assert set(truncated.told()) == {None, *range(50)}
@@ -432,9 +432,9 @@ def test_a_restart_reads_what_waited_at_the_level_of_reads(tmp_path: Path, make:
     driven.failing[1] = AWAY
     driven.batch(1)
     driven.now = 5000.0
-    driven.pending.save(5000.0, [EVENTS])
-    driven.pending = PendingKeys({EVENTS: 2.0}, {EVENTS: 30.0}, tmp_path / "pending")
-    driven.pending.load(5000.0)
+    driven.unconfirmed.save(5000.0, [EVENTS])
+    driven.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, tmp_path / "unconfirmed")
+    driven.unconfirmed.load(5000.0)
     driven.failing.clear()
     driven.now += 10
     driven.batch()

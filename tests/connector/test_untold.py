@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helenus_connector.reread.unconfirmed import Unconfirmed
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event
@@ -18,7 +19,6 @@ from helenus_connector.pipeline import table_version as version
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import resolver
-from helenus_connector.reread.pending import Pending
 from helenus_connector.testing.cassandra import Host, MemoryReader, Session
 from helenus_connector.testing.log import FaultyLog, MemoryLog, Record
 from helenus_schemas.codec.key import Key, KeyCodec
@@ -61,7 +61,7 @@ class Staged:
         monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: MemoryReader(self.live, table))
         self.stage = Stage(ConnectorSettings.of(given, "test"), self.session, self.log, directory)
 
-    def run(self, change: Change, key: bytes | None, due: Sequence[Pending] = ()) -> Outcome:
+    def run(self, change: Change, key: bytes | None, due: Sequence[Unconfirmed] = ()) -> Outcome:
         return self.stage.run([Event(EVENTS, 0, 7, 1000, key, encode(change))], due, trust_images=True)
 
     def of(self, topic: str) -> list[tuple[Any, Any]]:
@@ -91,7 +91,7 @@ def test_a_row_behind_a_truncation_whose_key_has_no_form(make: Make) -> None:
     short, whole = struct.pack(">ii", 4, 7), struct.pack(">iiii", 4, 7, 4, 8)
     staged.live.update(rows(((short, b"x"), int32(5)), ((whole, b"x"), int32(6))))
     outcome = staged.run(Change("1" * 32, NODE, Scope.TABLE, write_time=5), None)
-    assert (outcome.published, outcome.records, outcome.untold) == (1, 2, 1)
+    assert (outcome.published, outcome.records, outcome.unpublished) == (1, 2, 1)
     assert staged.of(DATA) == [({"table": "ks.t"}, None), ({"a": {"index_0": 7, "index_1": 8}, "b": "x"}, {"v": 6})]
 
 
@@ -102,13 +102,13 @@ def test_partition_keys_with_values_of_no_bytes(make: Make) -> None:
     staged.live.update(rows(((b"", b"x", int32(1)), int32(5)), ((int32(0), b"x", int32(1)), int32(6))))
     for n, key in enumerate(staged.live):
         outcome = staged.run(Change(f"{n}" * 32, NODE, Scope.ROW, write_time=5), staged.codec.encode(key))
-        assert (outcome.published, outcome.untold) == (1, 0)
+        assert (outcome.published, outcome.unpublished) == (1, 0)
     expected = [({"a": None, "b": "x", "c": 1}, {"v": 5}), ({"a": 0, "b": "x", "c": 1}, {"v": 6})]
     assert staged.of(DATA) == expected
     assert [json.loads(dict(headers).get("empty", b"[]")) for *_, headers in staged.appended] == [["a"], []]
     staged.appended.clear()
     outcome = staged.run(Change("2" * 32, NODE, Scope.TABLE, write_time=5), None)
-    assert (outcome.published, outcome.untold) == (1, 0)
+    assert (outcome.published, outcome.unpublished) == (1, 0)
     assert staged.of(DATA)[1:] == expected
 
 
@@ -118,7 +118,7 @@ def test_a_row_behind_a_partition_delete_whose_key_has_no_form(make: Make) -> No
     one = struct.pack(">iii", 1, 4, 9)
     staged.live.update(rows(((int32(1), HOLLOW), int32(5)), ((int32(1), one), int32(6))))
     outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), staged.codec.encode((int32(1), None)))
-    assert (outcome.published, outcome.untold) == (1, 1)
+    assert (outcome.published, outcome.unpublished) == (1, 1)
     assert staged.of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": [9]}, {"v": 6})]
 
 
@@ -128,14 +128,14 @@ def test_a_value_that_cannot_be_told_holds_up_no_row_behind_it(make: Make) -> No
     staged.live.update(rows(*(((int32(1), int32(c)), value) for c, value in values)))
     key = staged.codec.encode((int32(1), None))
     outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), key)
-    assert (outcome.published, outcome.dead_lettered, outcome.untold) == (1, 0, 1)
+    assert (outcome.published, outcome.dead_lettered, outcome.unpublished) == (1, 0, 1)
     assert [(k["c"], v) for k, v in staged.of(DATA)] == [(None, None), (1, {"v": 1}), (3, {"v": 3})]
     (letter,) = [(key, decode(value or b"")) for topic, _, key, value, _ in staged.appended if topic == LETTERS]
     assert letter == (staged.codec.encode((int32(1), int32(2))), Change(None, None, Scope.ROW, write_time=5))
     # It is read again for its proof: nothing is new, and nothing is told.
-    (pending,) = outcome.found
-    again = staged.stage.run([], [pending], trust_images=True)
-    assert (len(staged.appended), again.untold) == (4, 0)
+    (unconfirmed,) = outcome.waiting
+    again = staged.stage.run([], [unconfirmed], trust_images=True)
+    assert (len(staged.appended), again.unpublished) == (4, 0)
 
 
 def test_without_leave_a_value_that_cannot_be_told_stops_it(make: Make) -> None:
@@ -155,7 +155,7 @@ def test_a_row_that_cannot_be_told_is_one_dead_letter_for_all_its_events(make: M
         Event(EVENTS, 0, n, 1000, key, encode(Change(str(n) * 32, NODE, Scope.ROW, write_time=5))) for n in (7, 8)
     ]
     outcome = staged.stage.run(events, [], trust_images=True)
-    assert (outcome.read, outcome.dead_lettered, outcome.published, outcome.untold) == (2, 2, 0, 1)
+    assert (outcome.read, outcome.dead_lettered, outcome.published, outcome.unpublished) == (2, 2, 0, 1)
     ((_, _, _, value, headers),) = staged.appended
     assert (value, dict(headers)["__connect.errors.offset"]) == (events[0].value, b"7")
 
@@ -165,14 +165,14 @@ def test_a_key_that_is_read_again_and_cannot_be_told(make: Make, copies: int) ->
     """A later write made it so, and its event did not come yet."""
     staged = make(CLUSTERED, **ALL)
     key = staged.codec.encode((int32(1), int32(2)))
-    (pending,) = staged.run(Change("1" * 32, NODE, Scope.ROW, write_time=5), key).found
-    pending.copies = copies
+    (unconfirmed,) = staged.run(Change("1" * 32, NODE, Scope.ROW, write_time=5), key).waiting
+    unconfirmed.copies = copies
     staged.live.update(rows(((int32(1), int32(2)), WRONG)))
-    outcome = staged.stage.run([], [pending], trust_images=True)
-    assert (outcome.dead_lettered, outcome.untold, outcome.unchanged, outcome.published) == (copies, 1, 0, 0)
-    (pending,) = outcome.found
-    again = staged.stage.run([], [pending], trust_images=True)
-    assert (again.dead_lettered, again.untold, pending.copies) == (0, 0, 0), "it is told once"
+    outcome = staged.stage.run([], [unconfirmed], trust_images=True)
+    assert (outcome.dead_lettered, outcome.unpublished, outcome.unchanged, outcome.published) == (copies, 1, 0, 0)
+    (unconfirmed,) = outcome.waiting
+    again = staged.stage.run([], [unconfirmed], trust_images=True)
+    assert (again.dead_lettered, again.unpublished, unconfirmed.copies) == (0, 0, 0), "it is told once"
     _, (topic, _, told, value, _) = staged.appended
     assert (topic, told, decode(value or b"").scope) == (LETTERS, key, Scope.ROW)
 

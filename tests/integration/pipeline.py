@@ -245,7 +245,7 @@ class Pipeline:
             nonlocal found
             if self.connector.health()[0] != 200:
                 return False
-            if self.connector.total("helenus_connector_keys_pending", connector=name):
+            if self.connector.total("helenus_connector_keys_unconfirmed", connector=name):
                 return False
             found = self.differences(table)
             return not found
@@ -261,11 +261,11 @@ class Pipeline:
         self.adds_up(name)
 
     def adds_up(self, connector: str) -> None:
-        """events read = published + unchanged + settled + pending + dead-lettered
+        """events read = published + unchanged + settled + unconfirmed + dead-lettered
 
         A batch is counted when it is done, which may be a moment after its records are there.
         """
-        names = ("events_read_total", "events_total", "events_pending")
+        names = ("events_read_total", "events_total", "events_unconfirmed")
         counts = [0.0] * len(names)
 
         def agree() -> bool:
@@ -273,7 +273,7 @@ class Pipeline:
             counts[:] = [total(metrics, f"helenus_connector_{name}", connector=connector) for name in names]
             return counts[0] == counts[1] + counts[2]
 
-        eventually(agree, lambda: "{} events read, {} done, {} pending".format(*counts))
+        eventually(agree, lambda: "{} events read, {} done, {} unconfirmed".format(*counts))
 
     def stop(self) -> None:
         for command in (getattr(self, "connector", None), self.agent):

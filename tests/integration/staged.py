@@ -9,12 +9,12 @@ from typing import Any
 
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from helenus_connector.reread.unconfirmed import Unconfirmed
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
-from helenus_connector.reread.pending import Pending
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import read_tables
@@ -68,11 +68,11 @@ class Staged:
         value = encode(Change(digest, node, scope, write_time=1))
         return Event(self.settings.events, 0, self._offset, 0, self.codec.encode(key), value)
 
-    def run(self, events: Iterable[Event], due: Sequence[Pending] = ()) -> Outcome:
+    def run(self, events: Iterable[Event], due: Sequence[Unconfirmed] = ()) -> Outcome:
         """Do a batch, and check that every event is accounted for."""
         outcome = self.stage.run(events, due, trust_images=True)
-        waiting = sum(p.copies for p in outcome.found)
-        done = outcome.published + outcome.unchanged + outcome.settled + outcome.dead_lettered + waiting
+        waiting = sum(p.copies for p in outcome.waiting)
+        done = outcome.published + outcome.unchanged + outcome.confirmed + outcome.dead_lettered + waiting
         assert outcome.read == done - sum(p.copies for p in due)
         return outcome
 

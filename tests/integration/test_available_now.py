@@ -77,7 +77,7 @@ def test_a_query_ends_at_what_is_available_now(worker: Path, tmp_path: Path) -> 
     append(100, 130)
     log.close()
     again = [number for batch in run(worker, tmp_path, topic) for number in batch]
-    # A start steps back in time, for what was pending when the run before it ended.
+    # A start steps back in time, for what was unconfirmed when the run before it ended.
     assert sorted(set(again) - set(range(100))) == list(range(100, 130))
 
 

@@ -25,8 +25,8 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread._evidence import Evidence as Confirmed
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.pending import PendingKeys
 from helenus_connector.reread.proof import Awaited, Witness
+from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.cql.table import read_tables
 from helenus_stack.compare import differences
 from helenus_stack.readers import reader
@@ -57,7 +57,7 @@ class Evidence(Staged):
         milliseconds = {"settle_min_age_ms": int(MIN_AGE_S * 1000), "settle_timeout_ms": int(TIMEOUT_S * 1000)}
         super().__init__(status, directory, table, **milliseconds)
         times = {self.settings.events: TIMEOUT_S}, {self.settings.events: 600.0}
-        self.pending = PendingKeys(*times, directory / "pending", time.monotonic)
+        self.unconfirmed = UnconfirmedKeys(*times, directory / "unconfirmed", time.monotonic)
         self.said: list[Said] = []
         self.totals = Outcome(table)
         self.offset = 0
@@ -66,10 +66,10 @@ class Evidence(Staged):
         """Do what has come, and what is due."""
         found = list(messages(self.bootstrap, self.settings.events))[self.offset :]
         events = [Event(m.topic(), 0, m.offset(), m.timestamp()[1], m.key(), m.value()) for m in found]
-        outcome = self.run(events, self.pending.due(time.time(), 10_000))
-        self.pending.apply(outcome.resolved, outcome.found, time.time(), outcome.told)
+        outcome = self.run(events, self.unconfirmed.due(time.time(), 10_000))
+        self.unconfirmed.apply(outcome.done, outcome.waiting, time.time(), outcome.places)
         self.offset += len(found)
-        for name in ("read", "published", "unchanged", "settled", "keys_read", "statements", "records"):
+        for name in ("read", "published", "unchanged", "confirmed", "keys_read", "statements", "records"):
             setattr(self.totals, name, getattr(self.totals, name) + getattr(outcome, name))
 
     def settles(self, events: int) -> None:
@@ -77,9 +77,9 @@ class Evidence(Staged):
 
         def is_done() -> bool:
             self.batch()
-            return self.offset >= events and not len(self.pending)
+            return self.offset >= events and not len(self.unconfirmed)
 
-        eventually(is_done, lambda: f"{self.offset} of {events} events, {len(self.pending)} keys wait", every=0.1)
+        eventually(is_done, lambda: f"{self.offset} of {events} events, {len(self.unconfirmed)} keys wait", every=0.1)
 
     def quiets(self, least: int = 1) -> None:
         """Go on until there were so many events, nothing comes for four seconds and no key waits."""
@@ -90,9 +90,9 @@ class Evidence(Staged):
             self.batch()
             if self.offset != end:
                 end, since = self.offset, time.monotonic()
-            return self.offset >= least and time.monotonic() > since + 4 and not len(self.pending)
+            return self.offset >= least and time.monotonic() > since + 4 and not len(self.unconfirmed)
 
-        eventually(is_done, lambda: f"{len(self.pending)} keys wait", every=0.1)
+        eventually(is_done, lambda: f"{len(self.unconfirmed)} keys wait", every=0.1)
 
     def in_vain(self) -> list[Said]:
         """Changes that waited ten times longer, for the row contradicted them to the end."""
@@ -425,4 +425,4 @@ def test_rows_are_written_again_with_their_own_times(
     one.settles(sent)
     assert sent > 40 + written, "some are sent again"
     assert one.totals.records == 40 + written
-    assert one.totals.settled == sent - 40 - written
+    assert one.totals.confirmed == sent - 40 - written

@@ -172,7 +172,7 @@ def test_a_table_made_anew_with_another_key_goes_on_in_a_new_topic(pipeline: Pip
     records = eventually(lambda: complete(pipeline, topic), f"records on data-{topic}: {pipeline.connector.tail()}")
     assert {(r.key["a"], r.key["b"], r.value["v"]) for r in records} == {("x", b, 3) for b in range(20)}
     assert all("k" in r.key for r in pipeline.records(AGAIN))
-    eventually(lambda: not pipeline.connector.total("helenus_connector_keys_pending"), "no key waits for ever")
+    eventually(lambda: not pipeline.connector.total("helenus_connector_keys_unconfirmed"), "no key waits for ever")
     pipeline.adds_up("evolution-again")
 
 

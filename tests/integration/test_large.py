@@ -99,7 +99,7 @@ def test_a_dead_letter(staged: Make, session: Any) -> None:
     assert told["__connect.errors.offset"] == b"2"
     assert b"a record of 15" in told["__connect.errors.exception.message"]
     copies = stage.run([stage.event(key, digest=key.hex(), node=NODE_2) for key in keys(3)])
-    assert copies.settled == 3, "another replica's copy makes no second dead letter"
+    assert copies.confirmed == 3, "another replica's copy makes no second dead letter"
     assert len(stage.dead_letters()) == 1
 
 
@@ -341,12 +341,12 @@ def test_a_row_of_too_many_tombstones(staged: Make, session: Any) -> None:
     with capture_logs() as logs:
         outcome = stage.run([stage.event(k, (0).to_bytes(4, "big")) for k in keys(3)])
         assert (outcome.published, outcome.unread) == (2, 1)
-        outcome = stage.run(whole, outcome.found)
+        outcome = stage.run(whole, outcome.waiting)
         assert (outcome.published, outcome.unread) == (1, 2)
         for _ in range(MOST_READS):
-            waiting = [p for p in outcome.found if p.unread]
+            waiting = [p for p in outcome.waiting if p.unread]
             outcome = stage.run([], waiting)
-    assert [p for p in outcome.found if p.unread] == []
+    assert [p for p in outcome.waiting if p.unread] == []
     assert {json.loads(r.key())["k"] for r in stage.records()} == {0, 2}
     assert len(stage.dead_letters()) == 2
     assert any("k = 1 AND c = 0" in entry["error"] for entry in logs)

@@ -20,12 +20,12 @@ from cassandra import ConsistencyLevel, ReadTimeout
 from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import BoundStatement, SimpleStatement
+from helenus_connector.reread.unconfirmed import Unconfirmed
 from integration.staged import Staged
 from patience import eventually
 
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.pending import Pending
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import encode
@@ -57,7 +57,7 @@ class Away(Staged):
             return [self.event(key, None, scope=Scope.PARTITION) for key in self.keys]
         return [self.event(*([key, key] if self.settings.table == "pairs" else [key])) for key in self.keys]
 
-    def done(self, events: Sequence[Event], due: Sequence[Pending] = ()) -> Outcome:
+    def done(self, events: Sequence[Event], due: Sequence[Unconfirmed] = ()) -> Outcome:
         """Do a batch, again if Cassandra does not answer in time, and see that no request to it was waited for."""
         start = time.monotonic()
         while (outcome := attempt(self, events, due)) is None:
@@ -134,17 +134,17 @@ def test_a_node_that_hangs_is_not_waited_for(three: Stack, staged: Away) -> None
 @pytest.mark.parametrize("staged", ["grouped", "wide"], indirect=True)
 def test_a_proof_that_no_read_can_give_keeps_no_batch_waiting(three: Stack, staged: Away) -> None:
     """Level ALL is asked for the proof alone: keys wait on, other keys do not."""
-    waiting = staged.run(staged.events()).found
+    waiting = staged.run(staged.events()).waiting
     assert len(waiting) == len(staged.keys)
     with hanging(three, staged, "cassandra3"):
         outcome = staged.done(staged.events()[:1], waiting[1:])
-    assert (outcome.published, outcome.resolved) == (1, [])
-    assert {p.key for p in outcome.found} == {p.key for p in waiting}
+    assert (outcome.published, outcome.done) == (1, [])
+    assert {p.key for p in outcome.waiting} == {p.key for p in waiting}
     records = len(staged.records())
 
     def all_are_proven() -> bool:
         nonlocal waiting
-        waiting = staged.done([], waiting).found
+        waiting = staged.done([], waiting).waiting
         return not waiting
 
     eventually(all_are_proven, "all are there again")
@@ -178,19 +178,19 @@ def test_keys_whose_replicas_are_all_up_go_on(three: Stack, filled: None, tmp_pa
         outcome = None
         while outcome is None:  # the other nodes hear of it later: until then reads time out
             outcome = attempt(staged, [staged.event(key) for key in keys])
-        assert {staged.codec.decode(p.key)[0] for p in outcome.found if p.unread} == held
+        assert {staged.codec.decode(p.key)[0] for p in outcome.waiting if p.unread} == held
         assert (outcome.published, outcome.unread) == (len(keys) - len(held), len(held))
         assert "not enough replicas" in str(outcome.error).lower() or "alive_replicas" in str(outcome.error)
         told = {json.loads(r.key())["k"].to_bytes(4, "big") for r in staged.records()}
         assert told == {*keys} - held
     finally:
         three.start("cassandra3")
-    waiting = outcome.found
+    waiting = outcome.waiting
 
     def all_are_read() -> bool:
         nonlocal waiting
         again = attempt(staged, [], waiting)
-        waiting = again.found if again else waiting
+        waiting = again.waiting if again else waiting
         return not any(p.unread for p in waiting)
 
     eventually(all_are_read, "the node is there again")
@@ -227,12 +227,12 @@ def test_keys_that_are_never_read_in_time_end_the_batch(staged: Away, monkeypatc
 @pytest.mark.parametrize("staged", ["pairs"], indirect=True)
 def test_a_key_that_is_never_proven_holds_up_no_other(staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose partition is too much for level ALL, say."""
-    waiting = staged.run(staged.events()).found
+    waiting = staged.run(staged.events()).waiting
     timing_out(staged, monkeypatch, lambda read: read.values[0] == staged.keys[10])
 
     def one_is_left() -> bool:
         nonlocal waiting
-        waiting = staged.done([], waiting).found
+        waiting = staged.done([], waiting).waiting
         return len(waiting) == 1
 
     eventually(one_is_left, "all others are proven")
@@ -284,7 +284,7 @@ def test_a_cluster_that_times_out(three: Stack, staged: Away, monkeypatch: pytes
     assert {json.loads(r.key())["k"] for r in staged.records()} == set(range(len(staged.keys)))
 
 
-def attempt(staged: Away, events: Sequence[Event], due: Sequence[Pending] = ()) -> Outcome | None:
+def attempt(staged: Away, events: Sequence[Event], due: Sequence[Unconfirmed] = ()) -> Outcome | None:
     try:
         return staged.run(events, due)
     except HelenusError as error:
@@ -324,9 +324,9 @@ def test_a_read_that_comes_before_the_memtable_has_the_row(staged: Away) -> None
     events = [Event(staged.settings.events, 0, i, now // 1000, name, value) for i, value in enumerate(told)]
     outcome = staged.run(events)
     assert (outcome.published, staged.records()[-1].value()) == (3, None)
-    (waiting,) = outcome.found
+    (waiting,) = outcome.waiting
     staged.session.execute(f"INSERT INTO away.grouped (k, v) VALUES (5000, 'shown') USING TIMESTAMP {now}")
     outcome = staged.run([], [waiting])
-    assert (outcome.records, outcome.resolved) == (1, [waiting])
+    assert (outcome.records, outcome.done) == (1, [waiting])
     assert b"shown" in (staged.records()[-1].value() or b"")
-    assert staged.run(events).settled == 3
+    assert staged.run(events).confirmed == 3

@@ -227,7 +227,7 @@ def test_copies_of_settled_changes_are_dropped(pipeline: Pipeline, session: Any,
     before = len(pipeline.records(f"{ks}.narrow"))
 
     def settled() -> float:
-        return pipeline.connector.total("helenus_connector_events_total", connector=f"{ks}-narrow", outcome="settled")
+        return pipeline.connector.total("helenus_connector_events_total", connector=f"{ks}-narrow", outcome="confirmed")
 
     already = settled()
     with pipeline.log() as log:

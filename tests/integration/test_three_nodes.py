@@ -81,7 +81,7 @@ class Three(Pipeline):
         place = f"http://127.0.0.1:{self.connector.port}/connectors/{table.replace('.', '-')}/offsets"
         with urllib.request.urlopen(place, timeout=10) as answer:
             done = sum(one["offset"]["offset"] for one in json.load(answer)["offsets"])
-        return done >= len(self.events(table)) and not self.count(table, "keys_pending")
+        return done >= len(self.events(table)) and not self.count(table, "keys_unconfirmed")
 
     def events(self, table: str) -> list[Any]:
         return list(messages(self.status.bootstrap_servers, f"events-{table}"))
@@ -188,7 +188,7 @@ def test_one_replica_tells_and_two_come_later(pipeline: Three, session: Any) -> 
         agent.start()
     for agent in pipeline.agents[1:]:
         agent.ready()
-    eventually(lambda: pipeline.count(ROWS, "events_total", outcome="settled") == 600, "two of three are dropped")
+    eventually(lambda: pipeline.count(ROWS, "events_total", outcome="confirmed") == 600, "two of three are dropped")
     assert pipeline.count(ROWS, "records_total") == 300
     assert pipeline.count(ROWS, "keys_read_total") == 600
     pipeline.settles(ROWS, session)

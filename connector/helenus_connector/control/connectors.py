@@ -20,7 +20,7 @@ from helenus_connector.control.conflict import conflict
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Status, Task, Wanted
 from helenus_connector.log.events import Offsets
-from helenus_connector.reread.pending import PendingKeys
+from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError
 from helenus_schemas.settings.properties import ConfigError, Problem
 
@@ -60,7 +60,7 @@ class Connectors:
         self._connectors: dict[str, Connector] = {}
         self._aside: dict[str, dict[str, Any]] = {}
         self._held: dict[str, Held] = {}
-        self._pending: dict[str, PendingKeys] = {}
+        self._unconfirmed: dict[str, UnconfirmedKeys] = {}
         self._written: dict[str, set[str]] = {}
         self.lock = threading.RLock()
         self._batch_ended = threading.Condition(self.lock)
@@ -162,7 +162,7 @@ class Connectors:
             self._aside.pop(name, None)
             self._save()
             if topics:
-                self.pending(before).drop(topics, time.time())
+                self.unconfirmed(before).drop(topics, time.time())
             return there is None
 
     def _let_end(self, name: str, settings: ConnectorSettings) -> None:
@@ -194,7 +194,7 @@ class Connectors:
         when they were read last. Until what is wanted is kept, the group of before has all of it too.
         """
         stood = self.held(before).where()
-        self.pending(group).take(*self.pending(before).give(topics), time.time())
+        self.unconfirmed(group).take(*self.unconfirmed(before).give(topics), time.time())
         for topic in topics:
             if stood.get(topic):
                 self.held(group).move(topic, stood[topic])
@@ -261,14 +261,14 @@ class Connectors:
                 self._held[group] = Held(self._directory / group)
             return self._held[group]
 
-    def pending(self, group: str) -> PendingKeys:
+    def unconfirmed(self, group: str) -> UnconfirmedKeys:
         """The keys that wait in a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
-            if group not in self._pending:
-                keys = PendingKeys({}, {}, self._directory / group / "pending", time.monotonic)
+            if group not in self._unconfirmed:
+                keys = UnconfirmedKeys({}, {}, self._directory / group / "unconfirmed", time.monotonic)
                 keys.load(time.time())
-                self._pending[group] = keys
-            return self._pending[group]
+                self._unconfirmed[group] = keys
+            return self._unconfirmed[group]
 
     def writes(self, group: str, data: Iterable[str]) -> None:
         """A group's tasks may write these data topics, until it says otherwise."""

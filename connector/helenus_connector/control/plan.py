@@ -68,9 +68,9 @@ class Plan:
         return self.worker.checkpoint_dir.absolute() / self.group
 
     @property
-    def pending_file(self) -> Path:
+    def unconfirmed_file(self) -> Path:
         """Holds the keys that wait for long, and when the last batch ended."""
-        return self.checkpoint / "pending"
+        return self.checkpoint / "unconfirmed"
 
     @property
     def file(self) -> Path:

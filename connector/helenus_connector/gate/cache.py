@@ -36,11 +36,11 @@ from helenus_schemas.event.own_format import log_position
 
 PUBLISHED = 1
 """A record that shows the change, or a later one of its key, is acknowledged."""
-SETTLED = 2
+CONFIRMED = 2
 """The read of that record confirms it: copies of the change can be dropped."""
 
 BY_AGE = 4
-"""It was settled since nothing spoke against it for long: a node that reports it later is heard."""
+"""It counts as confirmed since nothing spoke against it for long: a node that reports it later is heard."""
 
 _NODES = 1024
 _BITS = 64

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from helenus_connector.gate.cache import BY_AGE, PUBLISHED, SETTLED, Caches, ChangeCache, Entry, change_id
+from helenus_connector.gate.cache import BY_AGE, CONFIRMED, PUBLISHED, Caches, ChangeCache, Entry, change_id
 from helenus_connector.gate.event import check, decoded, identity, values_of, written_at
 from helenus_connector.gate.replicas import Replicas, routing_key
 from helenus_connector.interfaces.gate import Admitted, Event, Gap, Intake
@@ -54,7 +54,7 @@ class OneGate:
     def mark(self, topic: str, partition: int, change: bytes, is_confirmed: bool, by_age: bool = False) -> None:
         flags = PUBLISHED
         if is_confirmed:
-            flags |= SETTLED | BY_AGE if by_age else SETTLED
+            flags |= CONFIRMED | BY_AGE if by_age else CONFIRMED
         self._caches.of(topic, partition).mark(change, flags)
 
     def save(self) -> None:
@@ -111,11 +111,11 @@ class OneGate:
         if entry.flags and is_again:
             # Not sent again, but written again, with the very same bytes: what is known is of the write before.
             entry.nodes = entry.flags = 0
-        elif entry.flags & SETTLED:
+        elif entry.flags & CONFIRMED:
             if entry.nodes & bit or not entry.flags & BY_AGE:
                 intake.confirmed += 1
                 return None
-            entry.flags &= ~(SETTLED | BY_AGE)  # until its key is read, also if this batch is done again
+            entry.flags &= ~(CONFIRMED | BY_AGE)  # until its key is read, also if this batch is done again
         if match is not None:
             change = parse_match(match)
         elif change.scope is Scope.TABLE:

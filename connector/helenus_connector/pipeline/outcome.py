@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from helenus_connector.interfaces.gate import Gap
 from helenus_connector.interfaces.resolver import HandedBack
-from helenus_connector.reread.pending import Pending, Place, Told
+from helenus_connector.reread.unconfirmed import Place, Published, Unconfirmed
 from helenus_schemas.errors import HelenusError
 
 
@@ -15,25 +15,25 @@ from helenus_schemas.errors import HelenusError
 class Outcome:
     """What became of a batch.
 
-    Events: read = published + unchanged + settled + outdated + dead_lettered + those that now wait.
+    Events: read = published + unchanged + confirmed + outdated + dead_lettered + those that now wait.
 
-    `found` are the keys that wait to be confirmed from now on, and `resolved` those that no longer do. `copies` of a
+    `waiting` are the keys that wait to be confirmed from now on, and `done` those that no longer do. `copies` of a
     key say how many events wait with it. `too_large` are records that were no records of the whole row, for their size.
     `unread` are keys that wait because they can't be read, `error` is why the first of them can't. `contradicted` are
-    changes that are believed although their row spoke against them to the end. `untold` are rows without a record: dead
-    letters for a value that can't be published, and rows behind a marker whose key has no form. `lost` are events that
-    the topic no longer had, `gaps` those of nodes' commit logs. `told` is what was published where.
+    changes that are believed although their row spoke against them to the end. `unpublished` are rows without a record:
+    dead letters for a value that can't be published, and rows after a marker whose key has no form. `lost` are events
+    that the topic no longer had, `gaps` those of nodes' commit logs. `places` say what was published where.
     """
 
     read: int = 0
     published: int = 0
     unchanged: int = 0
-    settled: int = 0
+    confirmed: int = 0
     outdated: int = 0
     dead_lettered: int = 0
     records: int = 0
     too_large: int = 0
-    untold: int = 0
+    unpublished: int = 0
     unread: int = 0
     contradicted: int = 0
     lost: int = 0
@@ -42,9 +42,9 @@ class Outcome:
     statements: int = 0
     query_seconds: float = 0.0
     newest_write_time: int | None = None
-    found: list[Pending] = field(default_factory=list)
-    resolved: list[Pending] = field(default_factory=list)
-    told: dict[Place, Told] = field(default_factory=lambda: defaultdict(Told))
+    waiting: list[Unconfirmed] = field(default_factory=list)
+    done: list[Unconfirmed] = field(default_factory=list)
+    places: dict[Place, Published] = field(default_factory=lambda: defaultdict(Published))
     error: HelenusError | None = None
 
     def add(self, handed: HandedBack) -> None:
@@ -58,4 +58,4 @@ class Outcome:
             handed.query_seconds,
         )
         self.unread, self.contradicted, self.error = handed.unread, handed.contradicted, handed.error
-        self.found, self.resolved, self.told = handed.waiting, handed.done, handed.places
+        self.waiting, self.done, self.places = handed.waiting, handed.done, handed.places

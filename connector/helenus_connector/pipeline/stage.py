@@ -28,8 +28,8 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.table_version import Version, Versions
 from helenus_connector.pipeline.undeliverable import Undeliverable
 from helenus_connector.reread.budget import Budget
-from helenus_connector.reread.pending import MOST_WAITING, Pending
 from helenus_connector.reread.resolver import Reread
+from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.shape.registry import Registry
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
@@ -71,7 +71,7 @@ class Stage:
         self._undeliverable = Undeliverable(settings)
 
     def run(
-        self, events: Iterable[Event], due: Sequence[Pending], trust_images: bool, may_wait: int = MOST_WAITING
+        self, events: Iterable[Event], due: Sequence[Unconfirmed], trust_images: bool, may_wait: int = MOST_WAITING
     ) -> Outcome:
         """Do one batch. `due` are unconfirmed keys of the same partitions, to be read again. `trust_images` says that
         no earlier attempt at this batch can have published something newer than a due key's image. At most `may_wait`
@@ -122,7 +122,7 @@ class Stage:
         """Steps 2 to 5. None if the table, or what its topic takes, is not what it was: then once more, from the first
         key; if it `is_last` that is an error.
         """
-        outcome = Outcome(read=intake.read, settled=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
+        outcome = Outcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
         if self._now.shape.schemas is not None:
             self.log.declare(self._now.topic, self._now.shape.schemas)
         try:
@@ -180,9 +180,9 @@ class Stage:
     def _append(self, resolved: Resolved, outcome: Outcome, shaped: Shaped | None) -> None:
         """Append a record, or do what is done without one."""
         if shaped is None:
-            outcome.untold += 1
+            outcome.unpublished += 1
         elif shaped.cause is not None:
-            outcome.untold += 1
+            outcome.unpublished += 1
             self._undeliverable.row(self.log, resolved, shaped.key, shaped.cause, self._versions.is_altered)
         else:
             try:

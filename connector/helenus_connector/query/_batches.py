@@ -18,7 +18,8 @@ from helenus_connector.control.positions import Held, overlaid
 from helenus_connector.control.status import Task
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query._task import DONE, Done, task
-from helenus_connector.reread.pending import MOST_WAITING, Pending, PendingKeys
+from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
+from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError, error_in
 from helenus_schemas.service.failpoints import reach
 
@@ -30,7 +31,7 @@ class Batches:
 
     `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is called when a
     batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
-    batch's outcome. `pending` outlives the query. `failure` holds the error that ended the query.
+    batch's outcome. `unconfirmed` outlives the query. `failure` holds the error that ended the query.
     """
 
     def __init__(
@@ -38,13 +39,13 @@ class Batches:
         planned: Callable[[], tuple[Plan, Mapping[str, Task]]],
         begun: Callable[[], tuple[Plan, Mapping[str, Task]]],
         held: Held,
-        pending: PendingKeys,
+        unconfirmed: UnconfirmedKeys,
     ) -> None:
         self._planned = planned
         self._begun = begun
         self._held = held
-        self.pending = pending
-        pending.forget_images()  # what a batch published that failed is not known
+        self.unconfirmed = unconfirmed
+        unconfirmed.forget_images()  # what a batch published that failed is not known
         plan, _ = planned()
         self._before = latest(plan.checkpoint)
         # Before that, an earlier run has counted the gaps.
@@ -60,7 +61,7 @@ class Batches:
         start = time.monotonic()
         try:
             plan, tasks = self._begun()
-            self.pending.use(
+            self.unconfirmed.use(
                 {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
                 {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
             )
@@ -82,11 +83,11 @@ class Batches:
         _log.debug("batch.done", group=plan.group, batch=batch_id, seconds=round(seconds, 3))
 
     def _run(self, frame: Any, plan: Plan) -> list[Done]:
-        due: dict[str, list[Pending]] = {}
-        for pending in self.pending.due(time.time(), plan.max_batch_size):
-            due.setdefault(pending.topic, []).append(pending)
+        due: dict[str, list[Unconfirmed]] = {}
+        for unconfirmed in self.unconfirmed.due(time.time(), plan.max_batch_size):
+            due.setdefault(unconfirmed.topic, []).append(unconfirmed)
         try:
-            may_wait = max(0, MOST_WAITING - len(self.pending))
+            may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
             rows = frame.mapInArrow(task(plan, due, may_wait), DONE).collect()
         except PySparkException as failure:
             raise error_in(str(failure)) or failure from None
@@ -111,15 +112,15 @@ class Batches:
             if done.epoch == self._held.epoch(done.topic):
                 current.append(done)
             else:
-                self.pending.forget_images(done.topic)
+                self.unconfirmed.forget_images(done.topic)
         failed = {done.topic: done.error for done in current if done.error is not None}
         for done in current:
             of_topic = tasks.get(done.topic)
             if done.outcome is None or of_topic is None:
                 self._held.hold(done.topic, done.starts, done.epoch)
-                self.pending.forget_images(done.topic)
+                self.unconfirmed.forget_images(done.topic)
                 continue
-            self.pending.apply(done.outcome.resolved, done.outcome.found, now, done.outcome.told)
+            self.unconfirmed.apply(done.outcome.done, done.outcome.waiting, now, done.outcome.places)
             _count(of_topic, done.outcome, now)
             of_topic.unread = done.outcome.error or of_topic.unread
             self._count_gaps(done, done.outcome, of_topic)
@@ -128,17 +129,17 @@ class Batches:
         for topic, error in failed.items():
             if topic in tasks:
                 _failed(tasks[topic], error, now)
-        self.pending.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
+        self.unconfirmed.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
         for done in current:
             # What waits of it is kept by now.
             is_done = done.outcome is not None and done.topic in tasks
             if is_done and not self._held.release(done.topic, done.starts, done.epoch, done.ends):
-                self.pending.forget_images(done.topic)
+                self.unconfirmed.forget_images(done.topic)
         for topic, of_topic in tasks.items():
-            keys, copies = self.pending.counts(topic)
-            metrics.KEYS_PENDING.labels(*of_topic.labels).set(keys)
-            metrics.EVENTS_PENDING.labels(*of_topic.labels).set(copies)
-            unread = self.pending.unread(topic)
+            keys, copies = self.unconfirmed.counts(topic)
+            metrics.KEYS_UNCONFIRMED.labels(*of_topic.labels).set(keys)
+            metrics.EVENTS_UNCONFIRMED.labels(*of_topic.labels).set(copies)
+            unread = self.unconfirmed.unread(topic)
             metrics.KEYS_UNREAD.labels(*of_topic.labels).set(unread)
             if not unread:
                 of_topic.unread = None
@@ -160,7 +161,7 @@ class Batches:
             _log.warning("events.gap", **where, advice="re-snapshot the table")
 
     def _wake(self, plan: Plan) -> None:
-        due = self.pending.next_due()
+        due = self.unconfirmed.next_due()
         replace(plan.due_file, b"" if due is None else repr(due).encode())
 
 
@@ -182,7 +183,7 @@ def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
         metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
     metrics.RECORDS.labels(*labels).inc(outcome.records)
     metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
-    metrics.ROWS_UNPUBLISHED.labels(*labels).inc(outcome.untold)
+    metrics.ROWS_UNPUBLISHED.labels(*labels).inc(outcome.unpublished)
     metrics.CONTRADICTED.labels(*labels).inc(outcome.contradicted)
     if outcome.contradicted:
         advice = "a memtable is later than ten times settle.min.age.ms, or a tombstone was purged: compare the table"

@@ -9,7 +9,7 @@ from typing import Any
 
 from helenus_connector.control.plan import Plan
 from helenus_connector.log.events import Offsets, Planner
-from helenus_connector.reread.pending_files import begins
+from helenus_connector.reread.unconfirmed_files import begins
 from helenus_schemas.errors import HelenusError
 
 _ASKED = 16  # topics at a time: a broker's answer may take a while
@@ -40,7 +40,7 @@ class Resume:
             return {}
         # Topics may join long after the start, and what was unconfirmed in them is of the run before all the same, or
         # of another query.
-        begin_at = begins(plan.pending_file)
+        begin_at = begins(plan.unconfirmed_file)
 
         def since(topic: str) -> dict[str, int]:
             replay_s = plan.connectors[topic].settle_replay_ms / 1000

@@ -28,8 +28,8 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.query.garbage import freeze
 from helenus_connector.query.packs import Note, unpacked
-from helenus_connector.reread.pending import MOST_WAITING, Pending
 from helenus_connector.reread.rows import RawProtocolHandler, row_factory
+from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.shape.registry import registered
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
@@ -68,7 +68,7 @@ _logs: dict[tuple[str, str], Log] = {}
 
 
 def task(
-    plan: Plan, due: dict[str, list[Pending]], may_wait: int = MOST_WAITING
+    plan: Plan, due: dict[str, list[Unconfirmed]], may_wait: int = MOST_WAITING
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`. `due` are unconfirmed keys by events topic; `may_wait` is how many more may
     wait.
@@ -123,7 +123,7 @@ def _run(
     plan: Plan,
     settings: ConnectorSettings,
     events: list[Event],
-    due: list[Pending],
+    due: list[Unconfirmed],
     trust_images: bool,
     about: Done,
     may_wait: int = MOST_WAITING,

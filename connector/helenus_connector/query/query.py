@@ -44,7 +44,7 @@ class Query:
         self._group = group
         self._directory = directory
         self._held = connectors.held(group)
-        self._pending = connectors.pending(group)
+        self._unconfirmed = connectors.unconfirmed(group)
         self._stopping = threading.Event()
         self._lock = threading.RLock()
         self._plan: Plan | None = None
@@ -176,7 +176,7 @@ class Query:
             return None
         self._start = start
         self._connectors.writes(self._group, ())
-        self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._pending)
+        self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._unconfirmed)
         query = self._begin(spark, batches)
         _log.info("query.started", group=self._group)
         while query.isActive and not self._stopping.wait(0.1):

@@ -79,7 +79,7 @@ class Evidence:
         may_show = image is not None and not deleted and not work.is_marked
         row: Row | None = None
         deletions: list[Deletion] = []
-        handed = work.pending.handed if work.pending else 0.0
+        handed = work.unconfirmed.handed if work.unconfirmed else 0.0
         rest = math.inf
         for change, awaited in work.awaited.items():
             met = nodes(work.topic, work.partition, work.values, change) > least
@@ -101,7 +101,7 @@ class Evidence:
                 continue
             found[change] = awaited
             rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)
-        if work.pending and rest < math.inf:
+        if work.unconfirmed and rest < math.inf:
             work.rest = max(0.0, rest)
         return found
 

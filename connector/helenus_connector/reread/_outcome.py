@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from helenus_connector.interfaces.resolver import HandedBack
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.pending import Pending, Told
 from helenus_connector.reread.proof import packed
+from helenus_connector.reread.unconfirmed import Published, Unconfirmed
 
 
 def hand_back(work: Work, handed: HandedBack, image: bytes | None) -> None:
     """Count a key's events, and have it wait if a change of it is not confirmed. `image` is the digest of what was
     published last.
     """
-    pending = work.pending
-    copies = pending.copies if pending else 0
+    unconfirmed = work.unconfirmed
+    copies = unconfirmed.copies if unconfirmed else 0
     events = work.events + copies
     if work.is_outdated:
         handed.outdated += events
@@ -28,25 +28,25 @@ def hand_back(work: Work, handed: HandedBack, image: bytes | None) -> None:
     # What is left when others are confirmed came later: it waits as a new one.
     is_new = len(unproven) < len(work.awaited)
     is_confirmed = is_read and not unproven
-    if pending and (is_confirmed or is_new or pending.key != work.key):
-        handed.done.append(pending)
+    if unconfirmed and (is_confirmed or is_new or unconfirmed.key != work.key):
+        handed.done.append(unconfirmed)
     if is_confirmed:
         handed.unchanged += waits
         return
-    if not pending and not unproven:
+    if not unconfirmed and not unproven:
         return
-    attempts = pending.attempts + 1 if pending and not is_new and pending.key == work.key else 0
+    attempts = unconfirmed.attempts + 1 if unconfirmed and not is_new and unconfirmed.key == work.key else 0
     topic, partition, key, bounds = work.name
-    again = Pending(topic, partition, key, work.scope, packed(unproven), image, waits, attempts, bounds=bounds)
+    again = Unconfirmed(topic, partition, key, work.scope, packed(unproven), image, waits, attempts, bounds=bounds)
     again.since, again.rest = work.since, work.rest
     handed.waiting.append(again)
 
 
-def last_published(work: Work, published: Told, is_scope: bool) -> bytes | None:
+def last_published(work: Work, published: Published, is_scope: bool) -> bytes | None:
     """The digest of what was published last of a key, or of a marker's scope; None if that is not known."""
     is_read = work.read_at is not None
     if is_scope and published.touches(work.key, more_than=int(is_read and work.published)):
         return None  # records of its scope are newer, or not all of them were read
     if not is_read and published.covers(work.key):
         return None  # a marker took it away, or published it otherwise
-    return work.digest or (work.pending.image if work.pending else None)
+    return work.digest or (work.unconfirmed.image if work.unconfirmed else None)

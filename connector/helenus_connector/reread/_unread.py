@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from helenus_connector.reread._asking import Unread
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.pending import AWAY, STUCK, Name, Pending
 from helenus_connector.reread.proof import packed
+from helenus_connector.reread.unconfirmed import AWAY, STUCK, Name, Unconfirmed
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.text import as_text
@@ -48,7 +48,7 @@ class UnreadKeys:
 
     def is_stuck(self, work: Work) -> bool:
         """Whether a key's last read failed though its replicas were there."""
-        return work.name in self._stuck or (work.pending is not None and work.pending.unread == STUCK)
+        return work.name in self._stuck or (work.unconfirmed is not None and work.unconfirmed.unread == STUCK)
 
     def cut(self, work: Work) -> None:
         """A marker's read failed when a part of its rows was published: the batch has to be done again, without it."""
@@ -80,7 +80,7 @@ class UnreadKeys:
         """How many reads of a key that is left failed before this one. An outage is not the key's fault, and counts for
         a part of them only.
         """
-        failed = work.pending.attempts + 1 if work.pending and work.pending.unread else 0
+        failed = work.unconfirmed.attempts + 1 if work.unconfirmed and work.unconfirmed.unread else 0
         return min(failed, _MOST_WHILE_AWAY) if self.is_away(work) else failed
 
     def cause(self, work: Work, table: Table) -> HelenusError:
@@ -90,21 +90,21 @@ class UnreadKeys:
         where = ", ".join(filter(None, (table.full_name, key_text(table, work.values))))
         return HelenusError(Kind.CASSANDRA_READ if self.is_away(work) else Kind.ROW_UNREADABLE, why, where)
 
-    def pending(self, work: Work) -> Pending:
+    def unconfirmed(self, work: Work) -> Unconfirmed:
         """A key that is left, as it waits: its events have no outcome yet."""
-        pending = work.pending
-        return Pending(
+        unconfirmed = work.unconfirmed
+        return Unconfirmed(
             work.topic,
             work.partition,
             work.key,
             work.scope,
             packed(work.awaited),
-            copies=work.events + (pending.copies if pending else 0),
+            copies=work.events + (unconfirmed.copies if unconfirmed else 0),
             attempts=self.attempts(work),
             bounds=work.bounds,
             since=work.since,
             unread=AWAY if self.is_away(work) else STUCK,
-            stripe=pending.stripe if pending and not work.events else 0,
+            stripe=unconfirmed.stripe if unconfirmed and not work.events else 0,
         )
 
 

@@ -10,8 +10,8 @@ from helenus_connector.gate.event import check, scope_of, values_of
 from helenus_connector.interfaces.gate import Admitted
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Resolved
-from helenus_connector.reread.pending import Name, Pending
 from helenus_connector.reread.proof import Awaited, packed, unpacked
+from helenus_connector.reread.unconfirmed import Name, Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Change, Scope
@@ -19,7 +19,7 @@ from helenus_schemas.event.change import Change, Scope
 
 @dataclass(slots=True)
 class Work(Resolved):
-    """A key to read, or the scope of a marker: the events of this batch that touch it, and its `pending` entry if due.
+    """A key to read, or the scope of a marker: the batch's events that touch it, and its `unconfirmed` key if due.
 
     It is read at level `consistency`; `read_at` is when the read began, s since the epoch, None if it was not read.
     `awaited` are its changes by their ids, `unproven` those of them that the read proves nothing of, and `by_age` those
@@ -31,7 +31,7 @@ class Work(Resolved):
 
     consistency: int = 0
     awaited: dict[bytes, Awaited] = field(default_factory=dict)
-    pending: Pending | None = None
+    unconfirmed: Unconfirmed | None = None
     read_at: float | None = None
     unproven: dict[bytes, Awaited] = field(default_factory=dict)
     by_age: set[bytes] = field(default_factory=set)
@@ -54,12 +54,12 @@ class Work(Resolved):
     @property
     def is_asked_for(self) -> bool:
         """Whether it has to be published; else it is read to be confirmed alone."""
-        return self.events > 0 or (self.pending is not None and self.pending.unread > 0)
+        return self.events > 0 or (self.unconfirmed is not None and self.unconfirmed.unread > 0)
 
     @property
     def since(self) -> float:
         """When the first event that asks for it was appended, s since the epoch."""
-        since = [self.pending.since] if self.pending else []
+        since = [self.unconfirmed.since] if self.unconfirmed else []
         return min([*since, self.event.timestamp / 1000] if self.event else since)
 
     def begin(self) -> None:
@@ -84,8 +84,8 @@ class Works:
 
     def __init__(self, codec: KeyCodec, consistency: int) -> None:
         self.by_name: dict[Name, Work] = {}
-        self.waiting: dict[Name, Pending] = {}
-        self.gone: list[Pending] = []
+        self.waiting: dict[Name, Unconfirmed] = {}
+        self.gone: list[Unconfirmed] = []
         self._codec = codec
         self._consistency = consistency
         self._awaited: dict[Name, dict[bytes, Awaited]] = {}
@@ -123,16 +123,16 @@ class Works:
         if admitted.id is not None:
             work.awaited.setdefault(admitted.id, awaited_of(change))
 
-    def add_due(self, due: Iterable[Pending], level: Callable[[Pending, Key, Iterable[bytes]], int]) -> None:
+    def add_due(self, due: Iterable[Unconfirmed], level: Callable[[Unconfirmed, Key, Iterable[bytes]], int]) -> None:
         """Read keys that are due, at the `level` that confirms them. After all changes."""
         for work, admitted in self._copied:
             work.events += admitted.copies - 1
         self._copied.clear()
-        for pending in due:
+        for unconfirmed in due:
             try:
-                self._add_due(pending, level)
+                self._add_due(unconfirmed, level)
             except Malformed:
-                self.gone.append(pending)
+                self.gone.append(unconfirmed)
         for name, waiting in self.waiting.items():
             waiting.awaited = packed(self._awaited[name])
 
@@ -141,31 +141,39 @@ class Works:
         scope, since = scope_of(admitted.change, admitted.values), admitted.event.timestamp / 1000
         held = self.waiting.get(name)
         if held is None:
-            held = self.waiting[name] = Pending(topic, partition, key, scope, bounds=bounds, since=since)
+            held = self.waiting[name] = Unconfirmed(topic, partition, key, scope, bounds=bounds, since=since)
         self._awaited.setdefault(name, {})[change] = awaited_of(admitted.change)
         held.scope = max(held.scope, scope)
         held.copies += admitted.copies
 
-    def _add_due(self, pending: Pending, level: Callable[[Pending, Key, Iterable[bytes]], int]) -> None:
-        scope = Scope(pending.scope)
-        key = pending.key if scope is Scope.TABLE else self._codec.current(pending.key)
-        name = (pending.topic, pending.partition, key, pending.bounds)
+    def _add_due(self, due: Unconfirmed, level: Callable[[Unconfirmed, Key, Iterable[bytes]], int]) -> None:
+        scope = Scope(due.scope)
+        key = due.key if scope is Scope.TABLE else self._codec.current(due.key)
+        name = (due.topic, due.partition, key, due.bounds)
         values = () if scope is Scope.TABLE else values_of(self._codec, key)
-        check(self._codec, values, pending.bounds)
-        awaited = unpacked(pending.awaited)
+        check(self._codec, values, due.bounds)
+        awaited = unpacked(due.awaited)
         newer = self.waiting.pop(name, None)
         if newer is not None:
             awaited.update(self._awaited[name])
-            pending.copies += newer.copies
-            pending.since = min(pending.since, newer.since)
+            due.copies += newer.copies
+            due.since = min(due.since, newer.since)
         work = self.by_name.get(name)
         if work is None:
             # What was never read has to be published first: a higher level may not be had for long.
-            consistency = self._consistency if pending.unread else level(pending, values, awaited)
-            work = Work(pending.topic, pending.partition, key, values, scope, pending.bounds, consistency=consistency)
+            consistency = self._consistency if due.unread else level(due, values, awaited)
+            work = Work(
+                due.topic,
+                due.partition,
+                key,
+                values,
+                scope,
+                due.bounds,
+                consistency=consistency,
+            )
             self.by_name[name] = work
         work.scope = max(work.scope, scope)
-        work.pending = pending
+        work.unconfirmed = due
         work.awaited = {**awaited, **work.awaited}
 
 

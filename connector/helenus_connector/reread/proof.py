@@ -222,7 +222,7 @@ def is_proven(said: Witness, waited: float, min_age_s: float) -> bool:
 
 
 def packed(awaited: Mapping[bytes, Awaited]) -> bytes:
-    """Changes by their ids in the cache, as a pending key holds them."""
+    """Changes by their ids in the cache, as a unconfirmed key holds them."""
     return b"".join(
         _AWAITED.pack(change, _NO_TIME if time is None else time, seen, effect, expired or 0)
         for change, (time, seen, effect, expired) in awaited.items()

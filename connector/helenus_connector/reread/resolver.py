@@ -30,9 +30,9 @@ from helenus_connector.reread._outcome import hand_back, last_published
 from helenus_connector.reread._unread import MOST_READS, UnreadKeys
 from helenus_connector.reread._work import Work, Works
 from helenus_connector.reread.budget import Budget
-from helenus_connector.reread.pending import AWAY, Pending, Place, Told
 from helenus_connector.reread.proof import level
 from helenus_connector.reread.reader import Reader, Rows, stripe_of
+from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
@@ -75,7 +75,7 @@ class Reread:
         self._evidence: Evidence
         self._read: list[Work] = []
         self._handed = HandedBack()
-        self._published: dict[Place, Told] = {}
+        self._published: dict[Place, Published] = {}
         self._made_at = self._began = self._patience = 0.0
         self._trusts_known = self._has_begun = False
         self._failure: Exception | None = None
@@ -95,9 +95,9 @@ class Reread:
         self._codec = codec
         self._reader.is_current = is_certain
 
-    def take(self, changes: Iterable[Admitted], due: Sequence[Pending], made_at: float) -> None:
+    def take(self, changes: Iterable[Admitted], due: Sequence[Unconfirmed], made_at: float) -> None:
         self._made_at = made_at
-        self._published = defaultdict(partial(Told, len(self.reader.table.clustering)))
+        self._published = defaultdict(partial(Published, len(self.reader.table.clustering)))
         works = self._works = Works(self._codec, self.consistency)
         self._has_begun = False
         min_age_s = self._settings.settle_min_age_ms / 1000
@@ -113,7 +113,7 @@ class Reread:
         if "expires" in self._settings.headers and self._caches.has_expiring:
             reader.asks_ttl = True
         self._handed = HandedBack(
-            outdated=sum(pending.copies for pending in found.gone),
+            outdated=sum(unconfirmed.copies for unconfirmed in found.gone),
             waiting=list(found.waiting.values()),
             done=list(found.gone),
             places=self._published,
@@ -144,9 +144,9 @@ class Reread:
     def close(self) -> None:
         self._budget.close()
 
-    def _level(self, pending: Pending, values: Key, changes: Iterable[bytes]) -> int:
+    def _level(self, unconfirmed: Unconfirmed, values: Key, changes: Iterable[bytes]) -> int:
         """The level at which a read of a due key confirms all of its changes."""
-        topic, partition = pending.place
+        topic, partition = unconfirmed.place
         nodes = min((self._gate.nodes(topic, partition, values, change) for change in changes), default=1)
         return level(self.consistency, nodes, self._evidence.factor)
 
@@ -210,7 +210,7 @@ class Reread:
         """
         if work.event is None:
             work.parts = self._partitions()
-        first = work.pending.stripe if work.pending and not work.event else 0
+        first = work.unconfirmed.stripe if work.unconfirmed and not work.event else 0
         work.continues = first > 0
         work.rows = lambda: self._live(work, self._scan(work, first))
         work.read_at = start = time.time()
@@ -223,9 +223,11 @@ class Reread:
                 raise
             work.read_at, work.published = start, True
         if not is_whole:
-            since = work.event.timestamp / 1000 if work.event else work.pending.since if work.pending else start
+            since = work.event.timestamp / 1000 if work.event else work.unconfirmed.since if work.unconfirmed else start
             stripe = self._scanned[id(work)]
-            rest = Pending(work.topic, work.partition, work.key, work.scope, since=since, unread=AWAY, stripe=stripe)
+            rest = Unconfirmed(
+                work.topic, work.partition, work.key, work.scope, since=since, unread=AWAY, stripe=stripe
+            )
             self._handed.waiting.append(rest)
 
     def _scopes(self, works: Sequence[Work], cut: list[tuple[Work, HelenusError]]) -> Iterator[Resolved]:
@@ -327,8 +329,8 @@ class Reread:
         """Fill in what the stage and the shape go by."""
         self._handed.keys_read += 1
         work.known, work.write_time, work.expires = None, work.newest, None
-        if work.pending and self._trusts_known and not work.events and not self._is_covered(work):
-            work.known = work.pending.image
+        if work.unconfirmed and self._trusts_known and not work.events and not self._is_covered(work):
+            work.known = work.unconfirmed.image
         if work.rows is not None:
             return
         work.unproven = self._evidence.unproven(work)
@@ -385,7 +387,7 @@ class Reread:
     def _refuse(self, work: Work, refusal: KeyRefused) -> Iterator[Resolved]:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
         since = [written_at(work.event)] if work.event else []
-        work.is_outdated = min(since + ([work.pending.since] if work.pending else [])) < self._made_at
+        work.is_outdated = min(since + ([work.unconfirmed.since] if work.unconfirmed else [])) < self._made_at
         if not work.is_asked_for and not work.is_outdated:
             work.read_at = None  # it was read before
             return
@@ -415,16 +417,16 @@ class Reread:
                     yield work
                     continue
             waiting.add(id(work))
-            if work.pending and (attempts == 0 or work.pending.key != work.key):
-                handed.done.append(work.pending)
-            handed.waiting.append(self._unread.pending(work))
+            if work.unconfirmed and (attempts == 0 or work.unconfirmed.key != work.key):
+                handed.done.append(work.unconfirmed)
+            handed.waiting.append(self._unread.unconfirmed(work))
         handed.unread = len(waiting)
         self._read = [work for work in works if id(work) not in waiting]
 
     def confirm(self) -> HandedBack:
         rows_of_markers = len(self.reader.table.clustering) > 0
         for work in self._read:
-            if work.published and not (work.unproven or work.by_age or work.pending or work.dead_lettered):
+            if work.published and not (work.unproven or work.by_age or work.unconfirmed or work.dead_lettered):
                 self._handed.published += work.events  # the ordinary case
             else:
                 is_scope = work.is_marked and (rows_of_markers or work.scope is Scope.TABLE)

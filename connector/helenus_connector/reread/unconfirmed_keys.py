@@ -1,20 +1,19 @@
-"""The keys that wait for a proven read: each is read again after a while, and published again if its image changed."""
+"""The keys that wait to be confirmed: each is read again after a while, and published again if its image changed."""
 
 from __future__ import annotations
 
 import math
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from helenus_connector.interfaces.resolver import Bounds
-from helenus_connector.reread import pending_files
-from helenus_connector.reread.pending_files import Ended
+from helenus_connector.reread import unconfirmed_files
 from helenus_connector.reread.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
+from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed, Within
+from helenus_connector.reread.unconfirmed_files import Ended
 from helenus_schemas.event.change import Scope
 from helenus_schemas.service.durable import Damaged
 
@@ -23,101 +22,10 @@ MAX_BACKOFF_S = 60.0
 _MOST_DOUBLED = 20
 _MOST_AWAITED = 1000  # of one key; of more it is only known that there are some
 _SOME = (bytes(16), bytes(15) + b"\1")
-MOST_WAITING = 100_000
-"""How many keys of a query's tables may wait before a batch fails for one more: they are held in memory."""
-AWAY, STUCK = 1, 2
-"""Why a key that has to be published was not read: its replicas are away; or they fail to."""
 _MARKED = (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
 
 
-Name = tuple[str, int, bytes, "Bounds | None"]
-"""What is read at once and waits at once: the events topic and partition, the event's key, the bounds of a range."""
-Place = tuple[str, int]
-"""An events topic and partition."""
-Within = bytes | tuple[bytes, Bounds]
-"""What names a key, or a range, within its place."""
-
-
-@dataclass(slots=True)
-class Pending:
-    """A key to read again, or a range of keys if it has `bounds`.
-
-    `awaited` is `packed`. `image` is the MD5 of the last published value, None if that is not known. `copies` counts
-    events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
-    waits for, s since the epoch. `rest` says that no read of the next so many seconds can prove more, and `handed` when
-    the driver handed it to a batch, s by its clock. `unread` is AWAY or STUCK if it has to be published and could not
-    be read. The rows behind a truncation are left to be told from a `stripe` of the ring on. There may be very many:
-    all that is in it counts.
-    """
-
-    topic: str
-    partition: int
-    key: bytes
-    scope: int
-    awaited: bytes = b""
-    image: bytes | None = None
-    copies: int = 0
-    attempts: int = 0
-    due: float = 0.0
-    bounds: Bounds | None = None
-    since: float = 0.0
-    rest: float = 0.0
-    handed: float = 0.0
-    unread: int = 0
-    stripe: int = 0
-
-    @property
-    def name(self) -> Name:
-        return self.topic, self.partition, self.key, self.bounds
-
-    @property
-    def place(self) -> Place:
-        return self.topic, self.partition
-
-    @property
-    def within(self) -> Within:
-        return self.key if self.bounds is None else (self.key, self.bounds)
-
-
-@dataclass(slots=True)
-class Told:
-    """What a batch published in one place: by key, and by marker with the rows of its scope.
-
-    A partition's key is that of its rows, with a zero for each of the `clustering` columns.
-    """
-
-    clustering: int = 0
-    keys: list[bytes] = field(default_factory=list)
-    scopes: set[bytes] = field(default_factory=set)
-    lengths: set[int] = field(default_factory=set)
-    is_sorted: bool = True
-
-    def add(self, key: bytes, is_marked: bool) -> None:
-        self.keys.append(key)
-        self.is_sorted = False
-        if is_marked:
-            scope = self._scope(key)
-            self.scopes.add(scope)
-            self.lengths.add(len(scope))
-
-    def covers(self, key: bytes) -> bool:
-        """Whether a key may have been published with a marker."""
-        return any(key[:n] in self.scopes for n in self.lengths)
-
-    def touches(self, key: bytes, more_than: int = 0) -> bool:
-        """Whether of a marker's scope, itself included, more than so many keys were published."""
-        if not self.is_sorted:
-            self.keys.sort()
-            self.is_sorted = True
-        scope = self._scope(key)
-        at = bisect_left(self.keys, scope) + more_than
-        return at < len(self.keys) and self.keys[at].startswith(scope)
-
-    def _scope(self, key: bytes) -> bytes:
-        return key[: max(len(key) - self.clustering, len(key.rstrip(b"\0")))]
-
-
-class PendingKeys:
+class UnconfirmedKeys:
     """The keys of a query's connectors that wait for a proven read. Lives in the driver, as long as the worker does.
     Its methods may be called from any thread.
 
@@ -138,8 +46,8 @@ class PendingKeys:
         self._replay = replay_s
         self._file = file
         self._lock = threading.RLock()
-        self._keys: dict[Place, dict[Within, Pending]] = {}
-        self._queues: dict[str, dict[float, list[Pending]]] = {}
+        self._keys: dict[Place, dict[Within, Unconfirmed]] = {}
+        self._queues: dict[str, dict[float, list[Unconfirmed]]] = {}
         self._ended: dict[str, Ended] = {}
         self._saved: dict[str, Ended] = {}
         self._kept: int | None = None
@@ -181,23 +89,23 @@ class PendingKeys:
             del queue[due]
         return None
 
-    def _waits(self, pending: Pending, due: float) -> bool:
+    def _waits(self, unconfirmed: Unconfirmed, due: float) -> bool:
         """Whether a place in the queue is a key's own: it has another when it waits again."""
-        return pending.due == due and self._keys.get(pending.place, {}).get(pending.within) is pending
+        return unconfirmed.due == due and self._keys.get(unconfirmed.place, {}).get(unconfirmed.within) is unconfirmed
 
-    def _wait(self, pending: Pending, due: float) -> None:
-        pending.due = due
-        self._queues.setdefault(pending.topic, {}).setdefault(due, []).append(pending)
+    def _wait(self, unconfirmed: Unconfirmed, due: float) -> None:
+        unconfirmed.due = due
+        self._queues.setdefault(unconfirmed.topic, {}).setdefault(due, []).append(unconfirmed)
 
-    def due(self, now: float, limit: int) -> list[Pending]:
+    def due(self, now: float, limit: int) -> list[Unconfirmed]:
         """At most so many keys to read again by now: what is due longest comes first. They stay until `apply` hears of
         them, and what it does not hear of is due again after its time.
         """
         with self._lock:
             return self._due(now, limit)
 
-    def _due(self, now: float, limit: int) -> list[Pending]:
-        found: list[Pending] = []
+    def _due(self, now: float, limit: int) -> list[Unconfirmed]:
+        found: list[Unconfirmed] = []
         while len(found) < limit:
             queues = ((due, topic) for topic in self._timeout if (due := self._next_of(topic)) is not None)
             due, topic = min(queues, default=(math.inf, ""))
@@ -206,14 +114,14 @@ class PendingKeys:
                 break
             members = self._queues[topic][due]
             while members and len(found) < limit:
-                pending = members.pop()
-                if self._waits(pending, due):
-                    found.append(pending)
+                unconfirmed = members.pop()
+                if self._waits(unconfirmed, due):
+                    found.append(unconfirmed)
         again = {topic: now + timeout for topic, timeout in self._timeout.items()}
         handed = self._age(now)
-        for pending in found:
-            pending.handed = handed
-            self._wait(pending, again[pending.topic])
+        for unconfirmed in found:
+            unconfirmed.handed = handed
+            self._wait(unconfirmed, again[unconfirmed.topic])
         return found
 
     def _age(self, now: float) -> float:
@@ -221,10 +129,10 @@ class PendingKeys:
 
     def apply(
         self,
-        resolved: Iterable[Pending],
-        found: Iterable[Pending],
+        resolved: Iterable[Unconfirmed],
+        found: Iterable[Unconfirmed],
         now: float,
-        told: Mapping[Place, Told] | None = None,
+        told: Mapping[Place, Published] | None = None,
     ) -> None:
         """Take over what a batch says: due keys that are resolved, keys that wait, anew or again, and what was `told`:
         a key's image is what was published last, and not known any more if others' reads published it.
@@ -233,40 +141,40 @@ class PendingKeys:
             self._apply(resolved, found, now, told or {})
 
     def _apply(
-        self, resolved: Iterable[Pending], found: Iterable[Pending], now: float, told: Mapping[Place, Told]
+        self, resolved: Iterable[Unconfirmed], found: Iterable[Unconfirmed], now: float, told: Mapping[Place, Published]
     ) -> None:
         for place, published in told.items():
             self._overtake(self._keys.get(place, {}), published)
-        for pending in resolved:
-            self._keys.get(pending.place, {}).pop(pending.within, None)
+        for unconfirmed in resolved:
+            self._keys.get(unconfirmed.place, {}).pop(unconfirmed.within, None)
         same: dict[float, float] = {}  # keys share numbers
         age = self._age(now)
-        for pending in found:
-            pending.awaited = stamped(pending.awaited, age)
-            keys = self._keys.setdefault(pending.place, {})
-            held = keys.get(pending.within)
-            pending.since = same.setdefault(pending.since // 1, pending.since // 1)
-            if held is None or pending.since < held.since or pending.scope > held.scope:
-                self._is_old |= pending.since < now - self._replay.get(pending.topic, 0.0) / 2
-            if held is not None and held is not pending and pending.attempts == 0:
+        for unconfirmed in found:
+            unconfirmed.awaited = stamped(unconfirmed.awaited, age)
+            keys = self._keys.setdefault(unconfirmed.place, {})
+            held = keys.get(unconfirmed.within)
+            unconfirmed.since = same.setdefault(unconfirmed.since // 1, unconfirmed.since // 1)
+            if held is None or unconfirmed.since < held.since or unconfirmed.scope > held.scope:
+                self._is_old |= unconfirmed.since < now - self._replay.get(unconfirmed.topic, 0.0) / 2
+            if held is not None and held is not unconfirmed and unconfirmed.attempts == 0:
                 # A later Change or copy of a key that waits already: one re-read serves both, at its time.
-                held.awaited = _few({**unpacked(held.awaited), **unpacked(pending.awaited)}, age)
-                held.copies += pending.copies
-                held.image = pending.image or held.image
-                held.since = min(held.since, pending.since)
-                held.scope = max(held.scope, pending.scope)
-                held.unread = max(held.unread, pending.unread)
-                held.stripe = min(held.stripe, pending.stripe)
+                held.awaited = _few({**unpacked(held.awaited), **unpacked(unconfirmed.awaited)}, age)
+                held.copies += unconfirmed.copies
+                held.image = unconfirmed.image or held.image
+                held.since = min(held.since, unconfirmed.since)
+                held.scope = max(held.scope, unconfirmed.scope)
+                held.unread = max(held.unread, unconfirmed.unread)
+                held.stripe = min(held.stripe, unconfirmed.stripe)
                 continue
-            if len(pending.awaited) > _MOST_AWAITED * AWAITED_BYTES:
-                pending.awaited = _few(unpacked(pending.awaited), age)
-            keys[pending.within] = pending
-            wait = self._timeout.get(pending.topic, 0.0) * 2 ** min(pending.attempts, _MOST_DOUBLED)
-            self._longest = max(self._longest, pending.rest)
-            due = now + max(min(wait, MAX_BACKOFF_S), pending.rest)
-            self._wait(pending, same.setdefault(due, due))
+            if len(unconfirmed.awaited) > _MOST_AWAITED * AWAITED_BYTES:
+                unconfirmed.awaited = _few(unpacked(unconfirmed.awaited), age)
+            keys[unconfirmed.within] = unconfirmed
+            wait = self._timeout.get(unconfirmed.topic, 0.0) * 2 ** min(unconfirmed.attempts, _MOST_DOUBLED)
+            self._longest = max(self._longest, unconfirmed.rest)
+            due = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.rest)
+            self._wait(unconfirmed, same.setdefault(due, due))
 
-    def _overtake(self, held: Mapping[Within, Pending], told: Told) -> None:
+    def _overtake(self, held: Mapping[Within, Unconfirmed], told: Published) -> None:
         if not held:
             return
         keys = set(told.keys)
@@ -279,9 +187,9 @@ class PendingKeys:
     def forget_images(self, topic: str | None = None) -> None:
         """What was published last of a topic's keys, or of all, is not known any more: a batch failed on the way."""
         with self._lock:
-            for pending in self._all():
-                if topic in (pending.topic, None):
-                    pending.image = None
+            for unconfirmed in self._all():
+                if topic in (unconfirmed.topic, None):
+                    unconfirmed.image = None
 
     def save(self, now: float, topics: Iterable[str]) -> None:
         """Keep what a restart would not step back to, and that these topics were read until now.
@@ -309,17 +217,17 @@ class PendingKeys:
         return saved is None or saved.replay_s != ended.replay_s or not 0 <= ended.at - saved.at < often
 
     def _save_keys(self, now: float) -> None:
-        kept = pending_files.as_text(p for p in self._all() if p.since < now - self._replay.get(p.topic, 0.0) / 2)
+        kept = unconfirmed_files.as_text(p for p in self._all() if p.since < now - self._replay.get(p.topic, 0.0) / 2)
         if hash(kept) != self._kept:
-            pending_files.save_keys(self._file, kept)
+            unconfirmed_files.save_keys(self._file, kept)
         self._kept, self._kept_at, self._is_old = hash(kept), now, False
 
     def _save_ended(self) -> None:
-        pending_files.save_ended(self._file, self._ended)
+        unconfirmed_files.save_ended(self._file, self._ended)
         self._saved = dict(self._ended)
 
-    def _all(self) -> Iterator[Pending]:
-        return (pending for keys in self._keys.values() for pending in keys.values())
+    def _all(self) -> Iterator[Unconfirmed]:
+        return (unconfirmed for keys in self._keys.values() for unconfirmed in keys.values())
 
     def load(self, now: float) -> None:
         """Take over what an earlier run kept: to be read and published, and then proven at level ALL, whoever reported
@@ -330,15 +238,15 @@ class PendingKeys:
         """
         with self._lock:
             damage: list[str] = []
-            found: list[Pending] = []
+            found: list[Unconfirmed] = []
             try:
-                self._ended = pending_files.load_ended(self._file)
+                self._ended = unconfirmed_files.load_ended(self._file)
             except Damaged as error:
                 damage.append(f"{self._file}: {error}")
             try:
                 waits = unknown(self._age(now))
-                for topic, partition, scope, key, bounds, awaited in pending_files.load_keys(self._file):
-                    one = Pending(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
+                for topic, partition, scope, key, bounds, awaited in unconfirmed_files.load_keys(self._file):
+                    one = Unconfirmed(topic, partition, key, scope, awaited or waits, bounds=bounds, unread=AWAY)
                     found.append(one)
             except Damaged as error:
                 damage.append(f"{self._file}.keys: {error}")
@@ -346,7 +254,7 @@ class PendingKeys:
             self._saved = dict(self._ended)
             if damage:
                 advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
-                _log.warning("pending.damaged", reason="; ".join(damage), advice=advice)
+                _log.warning("unconfirmed.damaged", reason="; ".join(damage), advice=advice)
                 self._ended = {"": Ended(0.0, 0.0)}
                 self._save_ended()  # this first: when the other one is whole again, nothing else tells
                 self._save_keys(now)
@@ -361,13 +269,13 @@ class PendingKeys:
             self._is_old |= bool(gone)
             return copies
 
-    def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Pending]]:
+    def give(self, topics: Collection[str]) -> tuple[dict[str, Ended], list[Unconfirmed]]:
         """When these topics were last read, and their keys: for another query, which goes on with them."""
         with self._lock:
             ended = {topic: found for topic in topics if (found := self._ended.get(topic, self._ended.get("")))}
             return ended, [p for p in self._all() if p.topic in topics]
 
-    def take(self, ended: Mapping[str, Ended], keys: Iterable[Pending], now: float) -> None:
+    def take(self, ended: Mapping[str, Ended], keys: Iterable[Unconfirmed], now: float) -> None:
         """Go on with topics of another query, and their keys: to be read as those of an earlier run are. It is on the
         disk when this returns. Raises HelenusError(STATE).
         """

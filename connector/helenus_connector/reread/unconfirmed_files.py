@@ -1,8 +1,8 @@
-"""What is kept of unconfirmed keys beside a query's checkpoint: `pending` and `pending.keys`. A path is the first's.
+"""What is kept of unconfirmed keys next to a query's checkpoint, in two files; a path is that of the first.
 
-`pending` has when each topic was read last; `pending.keys` the keys that wait longer than the next start steps back, by
-topic, partition and scope: each with the Changes that it waits for, `packed`, in hexadecimal. A range has its bounds
-between: whether it is inclusive, and its values in hexadecimal; null where the range is open.
+`unconfirmed` has when each topic was read last. `unconfirmed.keys` has the keys that wait longer than the next start
+steps back, by topic, partition and scope: each with the changes that it waits for, `packed`, in hexadecimal. A range
+has its bounds between: whether it is inclusive, and its values in hexadecimal; null where the range is open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from helenus_schemas.event.change import Bound
 from helenus_schemas.service import durable
 
 if TYPE_CHECKING:
-    from helenus_connector.reread.pending import Pending
+    from helenus_connector.reread.unconfirmed import Unconfirmed
 
 _VERSION = 1
 
@@ -62,7 +62,7 @@ def load_ended(file: Path) -> dict[str, Ended]:
 def save_ended(file: Path, ended: Mapping[str, Ended]) -> None:
     """Raises HelenusError(STATE)."""
     durable.make_directory(file.parent)
-    durable.save(file, ended, _VERSION, "when topics were read", "pending.after-write")
+    durable.save(file, ended, _VERSION, "when topics were read", "unconfirmed.after-write")
 
 
 def load_keys(file: Path) -> Iterator[tuple[str, int, int, bytes, Bounds | None, bytes]]:
@@ -72,11 +72,13 @@ def load_keys(file: Path) -> Iterator[tuple[str, int, int, bytes, Bounds | None,
             yield topic, partition, scope, *_from_json(name)
 
 
-def as_text(keys: Iterable[Pending]) -> str:
+def as_text(keys: Iterable[Unconfirmed]) -> str:
     """Keys as `save_keys` takes them."""
     kept: dict[tuple[str, int, int], list[Any]] = {}
-    for pending in keys:
-        kept.setdefault((pending.topic, pending.partition, int(pending.scope)), []).append(_to_json(pending))
+    for unconfirmed in keys:
+        kept.setdefault((unconfirmed.topic, unconfirmed.partition, int(unconfirmed.scope)), []).append(
+            _to_json(unconfirmed)
+        )
     return json.dumps([[*place, names] for place, names in kept.items()])
 
 
@@ -84,7 +86,7 @@ def save_keys(file: Path, text: str) -> None:
     """Raises HelenusError(STATE)."""
     durable.make_directory(file.parent)
     sealed = durable.sealed(text, _VERSION)
-    durable.write(file.with_suffix(".keys"), sealed, "the pending keys", "pending.keys-after-write")
+    durable.write(file.with_suffix(".keys"), sealed, "the unconfirmed keys", "unconfirmed.keys-after-write")
 
 
 def _load_keys(file: Path) -> Any:
@@ -94,10 +96,10 @@ def _load_keys(file: Path) -> Any:
         return []
 
 
-def _to_json(pending: Pending) -> Any:
-    bounds = pending.bounds or ()
+def _to_json(unconfirmed: Unconfirmed) -> Any:
+    bounds = unconfirmed.bounds or ()
     ends = [end and [end.inclusive, [value.hex() for value in end.values]] for end in bounds]
-    return [pending.key.hex(), *ends, pending.awaited.hex()]
+    return [unconfirmed.key.hex(), *ends, unconfirmed.awaited.hex()]
 
 
 def _from_json(name: list[Any]) -> tuple[bytes, Bounds | None, bytes]:
