@@ -24,13 +24,13 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.interfaces.resolver import SchemaChanged
+from helenus_connector.pipeline import _table_version as version
 from helenus_connector.pipeline import stage
-from helenus_connector.pipeline import table_version as version
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
 from helenus_connector.reread import _evidence, resolver
 from helenus_connector.reread._asking import Unread
-from helenus_connector.reread.proof import block_for, unpacked
+from helenus_connector.reread._proof import block_for, unpacked
 from helenus_connector.reread.unconfirmed_files import begins
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_connector.testing.cassandra import Host, MemoryReader, Session

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.interfaces.image import Image, Timed
-from helenus_connector.reread.proof import (
+from helenus_connector.reread._proof import (
     ALL_COLUMNS,
     Awaited,
     Deletion,

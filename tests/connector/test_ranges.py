@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helenus_connector.interfaces.resolver import Bounds
-from helenus_connector.reread.ranges import Slice, slices
+from helenus_connector.reread._ranges import Slice, slices
 from helenus_schemas.event.change import Bound
 
 VALUES = [bytes((n,)) for n in range(3)]

@@ -18,13 +18,13 @@ from cassandra.policies import HostDistance, SimpleConvictionPolicy
 from cassandra.pool import Host
 from connector.gated import Gated
 from connector.test_untold import NODE, Staged
-from helenus_connector.reread.unconfirmed import Unconfirmed
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
-from helenus_connector.reread.proof import Awaited, packed
+from helenus_connector.reread._proof import Awaited, packed
+from helenus_connector.reread.unconfirmed import Unconfirmed
 from helenus_connector.testing.cassandra import Host as Node
 from helenus_connector.testing.cassandra import Session
 from helenus_schemas.codec.key import KeyCodec

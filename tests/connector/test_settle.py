@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from helenus_connector.control.positions import Held
-from helenus_connector.reread.proof import Awaited, packed, unpacked
+from helenus_connector.reread._proof import Awaited, packed, unpacked
 from helenus_connector.reread.unconfirmed import Published, Unconfirmed
 from helenus_connector.reread.unconfirmed_files import begins
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys

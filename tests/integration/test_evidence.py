@@ -24,8 +24,8 @@ from patience import eventually
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread._evidence import Evidence as Confirmed
+from helenus_connector.reread._proof import Awaited, Witness
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.proof import Awaited, Witness
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.cql.table import read_tables
 from helenus_stack.compare import differences

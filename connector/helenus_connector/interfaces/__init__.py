@@ -1,1 +1,8 @@
-"""The three interfaces of the pipeline: `gate`, `resolver`, `shape`; and `image`, a row that passes between them."""
+"""The three interfaces of the pipeline, and what passes between them.
+
+    gate      events → those that go on                      `Gate`, `Event`, `Admitted`
+    resolver  those that go on → what their rows are now     `Resolver`, `Resolved`
+    shape     what their rows are now → records              `Shape`, `Record`
+
+`image` is a row as it was read.
+"""

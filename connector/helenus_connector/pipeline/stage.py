@@ -24,9 +24,9 @@ from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Event, Gate, Intake
 from helenus_connector.interfaces.resolver import Resolved, Resolver, RowsFailed, SchemaChanged
 from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.pipeline._table_version import Version, Versions
+from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.pipeline.table_version import Version, Versions
-from helenus_connector.pipeline.undeliverable import Undeliverable
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed

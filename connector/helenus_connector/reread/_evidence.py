@@ -12,8 +12,8 @@ from helenus_connector.gate.cache import MAY, Caches, ChangeCache
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Admitted, Gate
 from helenus_connector.interfaces.image import Image
+from helenus_connector.reread._proof import ALL_COLUMNS, Awaited, Deletion, Row, Witness, block_for, is_proven, witness
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.proof import ALL_COLUMNS, Awaited, Deletion, Row, Witness, block_for, is_proven, witness
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Effect, Scope
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from helenus_connector.interfaces.resolver import HandedBack
+from helenus_connector.reread._proof import packed
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.proof import packed
 from helenus_connector.reread.unconfirmed import Published, Unconfirmed
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from helenus_connector.gate.replicas import routing_key
 from helenus_connector.reread._groups import Span
-from helenus_connector.reread.ranges import Slice
+from helenus_connector.reread._ranges import Slice
 from helenus_connector.reread.rows import collection, tuple_value
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Iterable
 
 from helenus_connector.reread._asking import Unread
+from helenus_connector.reread._proof import packed
 from helenus_connector.reread._work import Work
-from helenus_connector.reread.proof import packed
 from helenus_connector.reread.unconfirmed import AWAY, STUCK, Name, Unconfirmed
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table

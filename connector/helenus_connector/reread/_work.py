@@ -10,7 +10,7 @@ from helenus_connector.gate.event import check, scope_of, values_of
 from helenus_connector.interfaces.gate import Admitted
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Resolved
-from helenus_connector.reread.proof import Awaited, packed, unpacked
+from helenus_connector.reread._proof import Awaited, packed, unpacked
 from helenus_connector.reread.unconfirmed import Name, Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed

@@ -22,8 +22,8 @@ from helenus_connector.reread._asking import BUDGET, Asking
 from helenus_connector.reread._asking import KeyRefused as KeyRefused
 from helenus_connector.reread._asking import Unread as Unread
 from helenus_connector.reread._groups import Grouping
+from helenus_connector.reread._ranges import slices
 from helenus_connector.reread._statements import Query
-from helenus_connector.reread.ranges import slices
 from helenus_connector.reread.rows import Page, RawRow
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table

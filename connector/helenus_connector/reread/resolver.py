@@ -27,10 +27,10 @@ from helenus_connector.interfaces.resolver import HandedBack, LiveRow, Resolved,
 from helenus_connector.reread._asking import KeyRefused, Unread
 from helenus_connector.reread._evidence import Evidence, note_deletion
 from helenus_connector.reread._outcome import hand_back, last_published
+from helenus_connector.reread._proof import level
 from helenus_connector.reread._unread import MOST_READS, UnreadKeys
 from helenus_connector.reread._work import Work, Works
 from helenus_connector.reread.budget import Budget
-from helenus_connector.reread.proof import level
 from helenus_connector.reread.reader import Reader, Rows, stripe_of
 from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec

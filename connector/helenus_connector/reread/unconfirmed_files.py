@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from helenus_connector.interfaces.resolver import Bounds
-from helenus_connector.reread.proof import unstamped
+from helenus_connector.reread._proof import unstamped
 from helenus_schemas.event.change import Bound
 from helenus_schemas.service import durable
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from helenus_connector.reread import unconfirmed_files
-from helenus_connector.reread.proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
+from helenus_connector.reread._proof import AWAITED_BYTES, Awaited, packed, stamped, unknown, unpacked
 from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed, Within
 from helenus_connector.reread.unconfirmed_files import Ended
 from helenus_schemas.event.change import Scope

@@ -1,1 +1,4 @@
-"""What a record looks like, and the schemas it is registered with."""
+"""What a record looks like, and the schemas it is registered with.
+
+Others use `row` (`RowShape`: key, full row, null for a delete) and `registry`.
+"""

@@ -1,0 +1,72 @@
+"""The house: rooms without a circle, modules that are their room's alone, and the table in the docs that lists them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HOMES = {name: ROOT / name.removeprefix("helenus_") / name for name in ("helenus_agent", "helenus_schemas")}
+HOMES |= {"helenus_connector": ROOT / "connector/helenus_connector", "helenus_sinks": ROOT / "sinks/helenus_sinks"}
+LONGEST = 450
+LONGER = {"helenus_agent.commitlog.decoder"}  # its docstring says why
+
+
+def dotted(path: Path, home: Path) -> str:
+    parts = path.relative_to(home.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {dotted(path, home): path for home in HOMES.values() for path in home.rglob("*.py")}
+ROOMS = {dotted(path, home) for home in HOMES.values() for path in home.rglob("__init__.py")}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in HOMES:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+    return found
+
+
+def room_of(module: str) -> str:
+    """The room that a module is in; at the top of a package it stands for itself."""
+    room = module if module in ROOMS else module.rpartition(".")[0]
+    return module if room in HOMES else room
+
+
+def test_no_room_imports_what_imports_it() -> None:
+    graph: dict[str, set[str]] = {}
+    for module, path in MODULES.items():
+        graph.setdefault(room_of(module), set()).update({room_of(name) for name in imports(path)} - {room_of(module)})
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
+def test_a_module_of_its_room_is_used_there_alone() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in MODULES.items()
+        for name in imports(path)
+        if name.rpartition(".")[2].startswith("_")
+        and name.rpartition(".")[0] not in (module, module.rpartition(".")[0])
+    ]
+    stand_ins = "helenus_connector.testing."  # they stand in for what is private too
+    assert not [line for line in wrong if not line.startswith(stand_ins)]
+
+
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - LONGER))
+def test_no_module_is_long(module: str) -> None:
+    assert len(MODULES[module].read_text().splitlines()) <= LONGEST
+
+
+def test_the_docs_list_every_room_and_module() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    table = dict(re.findall(r"^\| `(helenus_[\w.]+)` \| [^|]+ \| (.+) \|$", text, re.MULTILINE))
+    listed = {f"{room}.{name}" for room, names in table.items() for name in re.findall(r"`(\w+)`", names)}
+    assert set(table) == ROOMS
+    assert listed == MODULES.keys() - ROOMS
