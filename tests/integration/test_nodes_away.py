@@ -20,12 +20,12 @@ from cassandra import ConsistencyLevel, ReadTimeout
 from cassandra.cluster import Cluster
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import BoundStatement, SimpleStatement
-from helenus_connector.reread.unconfirmed import Unconfirmed
 from integration.staged import Staged
 from patience import eventually
 
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.reread.unconfirmed import Unconfirmed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Scope
 from helenus_schemas.event.wire import encode
