@@ -68,7 +68,8 @@ def effect(table: Table, row: Row) -> tuple[int, int | None]:
     newest, _ = row_times(row)
     if len(times) > 1 or (times and newest not in times):
         found = 0
-    return int(found), None if None in live else max((e or 0 for e in live), default=None)
+    # A cell that expired in 1970, at second 0, counts as one that never does: the decoder has no other zero.
+    return int(found), None if None in live else max((e or 0 for e in live), default=None) or None
 
 
 def known(time: int) -> int | None:
