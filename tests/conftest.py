@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import settings
 
 # A test run in a shell's background ignores Ctrl-C, and so would the commands under test. With a handler here they
@@ -22,6 +23,15 @@ def _without_fsync() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """A command that runs in the test's process sets up its logs, for a standard error that is closed after it."""
+    before = structlog.get_config()
+    yield
+    if structlog.get_config() != before:
+        structlog.configure(**before)
 
 
 class Failures:
