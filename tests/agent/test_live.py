@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from agent import golden
 from cassandra.cluster import Cluster
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from patience import eventually
 
 from helenus_schemas.codec.key import KeyCodec
@@ -45,6 +45,7 @@ class Live:
         self.agents: list[subprocess.Popen[bytes]] = []
         self.out = directory / "agent.out"
         self.log = "kafka"
+        self.read: dict[str, tuple[dict[int, int], list[tuple[bytes, bytes]]]] = {}
         self.broker = {"kafka.bootstrap.servers": self.status.bootstrap_servers}
 
     def start(self, failpoint: str = "", **more: str) -> subprocess.Popen[bytes]:
@@ -72,12 +73,13 @@ class Live:
         return process.wait(seconds)
 
     def events(self, topic: str) -> list[tuple[bytes, bytes]]:
-        """All there is in a topic, as key and value."""
+        """All there is in a topic, as key and value: what came since the last call is read, and added to the rest."""
+        positions, found = self.read.setdefault(topic, ({}, []))
         consumer = Consumer(
             {
                 "bootstrap.servers": self.status.bootstrap_servers,
                 "group.id": "test",
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": "error",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "allow.auto.create.topics": False,
@@ -88,16 +90,19 @@ class Live:
             if topic not in known:
                 return []
             left = len(known[topic].partitions)
-            consumer.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in known[topic].partitions])
-            found = []
+            consumer.assign(
+                [TopicPartition(topic, n, positions.get(n, OFFSET_BEGINNING)) for n in known[topic].partitions]
+            )
             deadline = time.monotonic() + 30
             while left and time.monotonic() < deadline:
                 for message in consumer.consume(1000, 1.0):
-                    if message.error():
+                    if error := message.error():
+                        assert error.code() != KafkaError._AUTO_OFFSET_RESET, error
                         left -= 1
                     else:
+                        positions[message.partition()] = message.offset() + 1
                         found.append((message.key(), message.value()))
-            return found
+            return list(found)
         finally:
             consumer.close()
 
