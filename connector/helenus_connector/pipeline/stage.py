@@ -12,7 +12,7 @@ leaves the same events to be done again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Event, Gate, Intake
 from helenus_connector.interfaces.resolver import Resolved, Resolver, RowsFailed, SchemaChanged
 from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.pipeline._digest import digest_of
 from helenus_connector.pipeline._table_version import Version, Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
@@ -159,7 +160,7 @@ class Stage:
             # 3. shape
             records = shape.records(resolved)
             if resolved.known:
-                resolved.digest = _digest(records)
+                resolved.digest = digest_of(records)
                 if resolved.digest == resolved.known:
                     return
                 records = shape.records(resolved)  # rows of a marker are read once more
@@ -169,7 +170,7 @@ class Stage:
                 for shaped in records:
                     self._append(resolved, outcome, shaped)
             else:
-                resolved.digest = _digest(records, partial(self._append, resolved, outcome))
+                resolved.digest = digest_of(records, partial(self._append, resolved, outcome))
         except RowsFailed as error:
             self._resolver.failed(error)
             return
@@ -198,14 +199,3 @@ class Stage:
         self.log.append(self._versions.now.topic, resolved.partition, *record)
         resolved.records += 1
         outcome.records += 1
-
-
-def _digest(records: Iterable[Shaped | None], take: Callable[[Shaped | None], None] | None = None) -> bytes:
-    """Tells one image of a key, or of a scope's rows, from another; `take` is given each record on the way."""
-    digest = hashlib.md5(usedforsecurity=False)
-    for shaped in records:
-        for part in shaped.record[:2] if shaped is not None else ():
-            digest.update(b"\0" if part is None else b"\1%d\0" % len(part) + part)
-        if take is not None:
-            take(shaped)
-    return digest.digest()

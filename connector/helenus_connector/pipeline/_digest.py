@@ -1,0 +1,19 @@
+"""The digest of what was published of a key: the same image, read again, is not published again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+
+from helenus_connector.interfaces.shape import Shaped
+
+
+def digest_of(records: Iterable[Shaped | None], take: Callable[[Shaped | None], None] | None = None) -> bytes:
+    """Tells one image of a key, or of a scope's rows, from another; `take` is given each record on the way."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for shaped in records:
+        for part in shaped.record[:2] if shaped is not None else ():
+            digest.update(b"\0" if part is None else b"\1%d\0" % len(part) + part)
+        if take is not None:
+            take(shaped)
+    return digest.digest()
