@@ -89,18 +89,16 @@ class Stage:
         self._resolver.take(admitted, due, self._now.made_at)
         if intake.poison:
             self._renew()  # or is it of a table that the node that was asked does not know yet?
-        outcome = None
-        for attempt in range(1, _ATTEMPTS + 1):
-            outcome = self._attempt(intake, trust_images and attempt == 1, may_wait, attempt == _ATTEMPTS)
-            if outcome is not None:
-                break
+        # 2 to 5. Once more, from the first key, if the table, or what its topic takes, is not what it was.
+        tries = range(1, _ATTEMPTS + 1)
+        attempts = (self._attempt(intake, trust_images and n == 1, may_wait, n == _ATTEMPTS) for n in tries)
+        outcome = next(attempt for attempt in attempts if attempt is not None)  # the last one raises
         reach("connector.after-flush")
         # 6. mark: from here on, copies of what was published are dropped.
         handed = self._resolver.confirm()
         self._gate.save()
         reach("connector.after-mark")
         # 7. hand back
-        assert outcome is not None, "the last attempt raises"
         outcome.add(handed)
         return outcome
 
@@ -120,9 +118,7 @@ class Stage:
         self._resolver.use(self._now.table, self._now.codec, is_certain=True)
 
     def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> Outcome | None:
-        """Steps 2 to 5. None if the table, or what its topic takes, is not what it was: then once more, from the first
-        key; if it `is_last` that is an error.
-        """
+        """Steps 2 to 5. None if they are to be done once more; if it `is_last` that is an error."""
         outcome = Outcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
         if self._now.shape.schemas is not None:
             self.log.declare(self._now.topic, self._now.shape.schemas)
