@@ -173,7 +173,7 @@ def test_the_rows_of_a_topic_partition(
     monkeypatch.setattr(reread, "_SKIP", skip)
     try:
         stage.run([])
-        reader = stage.stage._versions.now.reader
+        reader = stage.stage._resolver.reader
         for parts in (1, 8192):
             for partition in {reread.stripe_of(key) % parts for key in keys[:10]}:
                 mine = sorted(key for key in keys if reread.stripe_of(key) % parts == partition)

@@ -67,7 +67,7 @@ class Away(Staged):
 
     @property
     def statements(self) -> int:
-        return self.stage._versions.now.reader.statements
+        return self.stage._resolver.reader.statements
 
     def all_answer(self) -> None:
         """Wait until all nodes serve this session."""
@@ -249,7 +249,7 @@ def timing_out(staged: Away, monkeypatch: pytest.MonkeyPatch, which: Callable[[B
         return execute(statement, *args, **more)
 
     monkeypatch.setattr(staged.session, "execute_async", refusing)
-    monkeypatch.setattr(staged.stage._versions.now.reader, "budget", None)  # it would slow down for a minute
+    monkeypatch.setattr(staged.stage._resolver.reader, "budget", None)  # it would slow down for a minute
 
 
 def _timed_out() -> None:

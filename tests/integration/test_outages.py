@@ -62,7 +62,7 @@ def test_a_node_that_hangs_fails_the_batch_soon(staged: Staged, stack: Stack) ->
     """No group is split down to its keys in vain, and no more than a few requests are tried again."""
     events = [staged.event(key) for key in keys(200)]
     staged.run([])
-    before = staged.stage._versions.now.reader.statements
+    before = staged.stage._resolver.reader.statements
     stack.pause("cassandra")
     try:
         with pytest.raises(HelenusError) as error:
@@ -70,7 +70,7 @@ def test_a_node_that_hangs_fails_the_batch_soon(staged: Staged, stack: Stack) ->
     finally:
         stack.resume("cassandra")
     assert error.value.kind is Kind.CASSANDRA_READ
-    assert staged.stage._versions.now.reader.statements - before < 60
+    assert staged.stage._resolver.reader.statements - before < 60
     staged.log.close()
     outcome = eventually(lambda: published(staged, events), "the node answers again")
     assert outcome.published == 200
