@@ -59,7 +59,7 @@ class Evidence(Staged):
         times = {self.settings.events: TIMEOUT_S}, {self.settings.events: 600.0}
         self.unconfirmed = UnconfirmedKeys(*times, directory / "unconfirmed", time.monotonic)
         self.said: list[Said] = []
-        self.totals = Outcome(table)
+        self.totals = Outcome()
         self.offset = 0
 
     def batch(self) -> None:
