@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 from connector.test_untold import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.gate import Admitted, Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.reread._work import Work
 from helenus_connector.reread.unconfirmed import Unconfirmed
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_connector.testing.cassandra import MemoryReader
@@ -201,6 +203,38 @@ def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Ch
     driven.shows(1)
     driven.batch(due=driven.due())
     assert driven.values == [None, 1, None, 2, None, 2, None, 1], "and it waits on"
+
+
+@each_marker
+def test_a_marker_of_which_part_is_told_makes_no_other_key_be_told(
+    driven: Driven, reads: Reads, marked: Change
+) -> None:
+    other = driven.codec.encode((int32(2), int32(1)))
+    driven.batch((driven.whole, marked), (other, change(Scope.ROW)))
+    before, due = len(driven.values), driven.due()
+    assert {waits.key for waits in due} == {driven.whole, other}
+    (of_marker,) = (waits for waits in due if waits.key == driven.whole)
+    of_marker.image = None
+
+    def fails() -> None:
+        reads.behind_range = lambda: None
+        raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
+
+    reads.behind_range = fails
+    driven.batch(due=due)
+    assert driven.values[before:] == [None, 1, None, 1], "the marker twice, and not the other row, which is as it was"
+
+
+@each_marker
+def test_nothing_of_a_batch_is_held_when_it_is_over(driven: Driven, marked: Change) -> None:
+    """Where Python searches for no cycles, as it does not in what is frozen after a batch."""
+    gc.collect()
+    gc.disable()
+    try:
+        driven.batch((driven.whole, marked), (driven.row, change(Scope.ROW)))
+        assert [type(held) for held in gc.get_objects() if isinstance(held, (Work, Admitted))] == []
+    finally:
+        gc.enable()
 
 
 @each_marker

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread import resolver
+from helenus_connector.reread import _live, resolver
 from helenus_connector.reread._asking import Unread
 from helenus_connector.reread._unread import MOST_READS, key_text
 from helenus_connector.reread.reader import stripe_of
@@ -318,7 +318,8 @@ class Truncated:
         driven.live.update(rows(*((key, key[0]) for key in self.keys)))
         driven.stage.run([], [], True)
         driven.log.log.counts[DATA] = 1
-        monkeypatch.setattr(resolver, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
+        for module in (resolver, _live):
+            monkeypatch.setattr(module, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
         told = self
 
         def part(

@@ -59,6 +59,8 @@ class OneGate:
 
     def save(self) -> None:
         self._caches.save()
+        self._met.clear()
+        self._values.clear()
 
     def close(self) -> None:
         self._caches.close()

@@ -48,14 +48,13 @@ class Resolved:
     """What a key's row is now; or the scope of a delete marker (a partition, a range, a table) and the rows in it.
 
     The resolver fills in, for the shape: `before` and `after`, the row as it was and as it is (None: not known, and
-    gone); of a marker `after` has the partition's static columns, and `rows` gives the rows that live, read as they are
-    asked for: each call reads from the first one, and may raise RowsFailed. `write_time` in µs and `expires` in s since
-    the epoch are what the record says, `newest` is the newest write time of the changes. `event` is the first event of
-    the batch that asks for it, of `events`; None if none does, as for a key that is read again. `parts` is the number
-    of partitions that share a truncation; one that `continues` was begun by an earlier batch, which published its
-    marker. `known` is the digest of what was published last, if that is known.
-    `is_confirmed` says that the answer is final: no digest of it is needed. `failure` is why there is no answer and
-    never will be: to be dead-lettered.
+    gone); of a marker `after` has the partition's static columns, and `read_rows` reads its `rows`: a function of this
+    Resolved, so that it need not hold it. `write_time` in µs and `expires` in s since the epoch are what the record
+    says, `newest` is the newest write time of the changes. `event` is the first event of the batch that asks for it,
+    of `events`; None if none does, as for a key that is read again. `parts` is the number of partitions that share a
+    truncation; one that `continues` was begun by an earlier batch, which published its marker. `known` is the digest
+    of what was published last, if that is known. `is_confirmed` says that the answer is final: no digest of it is
+    needed. `failure` is why there is no answer and never will be: to be dead-lettered.
 
     The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
     appended.
@@ -75,7 +74,7 @@ class Resolved:
     expires: int | None = None
     before: Image | None = None
     after: Image | None = None
-    rows: Callable[[], Iterator[LiveRow]] | None = None
+    read_rows: Callable[[Any], Iterator[LiveRow]] | None = None
     continues: bool = False
     known: bytes | None = None
     is_confirmed: bool = False
@@ -88,7 +87,12 @@ class Resolved:
     @property
     def is_row(self) -> bool:
         """Whether it is one row: no marker, whose scope has rows."""
-        return self.rows is None
+        return self.read_rows is None
+
+    def rows(self) -> Iterator[LiveRow]:
+        """The rows that live in a marker's scope, from the first one, read as they are asked for. Raises RowsFailed."""
+        assert self.read_rows is not None, "of one row"
+        return self.read_rows(self)
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ class Work(Resolved):
 
     def begin(self) -> None:
         """Forget an earlier attempt."""
-        self.read_at = self.after = self.failure = self.rows = self.known = None
+        self.read_at = self.after = self.failure = self.read_rows = self.known = None
         self.published = self.dead_lettered = self.is_outdated = self.is_confirmed = False
         self.digest, self.records = b"", 0
 

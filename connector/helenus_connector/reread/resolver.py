@@ -23,24 +23,23 @@ from helenus_connector.gate.event import written_at
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Admitted, Gate
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import HandedBack, LiveRow, Resolved, RowsFailed, SchemaChanged
+from helenus_connector.interfaces.resolver import HandedBack, Resolved, RowsFailed, SchemaChanged
 from helenus_connector.reread._asking import KeyRefused, Unread
 from helenus_connector.reread._evidence import Evidence, note_deletion
+from helenus_connector.reread._live import LiveRows, first_stripe
 from helenus_connector.reread._outcome import hand_back, last_published
 from helenus_connector.reread._proof import level
 from helenus_connector.reread._unread import MOST_READS, UnreadKeys
 from helenus_connector.reread._work import Work, Works
 from helenus_connector.reread.budget import Budget
-from helenus_connector.reread.reader import Reader, Rows, stripe_of
+from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
-from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
 _PROOF_S = 2.0
-_SCAN_S = 10.0
 _log = structlog.get_logger(__name__)
 
 
@@ -76,12 +75,11 @@ class Reread:
         self._read: list[Work] = []
         self._handed = HandedBack()
         self._published: dict[Place, Published] = {}
-        self._made_at = self._began = self._patience = 0.0
+        self._made_at = self._patience = 0.0
         self._trusts_known = self._has_begun = False
         self._failure: Exception | None = None
         self._unreached: set[int] = set()
-        self._ahead: dict[int, Rows] = {}
-        self._scanned: dict[int, int] = {}
+        self._live: LiveRows
 
     @property
     def reader(self) -> Reader:
@@ -119,12 +117,10 @@ class Reread:
             places=self._published,
         )
         self._trusts_known = trusts_known
-        self._began = time.monotonic()
-        self._patience = self._began + _PROOF_S
+        self._patience = time.monotonic() + _PROOF_S
         self._unread.begin()
         self._unreached.clear()
-        self._ahead.clear()
-        self._scanned.clear()
+        self._live = LiveRows(reader, self._codec)
         statements, seconds = reader.statements, reader.seconds
         works = list(found.by_name.values())
         for work in works if self._has_begun else ():
@@ -210,21 +206,20 @@ class Reread:
         """
         if work.event is None:
             work.parts = self._partitions()
-        first = work.unconfirmed.stripe if work.unconfirmed and not work.event else 0
-        work.continues = first > 0
-        work.rows = lambda: self._live(work, self._scan(work, first))
+        work.continues = first_stripe(work) > 0
+        work.read_rows = self._live.of_table
         work.read_at = start = time.time()
         is_whole = False
         try:
             yield from self._give(work)
-            is_whole = id(work) not in self._scanned
+            is_whole = id(work) not in self._live.left
         except HelenusError as error:
-            if error.kind is not Kind.CASSANDRA_READ or id(work) not in self._scanned:
+            if error.kind is not Kind.CASSANDRA_READ or id(work) not in self._live.left:
                 raise
             work.read_at, work.published = start, True
         if not is_whole:
             since = work.event.timestamp / 1000 if work.event else work.unconfirmed.since if work.unconfirmed else start
-            stripe = self._scanned[id(work)]
+            stripe = self._live.left[id(work)]
             rest = Unconfirmed(
                 work.topic, work.partition, work.key, work.scope, since=since, unread=AWAY, stripe=stripe
             )
@@ -251,7 +246,7 @@ class Reread:
             if isinstance(found, KeyRefused):
                 yield from self._refuse(work, found)
                 continue
-            work.after, self._ahead[id(work)] = found
+            work.after, self._live.ahead[id(work)] = found
             try:
                 yield from self._give_scope(work)
             except KeyRefused as refusal:
@@ -276,7 +271,6 @@ class Reread:
             raise error
         work.consistency, self.reader.until = self.consistency, math.inf
         self._published[work.topic, work.partition].keys.remove(work.key)
-        self._trusts_known = False
         start = time.time()
         try:
             work.after = self.reader.statics(work.values, work.consistency)
@@ -309,7 +303,7 @@ class Reread:
 
     def _give_scope(self, work: Work) -> Iterator[Resolved]:
         if work.is_marked:
-            work.rows = lambda: self._live(work, self._of_scope(work))
+            work.read_rows = self._live.of_scope
         return self._give(work)
 
     def _give(self, work: Work) -> Iterator[Resolved]:
@@ -322,7 +316,7 @@ class Reread:
             if not isinstance(failure, HelenusError) or failure.kind is Kind.CASSANDRA_READ:
                 work.read_at = work.read_at if isinstance(failure, KeyRefused) else None  # not all of it was read
             raise failure
-        if work.rows is not None:
+        if not work.is_row:
             work.unproven = self._evidence.unproven(work)
 
     def _prepare(self, work: Work) -> None:
@@ -331,7 +325,7 @@ class Reread:
         work.known, work.write_time, work.expires = None, work.newest, None
         if work.unconfirmed and self._trusts_known and not work.events and not self._is_covered(work):
             work.known = work.unconfirmed.image
-        if work.rows is not None:
+        if not work.is_row:
             return
         work.unproven = self._evidence.unproven(work)
         work.is_confirmed = not work.unproven
@@ -344,45 +338,6 @@ class Reread:
                 work.write_time = max(work.write_time, work.newest)
         # Of columns of many cells the read does not show it.
         work.expires = min((at for at in (work.first_expires, image.expires) if at is not None), default=None)
-
-    def _of_scope(self, work: Work) -> Rows:
-        if id(work) in self._ahead:
-            return self._ahead.pop(id(work))
-        return self.reader.range(work.values, work.bounds or (None, None), work.consistency)
-
-    def _live(self, work: Work, rows: Rows) -> Iterator[LiveRow]:
-        """The live rows of a marker's scope, with their keys; takes note of what they show."""
-        work.oldest, work.timeless = None, False
-        if work.scope is Scope.PARTITION and work.after and work.after.values.count(None) < len(work.after.values):
-            work.saw(work.after)
-        encode = self._codec.encode
-        try:
-            for values, image in rows:
-                try:
-                    key: bytes | None = encode(values)
-                except Malformed:
-                    key = None  # the agent skips its events too
-                work.saw(image if key is not None else None)
-                yield LiveRow(key, values, image)
-        except (HelenusError, SchemaChanged, KeyRefused) as error:
-            raise RowsFailed(error) from None
-
-    def _scan(self, work: Work, first: int) -> Rows:
-        """The live rows of the table in a topic partition, from a stripe of the ring on, for some seconds. `_scanned`
-        says where to go on; it says nothing when all are read.
-        """
-        reached: int | None = None
-        for values, image in self.reader.part(work.partition, work.parts, work.consistency, first):
-            stripe = stripe_of(values[: self._codec.partition_columns])
-            if stripe != reached:
-                late = time.monotonic() > self._began + _SCAN_S
-                if reached is not None:
-                    self._scanned[id(work)] = stripe
-                    if late:
-                        return
-                reached = stripe
-            yield values, image
-        self._scanned.pop(id(work), None)
 
     def _refuse(self, work: Work, refusal: KeyRefused) -> Iterator[Resolved]:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
@@ -432,11 +387,14 @@ class Reread:
                 is_scope = work.is_marked and (rows_of_markers or work.scope is Scope.TABLE)
                 published = self._published[work.topic, work.partition]
                 hand_back(work, self._handed, last_published(work, published, is_scope))
-            if work.read_at is not None and id(work) not in self._scanned:  # of a truncation in part, a part is left
+            if work.read_at is not None and id(work) not in self._live.left:  # of a truncation in part, a part is left
                 for change in work.awaited:
                     is_confirmed = change not in work.unproven
                     self._gate.mark(work.topic, work.partition, change, is_confirmed, change in work.by_age)
-        return self._handed
+        handed = self._handed
+        # Of a batch that is over nothing is held until the next one.
+        self._works, self._read, self._handed, self._published = Works(self._codec, 0), [], HandedBack(), {}
+        return handed
 
     def _is_covered(self, work: Work) -> bool:
         """Whether a key may have been published with a marker of this batch."""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
-from helenus_connector.interfaces.resolver import Bounds, LiveRow, Resolved
+from helenus_connector.interfaces.resolver import Bounds, Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape.registry import Registry
 from helenus_schemas.avro import build as avro
@@ -83,13 +83,13 @@ class RowShape:
         self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
 
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
-        if resolved.rows is not None:
-            return self._marked(resolved, resolved.rows)
+        if not resolved.is_row:
+            return self._marked(resolved)
         key, write_time, expires, values = resolved.key, resolved.write_time, resolved.expires, resolved.values
         event = resolved.event.value if resolved.event else None
         return (_shaped(lambda image: self.row(key, image, write_time, event, expires, values), key, resolved.after),)
 
-    def _marked(self, resolved: Resolved, rows: Callable[[], Iterator[LiveRow]]) -> Iterator[Shaped | None]:
+    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker and of the rows that live in its scope."""
         key, event = resolved.key, resolved.event.value if resolved.event else None
         if resolved.scope is Scope.TABLE:
@@ -105,7 +105,7 @@ class RowShape:
                 values=resolved.values,
             )
             yield _shaped(marker, key, resolved.after)
-        for own, values, image in rows():
+        for own, values, image in resolved.rows():
             if own is None:
                 yield None
                 continue
