@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,13 +64,15 @@ class Gated:
             found.gone,
         )
 
-    def unproven(self, work: Work) -> dict[bytes, Awaited]:
-        return self.resolver._evidence.unproven(work)
+    def unproven(self, work: Work) -> Mapping[bytes, Awaited]:
+        work.proof = self.resolver._evidence.proof(work)
+        return work.proof.unproven
 
     def mark(self, work: Work) -> None:
         """The record of a work is published."""
+        proof = work.proof
         for change in work.awaited:
-            self.gate.mark(work.topic, work.partition, change, change not in work.unproven, change in work.by_age)
+            self.gate.mark(work.topic, work.partition, change, change not in proof.unproven, change in proof.by_age)
 
     def save(self) -> None:
         self.gate.save()

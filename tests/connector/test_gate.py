@@ -105,7 +105,7 @@ def test_what_was_told_before_a_truncation_is_told_again(tmp_path: Path) -> None
         works = gate.admit(events, [], codec).works.values()
         for work in works:
             work.read_at, work.after = time.time(), Image((), 5)
-            work.unproven = gate.unproven(work)
+            gate.unproven(work)
             gate.mark(work)
         gate.save()
         gate.close()
@@ -143,12 +143,12 @@ class Running:
         works = self.gate.admit(events, due, self.codec).works.values()
         for work in works:
             work.read_at, work.after = time.time(), self.image
-            work.unproven = self.gate.unproven(work)
+            self.gate.unproven(work)
             if not fails:
                 self.gate.mark(work)
         if not fails:
             self.gate.save()
-        return len(works), sum(len(work.unproven) for work in works)
+        return len(works), sum(len(work.proof.unproven) for work in works)
 
 
 def test_what_a_node_logged_again_is_another_write_and_what_it_sends_again_is_not(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_what_was_taken_away_since_is_not_waited_for_ten_times_longer(tmp_path: 
         work.read_at, work.after = time.time(), running.image
         work.unconfirmed = Unconfirmed("t", 1, running.key, 0, handed=0.0)
         running.gate.unproven(work)
-    (rest,) = {work.rest for work in works if work.scope is Scope.ROW}
+    (rest,) = {work.proof.rest for work in works if work.scope is Scope.ROW}
     assert rest == SETTINGS.settle_min_age_ms / 1000, "the row is silent, and does not contradict"
 
 
@@ -327,7 +327,7 @@ def test_a_range_has_no_static_columns(
     is_stale = scope is Scope.PARTITION and static == 3
     assert bool(running.gate.unproven(work)) == (not proven or is_stale)
     if scope is Scope.RANGE:
-        assert (work.rest > 0) == (oldest is None), "rows that it deletes speak against it, static columns do not"
+        assert (work.proof.rest > 0) == (oldest is None), "rows that it deletes speak against it, static columns do not"
 
 
 DIGEST, NODE = "0123456789abcdef0123456789abcdef", "11111111-2222-3333-4444-555555555555"

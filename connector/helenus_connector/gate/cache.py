@@ -172,12 +172,12 @@ class ChangeCache:
 
     def save(self) -> None:
         """Write what was said since `begin`. A set that is full loses what was reported longest ago."""
-        now = int(time.time())
+        now, file, pack = int(time.time()), self._map, _SLOT.pack_into
         for change, entry in self._held.items():
             at = entry.at
-            if at < 0 or self._map[at : at + 16] != change:
+            if at < 0 or file[at : at + 16] != change:
                 at = self._oldest(change)
-            _SLOT.pack_into(self._map, at, change, entry.nodes, now, entry.flags)
+            pack(file, at, change, entry.nodes, now, entry.flags)
         self._held.clear()
         for name, (time_us, columns) in self._deletions.items():
             at = self._slot(name)

@@ -16,6 +16,7 @@ from helenus_schemas.event.own_format import match_own_format, parse_match
 from helenus_schemas.event.wire import decode, without_frames
 
 _MD5 = re.compile(r"[0-9a-f]{32}")
+_ROW, _PARTITION = Scope.ROW, Scope.PARTITION  # an enum's members are slow to look up
 _LARGEST_KEY = 0xFFFF  # bytes that Cassandra takes of a partition key; a byte of Avro may stand for 12 of them
 
 
@@ -64,7 +65,7 @@ def scope_of(change: Change, key: Key) -> Scope:
     columns, or of a deleted partition. From our agent such a key is a row's whose clustering values all have no bytes.
     Either way the whole partition is read.
     """
-    return Scope.PARTITION if change.scope is Scope.ROW and None in key else change.scope
+    return _PARTITION if None in key and change.scope is _ROW else change.scope
 
 
 def values_of(codec: KeyCodec, key: bytes) -> Key:

@@ -18,6 +18,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 from helenus_schemas.event.own_format import log_position, match_own_format, parse_match
 
+_TABLE, _RANGE = Scope.TABLE, Scope.RANGE  # an enum's members are slow to look up
+
 
 class OneGate:
     """The gate of one table in one process; its `caches` are shared by the host's processes."""
@@ -120,17 +122,17 @@ class OneGate:
             entry.flags &= ~(CONFIRMED | BY_AGE)  # until its key is read, also if this batch is done again
         if match is not None:
             change = parse_match(match)
-        elif change.scope is Scope.TABLE:
+        elif change.scope is _TABLE:
             # Rows go whatever their write times: who writes one again with its own may write the very same bytes.
             cache.clear()
             self._met.clear()
         if name is not None:
             cache.report(name, entry, node)
         values: Key = ()
-        if change.scope is not Scope.TABLE:
+        if change.scope is not _TABLE:
             known = self._values.get(key)
             values = self._values[key] = values_of(codec, key) if known is None else known
-        if change.scope is Scope.RANGE:
+        if change.scope is _RANGE:
             check(codec, values, (change.start, change.end))
         admitted = Admitted(event, change, key, values, name, 1, name is not None and entry.flags & PUBLISHED > 0)
         if copied is not None and not admitted.is_published:

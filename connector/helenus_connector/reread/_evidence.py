@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from cassandra import ConsistencyLevel
 
@@ -13,11 +13,12 @@ from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Admitted, Gate
 from helenus_connector.interfaces.image import Image
 from helenus_connector.reread._proof import ALL_COLUMNS, Awaited, Deletion, Row, Witness, block_for, is_proven, witness
-from helenus_connector.reread._work import Work
+from helenus_connector.reread._work import PROVEN, Proof, Work
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Effect, Scope
 
 _LIVE, _GONE, _DELETES = int(Effect.LIVE), int(Effect.GONE), int(Effect.GONE | Effect.DELETES)
+_ROW, _PARTITION, _RANGE, _TABLE = Scope.ROW, Scope.PARTITION, Scope.RANGE, Scope.TABLE  # slow to look up
 _WHOLE = 5  # the kind of a row's deletion, apart from those of columns of it
 
 
@@ -29,7 +30,7 @@ def note_deletion(caches: Caches, admitted: Admitted) -> None:
     """
     change = admitted.change
     effect, at = change.effect, change.write_time
-    if not effect & _DELETES and change.expires_at is None and change.scope is not Scope.TABLE:
+    if not effect & _DELETES and change.expires_at is None and change.scope is not _TABLE:
         return  # the ordinary case
     cache = caches.of(admitted.event.topic, admitted.event.partition)
     if change.expires_at is not None:
@@ -54,6 +55,7 @@ class Evidence:
         self._codec = codec
         self._min_age = min_age_s
         self._factor: int | None = None
+        self._least: dict[int, int] = {}
         self._has_rows = codec.partition_columns < codec.columns
 
     @property
@@ -63,47 +65,61 @@ class Evidence:
             self._factor = self._replicas.factor()
         return self._factor
 
-    def unproven(self, work: Work) -> dict[bytes, Awaited]:
-        """The changes of a key for which its read proves no image. Notes `by_age`, `contradicted`, `rest`."""
-        work.by_age, work.contradicted, work.rest = set(), 0, 0.0
+    def proof(self, work: Work) -> Proof:
+        """What the read of a key proves of its changes."""
         if work.read_at is None:
-            return work.awaited
-        if work.scope is Scope.TABLE:
-            return {}  # each node reports its own truncation: after the last one's, no replica holds the rows
-        found: dict[bytes, Awaited] = {}
-        factor, image, nodes = self.factor, work.after, self._gate.nodes
-        is_all = work.consistency == ConsistencyLevel.ALL
-        least = -1 if is_all else factor - block_for(work.consistency, factor)
+            return Proof(work.awaited)
+        if work.scope is _TABLE:
+            return PROVEN  # each node reports its own truncation: after the last one's, no replica holds the rows
+        image, nodes = work.after, self._gate.nodes
+        least = self._least.get(work.consistency)
+        if least is None:
+            least = self._least[work.consistency] = self._nodes_needed(work.consistency)
         cache = self._caches.of(work.topic, work.partition)
         deleted = cache.has_deletions
         may_show = image is not None and not deleted and not work.is_marked
-        row: Row | None = None
-        deletions: list[Deletion] = []
-        handed = work.unconfirmed.handed if work.unconfirmed else 0.0
-        rest = math.inf
+        others: list[tuple[bytes, Awaited, bool, Witness | None]] = []
         for change, awaited in work.awaited.items():
-            met = nodes(work.topic, work.partition, work.values, change) > least
+            met = nodes(work.topic, work.partition, work.values, change) >= least
             effect = awaited.effect
             if may_show and (not effect or effect & _LIVE) and image.shows(awaited.write_time, effect):  # type: ignore[union-attr]
-                if met:
-                    continue  # the ordinary case, by its bytes
-                said = Witness.SHOWN
+                if not met:
+                    others.append((change, awaited, False, Witness.SHOWN))
+                # Else it is the ordinary case, by its bytes.
             else:
-                if row is None:
-                    row = _row(image)
-                    deletions = self._deletions(cache, work) if deleted else []
-                said = self._witness(work, awaited, row, deletions, cache)
+                others.append((change, awaited, met, None))
+        return self._judged(work, others, cache, deleted) if others else PROVEN
+
+    def _judged(
+        self,
+        work: Work,
+        changes: Iterable[tuple[bytes, Awaited, bool, Witness | None]],
+        cache: ChangeCache,
+        deleted: bool,
+    ) -> Proof:
+        """The proof of changes, each with whether the read meets a replica that reported it, and what its row says of
+        it if that is known.
+        """
+        row, deletions = _row(work.after), self._deletions(cache, work) if deleted else []
+        handed = work.unconfirmed.handed if work.unconfirmed else 0.0
+        unproven: dict[bytes, Awaited] = {}
+        by_age: list[bytes] = []
+        contradicted, rest = 0, math.inf
+        for change, awaited, met, shown in changes:
+            said = shown or self._witness(work, awaited, row, deletions, cache)
             waited = awaited.waited(handed)
             if met and is_proven(said, waited, self._min_age):
                 if said in (Witness.SILENT, Witness.AGAINST):
-                    work.by_age.add(change)
-                    work.contradicted += said is Witness.AGAINST
+                    by_age.append(change)
+                    contradicted += said is Witness.AGAINST
                 continue
-            found[change] = awaited
+            unproven[change] = awaited
             rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)
-        if work.unconfirmed and rest < math.inf:
-            work.rest = max(0.0, rest)
-        return found
+        return Proof(unproven, by_age, contradicted, max(0.0, rest) if work.unconfirmed and rest < math.inf else 0.0)
+
+    def _nodes_needed(self, consistency: int) -> int:
+        """How many replicas have to report a change, so that each read of this level meets one of them."""
+        return 0 if consistency == ConsistencyLevel.ALL else self.factor - block_for(consistency, self.factor) + 1
 
     def _witness(
         self, work: Work, awaited: Awaited, row: Row, deletions: Sequence[Deletion], cache: ChangeCache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from helenus_connector.interfaces.resolver import HandedBack
 from helenus_connector.reread._proof import packed
-from helenus_connector.reread._work import Work
+from helenus_connector.reread._work import Proof, Work
 from helenus_connector.reread.unconfirmed import Published, Unconfirmed
 
 
@@ -23,8 +23,9 @@ def hand_back(work: Work, handed: HandedBack, image: bytes | None) -> None:
         handed.published += events
     waits = 0 if work.is_outdated or work.dead_lettered or work.published else copies
     is_read = work.read_at is not None
-    unproven = work.unproven if is_read else work.awaited
-    handed.contradicted += work.contradicted if is_read else 0
+    proof = work.proof if is_read else Proof(work.awaited)
+    unproven = proof.unproven
+    handed.contradicted += proof.contradicted
     # What is left when others are confirmed came later: it waits as a new one.
     is_new = len(unproven) < len(work.awaited)
     is_confirmed = is_read and not unproven
@@ -38,7 +39,7 @@ def hand_back(work: Work, handed: HandedBack, image: bytes | None) -> None:
     attempts = unconfirmed.attempts + 1 if unconfirmed and not is_new and unconfirmed.key == work.key else 0
     topic, partition, key, bounds = work.name
     again = Unconfirmed(topic, partition, key, work.scope, packed(unproven), image, waits, attempts, bounds=bounds)
-    again.since, again.rest = work.since, work.rest
+    again.since, again.rest = work.since, proof.rest
     handed.waiting.append(again)
 
 

@@ -48,7 +48,9 @@ class UnreadKeys:
 
     def is_stuck(self, work: Work) -> bool:
         """Whether a key's last read failed though its replicas were there."""
-        return work.name in self._stuck or (work.unconfirmed is not None and work.unconfirmed.unread == STUCK)
+        if work.unconfirmed is not None and work.unconfirmed.unread == STUCK:
+            return True
+        return bool(self._stuck) and work.name in self._stuck
 
     def cut(self, work: Work) -> None:
         """A marker's read failed when a part of its rows was published: the batch has to be done again, without it."""
@@ -66,7 +68,8 @@ class UnreadKeys:
         found = []
         for work in works:
             if work.read_at is not None:
-                self._stuck.pop(work.name, None)
+                if self._stuck:
+                    self._stuck.pop(work.name, None)
             elif not work.is_outdated and work.is_asked_for:
                 found.append(work)
         return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from helenus_connector.gate.event import check, scope_of, values_of
 from helenus_connector.interfaces.gate import Admitted
@@ -16,27 +17,41 @@ from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Change, Scope
 
+_TABLE, _RANGE = Scope.TABLE, Scope.RANGE  # an enum's members are slow to look up
+_MARKED = (Scope.PARTITION, _RANGE, _TABLE)
+
+
+class Proof(NamedTuple):
+    """What a read proves of the changes of its key.
+
+    `unproven` are those of which it proves nothing, and `by_age` those that it proves by the time that they waited; of
+    these so many were `contradicted` by their row to the end. `rest` is for how many seconds no read can prove more.
+    """
+
+    unproven: Mapping[bytes, Awaited]
+    by_age: Collection[bytes] = ()
+    contradicted: int = 0
+    rest: float = 0.0
+
+
+PROVEN = Proof({})
+
 
 @dataclass(slots=True)
 class Work(Resolved):
     """A key to read, or the scope of a marker: the batch's events that touch it, and its `unconfirmed` key if due.
 
     It is read at level `consistency`; `read_at` is when the read began, s since the epoch, None if it was not read.
-    `awaited` are its changes by their ids, `unproven` those of them that the read proves nothing of, and `by_age` those
-    that it proves by the time that they waited; of these so many were `contradicted` by their row to the end. `rest` is
-    for how many seconds no read can prove more. Of a marker, `oldest` is the write time in µs of the oldest cell of the
-    rows in its scope, and `timeless` says that some of them show no time. `is_outdated`: the table can't have this key
-    any more.
+    `awaited` are its changes by their ids, and `proof` is what the read proves of them. Of a marker, `oldest` is the
+    write time in µs of the oldest cell of the rows in its scope, and `timeless` says that some of them show no time.
+    `is_outdated`: the table can't have this key any more.
     """
 
     consistency: int = 0
     awaited: dict[bytes, Awaited] = field(default_factory=dict)
     unconfirmed: Unconfirmed | None = None
     read_at: float | None = None
-    unproven: dict[bytes, Awaited] = field(default_factory=dict)
-    by_age: set[bytes] = field(default_factory=set)
-    contradicted: int = 0
-    rest: float = 0.0
+    proof: Proof = PROVEN
     first_expires: int | None = None
     oldest: int | None = None
     timeless: bool = False
@@ -45,7 +60,7 @@ class Work(Resolved):
     @property
     def is_marked(self) -> bool:
         """Whether it is of more than a row: of a partition, a range of it, or the table."""
-        return self.scope in (Scope.PARTITION, Scope.RANGE, Scope.TABLE)
+        return self.scope in _MARKED
 
     @property
     def name(self) -> Name:
@@ -94,7 +109,7 @@ class Works:
     def add(self, admitted: Admitted) -> None:
         """Read a change's key; it waits with its key if it is published and nothing else asks for the key."""
         event, change, key = admitted.event, admitted.change, admitted.key
-        bounds = (change.start, change.end) if change.scope is Scope.RANGE else None
+        bounds = (change.start, change.end) if change.scope is _RANGE else None
         name = (event.topic, event.partition, key, bounds)
         work = self.by_name.get(name)
         if work is None:
@@ -126,7 +141,8 @@ class Works:
     def add_due(self, due: Iterable[Unconfirmed], level: Callable[[Unconfirmed, Key, Iterable[bytes]], int]) -> None:
         """Read keys that are due, at the `level` that confirms them. After all changes."""
         for work, admitted in self._copied:
-            work.events += admitted.copies - 1
+            if admitted.copies > 1:
+                work.events += admitted.copies - 1
         self._copied.clear()
         for unconfirmed in due:
             try:
@@ -148,9 +164,9 @@ class Works:
 
     def _add_due(self, due: Unconfirmed, level: Callable[[Unconfirmed, Key, Iterable[bytes]], int]) -> None:
         scope = Scope(due.scope)
-        key = due.key if scope is Scope.TABLE else self._codec.current(due.key)
+        key = due.key if scope is _TABLE else self._codec.current(due.key)
         name = (due.topic, due.partition, key, due.bounds)
-        values = () if scope is Scope.TABLE else values_of(self._codec, key)
+        values = () if scope is _TABLE else values_of(self._codec, key)
         check(self._codec, values, due.bounds)
         awaited = unpacked(due.awaited)
         newer = self.waiting.pop(name, None)

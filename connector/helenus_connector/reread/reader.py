@@ -51,6 +51,7 @@ class Reader(Asking):
         self._codec = KeyCodec(table)
         self._key_width = len(table.primary_key)
         self._pk_width = len(table.partition_key)
+        self._width = self._key_width + len(table.values)
         self.is_single = False
         self._live = 1.0  # of the keys that were asked for lately
         self._of_rows = self._timed
@@ -236,13 +237,13 @@ class Reader(Asking):
         return HelenusError(Kind.CASSANDRA_AUTH, what, self.table.full_name, advice)
 
     def _image(self, row: RawRow) -> Image:
-        end = self._key_width + len(self.table.values)
+        end = self._width
         values = row[self._key_width : end] or row[: self._key_width]
         if self._of_rows is not self._timed:  # a node has not the function that shows more
             self._of_rows, self._shown = self._timed, self._times_of(self._timed)
         times = row[end : end + len(self._timed)]
         expires = _expires(row[len(row) - len(self._expiring) :]) if self.asks_ttl else None
-        return Image(values, *_times(times), self._shown, expires)
+        return Image(values, _newest(times), times, self._shown, expires)
 
     def _times_of(self, timed: Sequence[tuple[Column, str]]) -> Timed:
         columns = [column for column, _ in timed]
@@ -258,7 +259,7 @@ class Reader(Asking):
         """The static columns that come with a row."""
         if not self.table.statics:
             return None
-        start, end = self._key_width + len(self.table.regulars), self._key_width + len(self.table.values)
+        start, end = self._key_width + len(self.table.regulars), self._width
         last = len(row) - (len(self._expiring) if self.asks_ttl else 0)
         times = row[last - len(self._timed_statics) : last]
         return Image((*[None] * len(self.table.regulars), *row[start:end]), *_times(times), self._statics_timed)

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -30,7 +31,7 @@ from helenus_connector.reread._live import LiveRows, first_stripe
 from helenus_connector.reread._outcome import hand_back, last_published
 from helenus_connector.reread._proof import level
 from helenus_connector.reread._unread import MOST_READS, UnreadKeys
-from helenus_connector.reread._work import Work, Works
+from helenus_connector.reread._work import PROVEN, Work, Works
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.unconfirmed import AWAY, Place, Published, Unconfirmed
@@ -41,6 +42,7 @@ from helenus_schemas.event.change import Scope
 
 _PROOF_S = 2.0
 _log = structlog.get_logger(__name__)
+_ROW, _TABLE = Scope.ROW, Scope.TABLE  # an enum's members are slow to look up
 
 
 class Reread:
@@ -150,11 +152,12 @@ class Reread:
         scopes: dict[tuple[int, bool, int], list[Work]] = {}
         rows: dict[tuple[bool, int], list[Work]] = {}
         turns: dict[Key, int] = defaultdict(int)
-        for work in sorted(works, key=lambda w: -w.scope):
+        clustering = self.reader.table.clustering
+        for work in sorted(works, key=attrgetter("scope"), reverse=True):
             stuck, consistency = self._unread.is_stuck(work), work.consistency
-            if work.scope is Scope.TABLE:
+            if work.scope is _TABLE:
                 yield from self._or_wait([work], partial(self._truncated, work))
-            elif work.scope is Scope.ROW or not self.reader.table.clustering:
+            elif work.scope is _ROW or not clustering:
                 rows.setdefault((stuck, consistency), []).append(work)
             else:
                 # What lies within the same partition is read one after the other: rows of it may be in both.
@@ -317,7 +320,7 @@ class Reread:
                 work.read_at = work.read_at if isinstance(failure, KeyRefused) else None  # not all of it was read
             raise failure
         if not work.is_row:
-            work.unproven = self._evidence.unproven(work)
+            work.proof = self._evidence.proof(work)
 
     def _prepare(self, work: Work) -> None:
         """Fill in what the stage and the shape go by."""
@@ -325,19 +328,20 @@ class Reread:
         work.known, work.write_time, work.expires = None, work.newest, None
         if work.unconfirmed and self._trusts_known and not work.events and not self._is_covered(work):
             work.known = work.unconfirmed.image
-        if not work.is_row:
+        if work.read_rows is not None:
             return
-        work.unproven = self._evidence.unproven(work)
-        work.is_confirmed = not work.unproven
+        work.proof = proof = self._evidence.proof(work)
+        work.is_confirmed = not proof.unproven
         image = work.after
         if image is None:
             return
         if image.write_time is not None:
             work.write_time = image.write_time
-            if not self.reader.tells_all_times and work.newest is not None:
-                work.write_time = max(work.write_time, work.newest)
+            if work.newest is not None and work.newest > image.write_time and not self.reader.tells_all_times:
+                work.write_time = work.newest
         # Of columns of many cells the read does not show it.
-        work.expires = min((at for at in (work.first_expires, image.expires) if at is not None), default=None)
+        first, of_row = work.first_expires, image.expires
+        work.expires = of_row if first is None else first if of_row is None else min(first, of_row)
 
     def _refuse(self, work: Work, refusal: KeyRefused) -> Iterator[Resolved]:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
@@ -346,7 +350,7 @@ class Reread:
         if not work.is_asked_for and not work.is_outdated:
             work.read_at = None  # it was read before
             return
-        work.unproven = {}
+        work.proof = PROVEN
         if not work.is_outdated:
             name = self.reader.table.full_name
             work.failure = HelenusError(Kind.POISON_EVENT, f"no key of this table: {refusal}", name)
@@ -368,7 +372,7 @@ class Reread:
             if cause.kind is Kind.ROW_UNREADABLE:
                 _log.warning("row.unreadable", reads=attempts + 1, error=str(cause))
                 if attempts + 1 >= MOST_READS and self._settings.errors_tolerance == "all":
-                    work.read_at, work.unproven, work.failure = time.time(), {}, cause
+                    work.read_at, work.proof, work.failure = time.time(), PROVEN, cause
                     yield work
                     continue
             waiting.add(id(work))
@@ -381,16 +385,17 @@ class Reread:
     def confirm(self) -> HandedBack:
         rows_of_markers = len(self.reader.table.clustering) > 0
         for work in self._read:
-            if work.published and not (work.unproven or work.by_age or work.unconfirmed or work.dead_lettered):
+            proof = work.proof
+            if work.published and not (proof.unproven or proof.by_age or work.unconfirmed or work.dead_lettered):
                 self._handed.published += work.events  # the ordinary case
             else:
-                is_scope = work.is_marked and (rows_of_markers or work.scope is Scope.TABLE)
+                is_scope = work.is_marked and (rows_of_markers or work.scope is _TABLE)
                 published = self._published[work.topic, work.partition]
                 hand_back(work, self._handed, last_published(work, published, is_scope))
             if work.read_at is not None and id(work) not in self._live.left:  # of a truncation in part, a part is left
                 for change in work.awaited:
-                    is_confirmed = change not in work.unproven
-                    self._gate.mark(work.topic, work.partition, change, is_confirmed, change in work.by_age)
+                    is_confirmed = change not in proof.unproven
+                    self._gate.mark(work.topic, work.partition, change, is_confirmed, change in proof.by_age)
         handed = self._handed
         # Of a batch that is over nothing is held until the next one.
         self._works, self._read, self._handed, self._published = Works(self._codec, 0), [], HandedBack(), {}

@@ -62,13 +62,16 @@ def number(width: int, offset: int = 0, unsigned: bool = False, factor: int = 1)
     """Reads an int or long as CQL bytes: `factor` times the number, plus `offset`, of a signed or `unsigned` value."""
     limit = 1 << (8 * width)
     low = 0 if unsigned else -(limit >> 1)
+    end = low + limit
+    code = "bhiq"[width.bit_length() - 1]
+    pack = struct.Struct(">" + (code if low + offset < 0 else code.upper())).pack
 
     def decode(data: bytes, at: int) -> tuple[bytes, int]:
         value, at = read_long(data, at)
         value *= factor
-        if not low <= value < low + limit:
+        if not low <= value < end:
             raise Malformed(f"{value} does not fit {width} bytes")
-        return ((value + offset) % limit).to_bytes(width, "big"), at
+        return pack(value + offset), at
 
     return decode
 

@@ -31,7 +31,10 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at
     value = byte & 0x7F
-    shift = 7
+    byte = data[at]
+    at += 1
+    value |= (byte & 0x7F) << 7
+    shift = 14
     while byte & 0x80:
         if shift > 63:
             raise Malformed("an Avro long of more than 10 bytes")

@@ -19,6 +19,7 @@ _OF_A_KEY = re.compile(
     + (_LONG * 2 + rb"(" + _LONG * 2 + rb")" + _OPTIONAL * 2 + rb"\x00\x00(" + _LONG + rb")" + _OPTIONAL),
     re.DOTALL,
 )
+_new = tuple.__new__
 _SCOPES = {b"\0": Scope.ROW, b"\2": Scope.STATIC, b"\4": Scope.PARTITION}
 
 
@@ -35,9 +36,9 @@ def parse_match(match: re.Match[bytes]) -> Change:
     write_time = None if written is None else whole_long(written)
     expires_at = None if expires is None else whole_long(expires)
     all_expired_at = None if expired is None else whole_long(expired)
-    ids = digest.decode(), node.decode()
-    bits = _effect(effect)
-    return Change(*ids, _SCOPES[scope], 0, 1, -1, -1, write_time, expires_at, None, None, False, bits, all_expired_at)
+    ids = digest.decode(), node.decode(), _SCOPES[scope]
+    times = write_time, expires_at, None, None, False, _effect(effect), all_expired_at
+    return _new(Change, (*ids, 0, 1, -1, -1, *times))  # by its own constructor it takes twice as long
 
 
 @lru_cache(4096)
