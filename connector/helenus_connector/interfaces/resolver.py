@@ -49,7 +49,7 @@ class Resolved:
 
     The resolver fills in, for the shape: `before` and `after`, the row as it was and as it is (None: not known, and
     gone); of a marker `after` has the partition's static columns, and `read_rows` reads its `rows`: a function of this
-    Resolved, so that it need not hold it. `write_time` in µs and `expires` in s since the epoch are what the record
+    Resolved, so that it need not hold it; None of one row. `write_time` in µs and `expires` in s since the epoch are what the record
     says, `newest` is the newest write time of the changes. `event` is the first event of the batch that asks for it,
     of `events`; None if none does, as for a key that is read again. `parts` is the number of partitions that share a
     truncation; one that `continues` was begun by an earlier batch, which published its marker. `known` is the digest
@@ -83,11 +83,6 @@ class Resolved:
     published: bool = False
     dead_lettered: bool = False
     records: int = 0
-
-    @property
-    def is_row(self) -> bool:
-        """Whether it is one row: no marker, whose scope has rows."""
-        return self.read_rows is None
 
     def rows(self) -> Iterator[LiveRow]:
         """The rows that live in a marker's scope, from the first one, read as they are asked for. Raises RowsFailed."""

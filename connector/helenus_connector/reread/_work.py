@@ -111,6 +111,7 @@ class Works:
         event, change, key = admitted.event, admitted.change, admitted.key
         bounds = (change.start, change.end) if change.scope is _RANGE else None
         name = (event.topic, event.partition, key, bounds)
+        scope = scope_of(change, admitted.values)
         work = self.by_name.get(name)
         if work is None:
             if admitted.is_published and admitted.id is not None:
@@ -121,14 +122,15 @@ class Works:
                 event.partition,
                 key,
                 admitted.values,
-                change.scope,
+                scope,
                 bounds,
                 change.parts,
                 event,
                 consistency=self._consistency,
             )
             self.by_name[name] = work
-        work.scope = max(work.scope, scope_of(change, work.values))
+        elif scope > work.scope:
+            work.scope = scope
         work.events += 1
         self._copied.append((work, admitted))
         if change.write_time is not None and (work.newest is None or change.write_time > work.newest):

@@ -134,7 +134,7 @@ class Reread:
         yield from self._leave(works, may_wait)
 
     def publishing(self, resolved: Resolved) -> None:
-        self._published[resolved.topic, resolved.partition].add(resolved.key, not resolved.is_row)
+        self._published[resolved.topic, resolved.partition].add(resolved.key, resolved.read_rows is not None)
 
     def failed(self, error: RowsFailed) -> None:
         self._failure = error.cause
@@ -319,7 +319,7 @@ class Reread:
             if not isinstance(failure, HelenusError) or failure.kind is Kind.CASSANDRA_READ:
                 work.read_at = work.read_at if isinstance(failure, KeyRefused) else None  # not all of it was read
             raise failure
-        if not work.is_row:
+        if work.read_rows is not None:
             work.proof = self._evidence.proof(work)
 
     def _prepare(self, work: Work) -> None:

@@ -83,7 +83,7 @@ class RowShape:
         self._emptiable = [c.type.name not in EMPTY_IS_A_VALUE for c in columns]
 
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
-        if not resolved.is_row:
+        if resolved.read_rows is not None:
             return self._marked(resolved)
         key, write_time, expires, values = resolved.key, resolved.write_time, resolved.expires, resolved.values
         event = resolved.event.value if resolved.event else None
