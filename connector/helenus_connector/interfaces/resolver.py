@@ -48,13 +48,13 @@ class Resolved:
     """What a key's row is now; or the scope of a delete marker (a partition, a range, a table) and the rows in it.
 
     The resolver fills in, for the shape: `before` and `after`, the row as it was and as it is (None: not known, and
-    gone); of a marker `after` has the partition's static columns, and `read_rows` reads its `rows`: a function of this
-    Resolved, so that it need not hold it; None of one row. `write_time` in µs and `expires` in s since the epoch are what the record
-    says, `newest` is the newest write time of the changes. `event` is the first event of the batch that asks for it,
-    of `events`; None if none does, as for a key that is read again. `parts` is the number of partitions that share a
-    truncation; one that `continues` was begun by an earlier batch, which published its marker. `known` is the digest
-    of what was published last, if that is known. `is_confirmed` says that the answer is final: no digest of it is
-    needed. `failure` is why there is no answer and never will be: to be dead-lettered.
+    gone). Of a marker `after` has the partition's static columns, and `read_rows` reads its `rows`: a function of this
+    Resolved, so that it need not hold it; None of one row. `write_time` in µs and `expires` in s since the epoch are
+    what the record says, `newest` is the newest write time of the changes. `event` is the first event of the batch that
+    asks for it, of `events`; None if none does, as for a key that is read again. `parts` is the number of partitions
+    that share a truncation; one that `continues` was begun by an earlier batch, which published its marker. `known` is
+    the digest of what was published last, if that is known. `is_confirmed` says that the answer is final: no digest of
+    it is needed. `failure` is why there is no answer and never will be: to be dead-lettered.
 
     The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
     appended.
