@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Else each of the many processes that tests start compiles our modules again.
+# Otherwise each of the many processes that tests start compiles our modules again.
 export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
 
@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 
 ##@ Use
 .PHONY: demo
-demo: $(READY) ## Show the whole path on real servers (LOG=pulsar instead of kafka; KEEP=1 leaves it running)
+demo: $(READY) ## Show the full path on real servers (LOG=pulsar instead of kafka; KEEP=1 leaves it running)
 	@$(BIN)/helenus-stack demo $(if $(LOG),--log $(LOG)) $(if $(KEEP),--keep)
 
 .PHONY: stop
@@ -18,11 +18,11 @@ stop: $(READY) ## Stop what `make demo KEEP=1` left running
 
 ##@ Develop
 .PHONY: test
-test: test-unit ## The tests: those without servers, then those with; of these, what fails is run once more alone
+test: test-unit ## The tests: first those without servers, then those with; a failing one of these is run once more alone
 	$(BIN)/python tests/again.py -m "integration and not cluster and not long" --durations=10 -- -n 2 --dist loadfile
 
 .PHONY: test-long
-test-long: $(READY) ## The same in more modes, versions and forms, on the other Log, and with more random examples
+test-long: $(READY) ## The same in more modes, versions and forms, on the other message broker, and with more random examples
 	$(BIN)/pytest -m "hypothesis and not integration" --hypothesis-profile=long -n 2 --dist loadfile
 	$(BIN)/pytest -m "long and not cluster" -n 2 --dist loadfile
 

@@ -18,21 +18,26 @@ from helenus_schemas.settings.model import About, Alias, Settings
 
 HEAD = """# Configuration
 
-Java properties files: one for each agent, one for each worker, one for each connector. This page is made from the
+Java properties files: one for each agent, one for each worker, one for each connector. This page is generated from the
 models that read them (`make reference`). `helenus-agent validate` and `helenus-connector validate` check files against
-them, without any server, and name all that is wrong at once. Examples: [agent](../agent/agent.properties),
+these models, without any server, and list all errors at once. Examples: [agent](../agent/agent.properties),
 [worker](../connector/worker.properties), [table](../connector/table.properties).
 
-- A value may hold `${env:NAME}` or `${file:PATH:KEY}`: a variable of the environment, a key of another properties file.
-  Secrets are best written so. Neither they nor literal ones are ever shown: in messages, in the log, over REST, in
-  process lists. (Only `spark.*.extraJavaOptions` are seen there: a JVM takes them on its command line.)
-- Durations end in `.ms`. A list is separated by commas. A key that ends in `.*` hands on what is below it.
-- Keys of DataStax's and Debezium's that mean the same are taken too, with a warning that names the key to use.
+- A value may hold `${env:NAME}`, an environment variable, or `${file:PATH:KEY}`, a key of another properties file.
+  Write secrets this way. No secret, literal or referred to, is ever shown in messages, in the log, over REST or in
+  process lists. (The exception are `spark.*.extraJavaOptions` in process lists: a JVM takes them on its command line.)
+- Durations end in `.ms`. Lists are separated by commas. Where a key ends in `.*`, keys under this prefix are passed on
+  unchanged, to the library or server that the line names.
+- Keys of DataStax's and Debezium's that mean the same are accepted too, with a warning that names the key to use.
 """
 COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
     ("The agent", "`helenus-agent agent.properties`", AgentSettings),
     ("The worker", "`helenus-connector worker.properties table.properties ...`: the first file.", WorkerSettings),
-    ("A connector", "One file for each, behind the worker's; or a body of the REST API.", ConnectorSettings),
+    (
+        "A connector",
+        "One file for each, after the worker's on the command line; or a body of the REST API.",
+        ConnectorSettings,
+    ),
 )
 
 
@@ -50,7 +55,7 @@ def _sections(model: type[Settings]) -> Iterator[str]:
             yield f"| {' | '.join(_row(model, field))} |\n"
     unused = {key: alias for key, alias in _aliases(model).items() if not alias.use}
     if unused:
-        yield "\n### Keys of other products that are taken and not needed\n| key | because |\n|---|---|\n"
+        yield "\n### Keys of other products that are accepted and not needed\n| key | because |\n|---|---|\n"
         for why in dict.fromkeys(alias.why for alias in unused.values()):
             yield f"| {', '.join(f'`{key}`' for key, alias in unused.items() if alias.why == why)} | {why} |\n"
 
@@ -63,11 +68,11 @@ def _row(model: type[Settings], field: FieldInfo) -> tuple[str, ...]:
     if passed:
         below = {key: alias.use for key, alias in _aliases(model).items() if alias.use.startswith(f"{field.alias}.")}
         also = [f"`{key}` for `{use}`" for key, use in below.items() if use not in _keys(model)]
-    told = " ".join(field.description.split()).replace("|", "\\|")
+    text = " ".join(field.description.split()).replace("|", "\\|")
     if also:
-        told += f" Also taken: {', '.join(also)}."
+        text += f" Also accepted: {', '.join(also)}."
     key = f"`{field.alias}.*`" if passed else f"`{field.alias}`"
-    return key, told, "as its library's" if passed else _type(field), _default(field), _about(field).importance.lower()
+    return key, text, "passed on" if passed else _type(field), _default(field), _about(field).importance.lower()
 
 
 def _type(field: FieldInfo) -> str:

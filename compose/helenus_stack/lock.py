@@ -1,4 +1,4 @@
-"""Writes the lock files anew: `python -m helenus_stack.lock [NAME...]`, for who changes a server's version.
+"""Rewrites the lock files: `python -m helenus_stack.lock [NAME...]`, after a server's version was changed.
 
 A lock's lines `# root COORDINATES` say what is wanted; Maven finds what that needs, and all of it is locked.
 Needs Maven and a source checkout.

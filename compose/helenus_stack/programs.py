@@ -1,4 +1,4 @@
-"""Agent and connector beside a stack: their properties files, and their processes among the stack's.
+"""Agent and connector of a stack: their properties files, and their processes among the stack's.
 
 Their pid files lie with the servers', so `helenus-stack down` and the watchdog end them too.
 """
@@ -37,8 +37,8 @@ class Program:
         return self.directory / "logs" / f"{self.name}.log"
 
     @property
-    def told(self) -> str:
-        """The command as a person gives it."""
+    def command_line(self) -> str:
+        """The command as a person types it."""
         here = Path.cwd()
         files = (path.relative_to(here) if path.is_relative_to(here) else path for path in self.files)
         return " ".join([f"helenus-{self.name}", *map(str, files)])
@@ -76,21 +76,21 @@ def addresses(folder: Path) -> tuple[str, str]:
 
 
 def agent(status: Status, folder: Path) -> Program:
-    """The agent beside the stack's first node; writes its properties file into `folder`."""
+    """The agent of the stack's first node; writes its properties file into `folder`."""
     node = status.nodes[0]
     path = _write(
         folder / "agent.properties",
-        f"The agent beside {node.name}. Start: helenus-agent {folder / 'agent.properties'}",
+        f"The agent of {node.name}. Start: helenus-agent {folder / 'agent.properties'}",
         [
-            ("cassandra.config", node.cassandra_yaml, "The node's own configuration: says where its commit log is."),
+            ("cassandra.config", node.cassandra_yaml, "Its configuration, which says where its commit log is."),
             ("cassandra.contact.points", node.address, "The node itself; the agent learns its tables from it."),
             ("cassandra.port", status.cql_port, "Its port for CQL."),
             ("cassandra.local.dc", status.local_dc, "Its data centre."),
-            ("state.dir", folder / "agent", "Where the agent notes how far it has read."),
+            ("state.dir", folder / "agent", "Where the agent saves how far it has read."),
             ("log", status.log, "Where events go."),
             *_brokers(status, "kafka.bootstrap.servers", "The brokers."),
             ("topic.prefix", "events-", "Events of ks.table go to the topic events-ks.table."),
-            ("topic.partitions", 4, "Partitions of the topics that the agent makes."),
+            ("topic.partitions", 4, "Partitions of the topics that the agent creates."),
             ("http.port", free_port(9400), "Serves /metrics, /health/live and /health/ready."),
         ],
     )

@@ -149,8 +149,8 @@ def ready(admin: str, access: Security | None = None) -> bool:
 def stuck(logged: bytes) -> bool:
     """Whether the bookie's registration comes and goes for ever, so that no topic can be written to.
 
-    A Pulsar that was killed leaves the registration behind, and the next one deletes it and makes its own. At times it
-    hears of that so late that it takes its own for lost, and does it again (4.0.8, ResourceLockImpl).
+    A Pulsar that was killed leaves its registration there. The next one deletes it and makes its own. At times it hears
+    of that so late that it takes its own for lost, and does it again (4.0.8, ResourceLockImpl).
     """
     return logged.count(b"was invalidated. state Valid") > TWITCHES
 

@@ -42,8 +42,8 @@ class Message:
         return self._place[1]
 
     def offset(self) -> int:
-        told = self._message.message_id()
-        return offset(told.ledger_id(), told.entry_id(), told.batch_index())
+        own = self._message.message_id()
+        return offset(own.ledger_id(), own.entry_id(), own.batch_index())
 
     def timestamp(self) -> tuple[int, int]:
         """1, and ms since the epoch."""
@@ -141,9 +141,9 @@ class PulsarReader:
         try:
             while reader.has_message_available():  # what was there may be kept no longer
                 message = reader.read_next(PATIENCE_S * 1000)
-                told = message.message_id()
+                own = message.message_id()
                 yield self._message(message)
-                if (told.ledger_id(), told.entry_id(), told.batch_index()) >= last:
+                if (own.ledger_id(), own.entry_id(), own.batch_index()) >= last:
                     break
         finally:
             reader.close()
@@ -183,7 +183,7 @@ class PulsarReader:
 
 
 def _key(text: str) -> bytes | None:
-    """pulsar-client does not tell base64 from text, which a JSON key of the form `json` is."""
+    """pulsar-client does not say whether a key is base64 or text; a JSON key of the form `json` is text."""
     try:
         return b64decode(text, validate=True) or None
     except ValueError:
@@ -191,13 +191,13 @@ def _key(text: str) -> bytes | None:
 
 
 class _Schema:
-    """A schema as the admin API tells it, and what decodes by it."""
+    """A schema as the admin API returns it, and what decodes by it."""
 
-    def __init__(self, told: Any) -> None:
-        kind, text = told["type"], json.loads(told["data"])
+    def __init__(self, answer: Any) -> None:
+        kind, text = answer["type"], json.loads(answer["data"])
         kinds, sides = {"value": kind}, {"value": text}
         if kind == "KEY_VALUE":
-            kinds, sides = {side: told["properties"][f"{side}.schema.type"] for side in text}, text
+            kinds, sides = {side: answer["properties"][f"{side}.schema.type"] for side in text}, text
         self.is_json = kinds["value"] == "JSON"
         self.key, self.value = (
             Avro(sides[side]).decode if kinds.get(side) == "AVRO" else from_json for side in ("key", "value")

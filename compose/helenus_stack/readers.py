@@ -1,4 +1,4 @@
-"""Reads a stack's topics, on Kafka or Pulsar: here alone the two are told apart."""
+"""Reads a stack's topics, on Kafka or Pulsar. Only this module distinguishes the two."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Record:
     """A record: key and value by column, value None for a delete, which the form `json` writes as an empty object.
 
     `timestamp` in ms. `schema_id` is that of its value in the registry, or the schema's version on Pulsar, None without
-    one. A key is empty in what Pulsar has without one: the marker of a whole table.
+    one. A key is empty in what Pulsar has without one: the delete marker of a whole table.
     """
 
     partition: int
@@ -99,7 +99,7 @@ def read(data: bytes, schema: Any) -> dict[str, Any]:
     source = io.BytesIO(data)
     record = fastavro.schemaless_reader(source, schema, None)
     if source.read(1):
-        raise ValueError("bytes are left behind a record")
+        raise ValueError("bytes are left after a record")
     assert isinstance(record, dict)
     return record
 

@@ -63,7 +63,7 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
 
 def ready(base: str) -> bool:
     """Whether the registry lists its subjects."""
-    # A registry on this machine is never behind the proxy that the environment may name.
+    # A registry on this machine is never reached through the proxy that the environment may name.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{base}/subjects", timeout=3) as answer:

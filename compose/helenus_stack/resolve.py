@@ -1,6 +1,6 @@
 """Two ways to download locked artifacts: Maven where it is installed, else the Ivy that comes inside pyspark.
 
-Neither is told a host: mirrors and proxies are configured in the clients' own settings. Both download exactly the
+Neither is given a host: mirrors and proxies are configured in the clients' own settings. Both download exactly the
 listed files, because each is asked for by its full coordinates and nothing transitively.
 """
 

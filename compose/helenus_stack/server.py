@@ -54,7 +54,7 @@ class Server:
     """Makes what has to be in it, such as users, whenever it was started and is ready."""
 
     stuck: Callable[[bytes], bool] = _never
-    """Whether what it logged since its start says that it is ready in vain, and has to be started again."""
+    """Whether its log since the start shows that it will never work and has to be started again."""
 
     @property
     def log(self) -> Path:

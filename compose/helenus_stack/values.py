@@ -1,8 +1,8 @@
 """Values of records, Avro's or JSON's, and of rows as the driver gives them, in one form that compares and hashes.
 
 The codecs are not ours. In that form a date is days, a timestamp ms, a time ns, a decimal (unscaled, scale), a
-duration its three parts; collections, tuples and UDTs are tuples, maps tuples of pairs whose keys are text, as records
-tell them.
+duration its three parts; collections, tuples and UDTs are tuples, maps tuples of pairs whose keys are text, as in
+records.
 """
 
 from __future__ import annotations

@@ -25,15 +25,15 @@ _POSITIONS = "positions are in checkpoint.dir, and every event is read by one co
 _PACE = "reads slow down by themselves on timeouts: query.max.rate and errors.retry.delay.max.ms bound them"
 _MEMORY = "every change is remembered until cache.max.capacity or cache.expire.after.ms says otherwise"
 _REPLICAS = "duplicates are identified by the replicas that reported, whichever node answers a read"
-_DRIVER = "the driver of Cassandra for Python finds it out"
+_DRIVER = "Cassandra's Python driver chooses it by itself"
 _METRICS = "metrics are at /metrics of the worker's listeners"
-_ERRORS = "errors.tolerance and errors.retry.timeout say what becomes of errors"
+_ERRORS = "errors.tolerance and errors.retry.timeout say what happens on errors"
 
 _DATASTAX: Mapping[str, str | Alias] = {
     "contactPoints": "cassandra.contact.points",
     "port": "cassandra.port",
     "loadBalancing.localDc": "cassandra.local.dc",
-    "auth.provider": Alias(why="a login is by cassandra.username and cassandra.password, if they are set"),
+    "auth.provider": Alias(why="cassandra.username and cassandra.password are the login, if they are set"),
     "auth.username": "cassandra.username",
     "auth.password": "cassandra.password",
     "ssl.provider": Alias("cassandra.ssl.enabled", convert=_tls),
@@ -53,12 +53,12 @@ _DATASTAX: Mapping[str, str | Alias] = {
     "query.backoffInMs": Alias(why=_PACE),
     "query.maxBackoffInSec": Alias(why=_PACE),
     "queryExecutionTimeout": Alias("cassandra.request.timeout.ms", convert=_milliseconds),
-    "maxConcurrentRequests": Alias(why="query.concurrency says how many statements are under way"),
+    "maxConcurrentRequests": Alias(why="query.concurrency says how many statements run at once"),
     "cache.max.digest": Alias(why=_MEMORY),
     "cache.only_if_coordinator_match": Alias(why=_REPLICAS),
     "connectionPoolLocalSize": Alias(why=_DRIVER),
     "compression": Alias(why=_DRIVER),
-    "datastax-java-driver.*": Alias(why="settings of the Java driver"),
+    "datastax-java-driver.*": Alias(why="they are settings of the Java driver, which is not used"),
     "ignoreErrors": Alias(why=_ERRORS),
     "jmx": Alias(why=_METRICS),
     "jmxConnectorDomain": Alias(why=_METRICS),

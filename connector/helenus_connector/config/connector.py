@@ -42,66 +42,65 @@ class ConnectorSettings(CassandraSettings):
     name: Annotated[Name, About("Common", "HIGH")]
     """The connector's name: in the REST API, in metrics and in the log."""
     connector_class: Annotated[str, About("Common", "HIGH")] = CLASS
-    """The class's name, also without `helenus.` and with `Connector` after it; those of DataStax are taken for it."""
+    """The class's name, also without `helenus.` or ending in `Connector`. DataStax's class names are accepted too."""
     tasks_max: Annotated[int, Field(ge=1), About("Common", "HIGH")] = 1
-    """How many partitions of the events topic are worked on at once, each by a Python worker of Spark's."""
+    """How many partitions of the events topic are processed at once, each by one of Spark's Python workers."""
     keyspace: Annotated[Name, About("Table", "HIGH")]
     """The table's keyspace."""
     table: Annotated[Name, About("Table", "HIGH")]
-    """The table, which needs `cdc = true`; or several, as names and regular expressions with commas between them."""
+    """The table, which needs `cdc = true`; or several, as a list of names and regular expressions."""
     table_refresh_interval_ms: Annotated[Milliseconds, About("Table", "LOW")] = 10_000
     """How often to look for new tables that match `table`."""
     query_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$"), About("Common", "LOW")] = "default"
-    """Connectors of one group share a streaming query of Spark; another group's slow tables hold none of them up."""
+    """Connectors of one group share a streaming query of Spark. Slow tables of another group do not hold them up."""
     events_topic: Annotated[str, About("Topics", "HIGH")] = ""
-    """The topic that is read; by default `events-KEYSPACE.TABLE`. Of several tables it has `${table}` in it.
+    """The topic that is read; by default `events-KEYSPACE.TABLE`. With several tables put `${table}` into it.
 
-    On Pulsar a full name is taken too, of the worker's tenant and namespace.
+    On Pulsar a full name in the worker's tenant and namespace is accepted too.
     """
     data_topic: Annotated[str, About("Topics", "HIGH")] = ""
-    """The topic that is written; by default `data-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
+    """The topic that is written; by default `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
-    """The level at which rows are read again. With LOCAL_ONE and more than one replica a later record of a key may show
-    an older row than one before.
+    """The consistency level at which rows are read. With LOCAL_ONE and more than one replica, a later record of a key
+    may show an older row than the record before.
     """
     query_concurrency: Annotated[int, Field(ge=1, le=1024), About("Reading")] = 32
-    """How many read statements a task has under way at once."""
+    """How many read statements a task runs at once."""
     query_group_size: Annotated[int, Field(ge=1, le=100), About("Reading", "LOW")] = 100
-    """How many keys one statement reads at most: of one partition, or alike but for one column of the partition key."""
+    """How many keys one statement reads at most: of one partition, or with one differing partition key column."""
     query_max_rate: Annotated[int, Field(ge=0), About("Reading")] = 0
-    """Rows a second that the connector reads on one host; 0 for no limit but the one that timeouts make for a while."""
+    """Rows per second that the connector reads on one host; 0: no limit, except for a while after timeouts."""
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
-    """When a key whose image is not confirmed yet is read again."""
+    """After how long an unconfirmed key is read again."""
     settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
-    """How long after its last report a change must be read to count as confirmed where the row neither shows it nor
-    explains why not: counters, range deletes, expired rows. Ten times that where the row contradicts it. Keep it far
-    above every write timeout."""
+    """How long after its last report a read confirms a change that the row neither shows nor contradicts: counters,
+    range deletes, expired rows. Ten times as long, if the row contradicts it. Keep it far above every write timeout."""
     settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
-    """How far a start steps back in the events topic, so that nothing unconfirmed is forgotten."""
+    """How far a start steps back in the events topic, so that no unconfirmed change is forgotten."""
     key_converter: Annotated[str, About("Records", "LOW")] = ""
-    """A converter class of Kafka Connect's; says what `output.format` says."""
+    """A converter class of Kafka Connect; another way to set `output.format`."""
     value_converter: Annotated[str, About("Records", "LOW")] = ""
-    """A converter class of Kafka Connect's; says what `output.format` says."""
+    """A converter class of Kafka Connect; another way to set `output.format`."""
     key_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
-    """false with a JSON converter: JSON records carry no schema."""
+    """Set it to false with a JSON converter, since JSON records carry no schema."""
     value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
-    """false with a JSON converter: JSON records carry no schema."""
+    """Set it to false with a JSON converter, since JSON records carry no schema."""
     output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
-    """The form of key and value."""
+    """The format of keys and values."""
     key_compat: Annotated[Compat, About("Records", "LOW")] = "exact"
-    """`datastax` gives keys in the form of DataStax's connector."""
+    """`datastax` writes keys in the form of DataStax's connector."""
     decimal_handling_mode: Annotated[Literal["precise", "string", "double"], About("Records", "LOW")] = "precise"
-    """How records show decimals: exactly, as text, or as the nearest double."""
+    """How values show decimals: exactly, as text, or as the nearest double."""
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
-    """How records show varints: exactly, as text, or as a long where it fits."""
+    """How values show varints: exactly, as text, or as a long. One beyond 64 bits can't be published as a long."""
     time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], About("Records", "LOW")] = "nanoseconds"
     """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
-    """A regular expression for the names of the columns to publish; those of the key are always there."""
+    """A regular expression for the names of the columns to publish. Key columns are always published."""
     headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires")
-    """Which headers records have: of schema_id, writetime, expires, node, segpos and digest."""
+    """Which of these headers records have: schema_id, writetime, expires, node, segpos, digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
     """As `value.converter.schema.registry.url`; keys and values have one registry."""
     value_converter_schema_registry_url: Annotated[
@@ -111,31 +110,31 @@ class ConnectorSettings(CassandraSettings):
     value_converter_schema_registry_basic_auth_user_info: Annotated[Login, About("Schema Registry")] = None
     """`user:password` for the registry."""
     value_converter_schema_registry_ssl_cafile: Annotated[Path | None, About("Schema Registry")] = None
-    """A PEM file of the authorities that signed its certificate; by default the system's count."""
+    """A PEM file of the authorities that signed its certificate; by default the system's authorities."""
     value_converter_schema_registry_ssl_certfile: Annotated[Path | None, About("Schema Registry", "LOW")] = None
-    """A PEM file of a certificate to show to it, if it asks for one."""
+    """A PEM file of the client certificate, if the registry requires one."""
     value_converter_schema_registry_ssl_keyfile: Annotated[Path | None, About("Schema Registry", "LOW")] = None
-    """A PEM file of that certificate's key."""
+    """A PEM file of the client certificate's key."""
     value_converter_auto_register_schemas: Annotated[bool, About("Schema Registry")] = True
-    """Whether schemas are registered; false takes those that are there."""
+    """Whether the connector registers schemas; with false they must be registered beforehand."""
     max_batch_size: Annotated[int, Field(ge=1), About("Reading")] = 50_000
-    """How many events a batch takes at most, of all the tables that share it: the highest number counts."""
+    """How many events a batch takes at most, of all tables that share it; the highest of their numbers counts."""
     max_batch_size_in_bytes: Annotated[int, Field(ge=1 << 20), About("Reading", "LOW")] = 128 << 20
-    """How many bytes of events a batch takes at most, as `max.batch.size`; its tasks share them evenly."""
+    """How many bytes of events a batch takes at most, like `max.batch.size`; its tasks share them evenly."""
     cache_max_capacity: Annotated[int, Field(ge=8), About("Reading", "LOW")] = 131_072
-    """How many changes per partition of the topic are remembered, to recognize copies of them."""
+    """How many changes are remembered per partition of the events topic, to recognize copies of them."""
     cache_expire_after_ms: Annotated[Milliseconds, About("Reading", "LOW")] = 600_000
     """How long a change is remembered."""
     errors_tolerance: Annotated[Literal["none", "all"], About("Error Handling")] = "none"
-    """`all` puts events that cannot be published into the topic of dead letters; `none` stops."""
+    """`all` puts events that cannot be published into the dead letter topic; `none` stops."""
     errors_deadletterqueue_topic_name: Annotated[str, About("Error Handling")] = ""
-    """The topic of dead letters; by default `dlq-KEYSPACE.TABLE`. Of several tables it has `${table}` in it."""
+    """The dead letter topic; by default `dlq-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     errors_retry_timeout: Annotated[int, Field(ge=-1), About("Error Handling")] = -1
-    """For how long, in ms, a table's work is tried again on errors that may pass; -1 is for ever."""
+    """For how long, in ms, a table's work is tried again after errors that may pass; -1: for ever."""
     errors_retry_delay_max_ms: Annotated[int, Field(ge=100), About("Error Handling")] = 10_000
     """The longest pause between two such attempts; the first is half a second."""
     errors_data_loss: Annotated[Literal["fail", "continue"], About("Error Handling")] = "fail"
-    """What happens when events are gone before they were read: stop, or go on and count them."""
+    """What happens when events expired before they were read: stop, or go on and count them."""
     errors_large_record: Annotated[Literal["fail", "dead-letter", "reference"], About("Error Handling")] = "fail"
     """What happens with a record too large for its topic: stop, dead-letter it, or leave out its largest columns."""
 

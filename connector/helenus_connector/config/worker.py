@@ -36,26 +36,26 @@ class WorkerSettings(PulsarSettings, LogSettings):
     log: Annotated[Literal["kafka", "pulsar"], About("Worker", "HIGH")] = "kafka"
     """Where events come from, and records go to."""
     data_log: Annotated[Literal["", "kafka", "pulsar"], About("Worker")] = ""
-    """Where records and dead letters go to instead."""
+    """Where records and dead letters go, if not to `log`."""
     bootstrap_servers: Annotated[Brokers, About("Kafka", "HIGH")] = ""
     """Kafka's brokers, as host:port with commas. `log=kafka` needs it."""
     kafka: Annotated[PassThrough, About("Kafka")] = {}
-    """Settings of librdkafka for every client: `kafka.security.protocol` and its like."""
+    """Settings of librdkafka for every client: `kafka.security.protocol` and others."""
     producer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
-    """Settings of librdkafka for producers; they go before `kafka.*`."""
+    """Settings of librdkafka for producers; they override `kafka.*`."""
     consumer: Annotated[PassThrough, About("Kafka", "LOW")] = {}
-    """Settings of librdkafka for consumers; they go before `kafka.*`."""
+    """Settings of librdkafka for consumers; they override `kafka.*`."""
     topic_creation_default_replication_factor: Annotated[ReplicationFactor, About("Kafka", "HIGH")] = -1
-    """How many of Kafka's brokers have each topic that the worker makes. -1: as the brokers have it, by
-    `default.replication.factor`, which is 1 if it is not set."""
+    """Replication factor of topics that the worker creates on Kafka. -1: the brokers' `default.replication.factor`,
+    which is 1 unless it was set."""
     listeners: Annotated[str, About("REST", "HIGH")] = "http://127.0.0.1:8083"
     """Where the REST API, `/metrics` and `/health` are served: one address, http://host:port or https://host:port."""
     listeners_https_ssl_certfile: Annotated[Path | None, About("REST")] = None
-    """A PEM file with the certificate of an https listener, and those that lead to its authority."""
+    """A PEM file with the certificate of an https listener, and its chain of authorities."""
     listeners_https_ssl_keyfile: Annotated[Path | None, About("REST")] = None
     """A PEM file of that certificate's key."""
     listeners_https_ssl_keyfile_password: Annotated[SecretStr | None, About("REST", "LOW")] = None
-    """What opens the key, where it is encrypted."""
+    """The password of the key, if it is encrypted."""
     listeners_https_ssl_cafile: Annotated[Path | None, About("REST")] = None
     """A PEM file of authorities: clients then need a certificate that one of them signed."""
     rest_basic_auth_user_info: Annotated[Login, About("REST")] = None
@@ -66,23 +66,22 @@ class WorkerSettings(PulsarSettings, LogSettings):
     A listener on loopback answers to this name too.
     """
     config_providers_file_param_allowed_paths: Annotated[CommaList, About("REST", "LOW")] = ()
-    """Folders, with commas: below them are files that connectors made over REST may refer to as `${file:PATH:KEY}`.
-
-    By default the folder of the worker's own file. What that file says or refers to itself is always left out.
+    """Folders whose files connectors made over REST may refer to as `${file:PATH:KEY}`; by default the folder of the
+    worker's own file. That file itself, and the secrets that it refers to, are never allowed.
     """
     config_providers_env_param_allowlist_pattern: Annotated[str, About("REST", "LOW")] = ""
-    """A regular expression: connectors made over REST may refer to variables of these names, as `${env:NAME}`.
+    """A regular expression for the variables that connectors made over REST may refer to, as `${env:NAME}`.
 
-    By default to none.
+    By default none.
     """
     checkpoint_dir: Annotated[Path, About("Worker", "HIGH")]
-    """Where it is noted which events are done: on a disk that stays, and that all of Spark's machines share."""
+    """Where the worker keeps its positions: on a disk that persists, and that the driver's next machine can read."""
     batch_interval_ms: Annotated[Milliseconds, About("Worker")] = 0
-    """The least time between the starts of two batches; 0 starts the next one at once."""
+    """The shortest time between the starts of two batches; 0 starts the next one at once."""
     startup_timeout_ms: Annotated[Milliseconds, About("Worker")] = 0
-    """How long to wait at the start for servers and tables that are not there yet."""
+    """How long the worker waits at its start for servers and tables that are not there yet."""
     spark: Annotated[PassThrough, About("Worker")] = {}
-    """Settings of Spark: `spark.master` and its like."""
+    """Settings of Spark: `spark.master` and others."""
 
     @field_validator("listeners")
     @classmethod

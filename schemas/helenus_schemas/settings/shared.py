@@ -57,7 +57,7 @@ class LogSettings(Settings):
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$"), About("Logging")] = "info"
     """The lowest level that is logged: debug, info, warning or error."""
     log_format: Annotated[str, Field(pattern="^(text|json)$"), About("Logging")] = "text"
-    """text for people, json for programs; in both a line has an event name and fields."""
+    """text for people, json for programs. In both, each line has an event name and fields."""
 
 
 NO_PULSAR = "install the extra pulsar: pip install '.[pulsar]' in a checkout, or 'helenus-….whl[pulsar]'"
@@ -69,7 +69,7 @@ class PulsarSettings(Settings):
     pulsar_service_url: Annotated[PulsarUrl, About("Pulsar", "HIGH")] = ""
     """The addresses of brokers or proxies: `pulsar://host:port,host:port`, or `pulsar+ssl://` for TLS."""
     pulsar_admin_url: Annotated[HttpUrl, About("Pulsar", "HIGH")] = ""
-    """The REST API, `http://host:port` or `https://`, by which topics are created. Without it they have to exist."""
+    """The REST API, `http://host:port` or `https://`, for creating topics. Without it the topics must exist."""
     pulsar_tenant: Annotated[PulsarName, About("Pulsar")] = "public"
     """The tenant of all topics."""
     pulsar_namespace: Annotated[PulsarName, About("Pulsar")] = "default"
