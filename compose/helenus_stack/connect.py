@@ -78,7 +78,7 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
     properties = folder / "worker.properties"
     write_atomically(properties, "".join(f"{k}={v}\n" for k, v in configuration(settings).items()))
     options = [f"-Xmx{HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"]
-    # Without a file of its own log4j would tell errors only.
+    # Without a configuration file log4j would log errors only.
     options += ["-Dlog4j2.level=INFO", "-Djava.net.preferIPv4Stack=true"]
     options += [own_temporary_folder(folder)]
     main = "org.apache.kafka.connect.cli.ConnectDistributed"

@@ -30,8 +30,8 @@ def session(status: Status, row_factory: Any = named_tuple_factory) -> Iterator[
     try:
         yield connected
     except (DriverException, ErrorMessage, NoHostAvailable) as error:
-        told = getattr(error, "message", error)
-        raise StackError(f"Cassandra: {told}", where, "correct the statement, or look at the node's log") from error
+        message = getattr(error, "message", error)
+        raise StackError(f"Cassandra: {message}", where, "correct the statement, or look at the node's log") from error
     finally:
         connected.cluster.shutdown()
 

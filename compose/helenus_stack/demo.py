@@ -117,8 +117,8 @@ class Demo:
         java = spark_java_home(self.progress)
         folder = self.stack.directory / FOLDER
         log = ["kafka", "registry"] if self.stack.settings.has_kafka else ["pulsar"]
-        told = {"kafka": "Kafka and a schema registry", "pulsar": "Pulsar, which keeps schemas itself"}[log[0]]
-        self.show.title(f"{told}, in {self.stack.directory}")
+        parts = {"kafka": "Kafka and a schema registry", "pulsar": "Pulsar, which keeps schemas itself"}[log[0]]
+        self.show.title(f"{parts}, in {self.stack.directory}")
         with self.progress.spinning():
             status = self.stack.up(*log)
         self.show.title("The connector, so that Spark loads while Cassandra starts")
@@ -126,7 +126,7 @@ class Demo:
         with self.progress.spinning():
             status = self.stack.up()
         with session(status) as cassandra, closing(reader(status)) as topics:
-            self.show.title("A table with cdc = true, and the agent beside its node")
+            self.show.title("A table with cdc = true, and the agent of its node")
             for cql in SCHEMA:
                 self.show.statement(cql)
                 cassandra.execute(cql)
@@ -137,7 +137,7 @@ class Demo:
             return self._converges(status, cassandra, topics)
 
     def _start(self, program: Program, environment: dict[str, str]) -> None:
-        self.show.statement(f"$ {program.told}")
+        self.show.statement(f"$ {program.command_line}")
         program.start(environment)
         self.programs.append(program)
 

@@ -1,7 +1,7 @@
 """The servers' jars: pinned by lock files, kept in the user's cache, verified before they get there.
 
 A lock (`jars/*.lock`) has one line per file: its SHA-256 and its Maven coordinates
-`group:name:version[:type[:classifier]]`. `python -m helenus_stack.lock` writes locks anew.
+`group:name:version[:type[:classifier]]`. `python -m helenus_stack.lock` writes locks again.
 """
 
 from __future__ import annotations
@@ -128,9 +128,9 @@ def digest(path: Path) -> str:
 
 
 def unpack(archive: Path, progress: Progress) -> Path:
-    """The folder in which a fetched .tar.gz, or the .txz in a .jar, lies unpacked, beside it.
+    """The folder in which a fetched .tar.gz, or the .txz in a .jar, lies unpacked, next to it.
 
-    Unpacked at the first call.
+    The first call unpacks it.
     """
     folder = archive.with_name(archive.name.removesuffix(".tar.gz").removesuffix(".jar"))
     with exclusive(archive.with_name(f".{folder.name}.lock"), progress, f"waiting for {archive.name} to be unpacked"):

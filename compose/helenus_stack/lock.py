@@ -1,4 +1,4 @@
-"""Writes the lock files anew: `python -m helenus_stack.lock [NAME...]`, for who changes a server's version.
+"""Writes the lock files again, after a change of a server's version: `python -m helenus_stack.lock [NAME...]`.
 
 A lock's lines `# root COORDINATES` say what is wanted; Maven finds what that needs, and all of it is locked.
 Needs Maven and a source checkout.

@@ -26,8 +26,8 @@ HBA = f"host {DATABASE} {USER} 127.0.0.1/32 trust\n"
 LOCK = "postmaster.pid"
 SETUP = f"CREATE ROLE {USER} LOGIN\nCREATE DATABASE {DATABASE} OWNER {USER}\n"
 
-# The server refuses to be root. As nobody it keeps, of all that root may do, only to open files: folders above its own
-# may be closed to others. It asks beforehand whether it may, and is told the truth with that one of the securebits.
+# The server refuses to run as root. As nobody it keeps one right of root's, to open any file: folders above its own may
+# be closed to others. It checks with access() whether it may, and that one of the securebits makes the answer right.
 NOBODY = 65534
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--securebits=+no_setuid_fixup"]
 AS_NOBODY += [f"--{which}=-all,+dac_override" for which in ("inh-caps", "ambient-caps", "bounding-set")]

@@ -1,4 +1,4 @@
-"""Agent and connector beside a stack: their properties files, and their processes among the stack's.
+"""Agent and connector of a stack: their properties files, and their processes among the stack's.
 
 Their pid files lie with the servers', so `helenus-stack down` and the watchdog end them too.
 """
@@ -37,8 +37,8 @@ class Program:
         return self.directory / "logs" / f"{self.name}.log"
 
     @property
-    def told(self) -> str:
-        """The command as a person gives it."""
+    def command_line(self) -> str:
+        """The command as a user types it."""
         here = Path.cwd()
         files = (path.relative_to(here) if path.is_relative_to(here) else path for path in self.files)
         return " ".join([f"helenus-{self.name}", *map(str, files)])
@@ -76,11 +76,11 @@ def addresses(folder: Path) -> tuple[str, str]:
 
 
 def agent(status: Status, folder: Path) -> Program:
-    """The agent beside the stack's first node; writes its properties file into `folder`."""
+    """The agent of the stack's first node; writes its properties file into `folder`."""
     node = status.nodes[0]
     path = _write(
         folder / "agent.properties",
-        f"The agent beside {node.name}. Start: helenus-agent {folder / 'agent.properties'}",
+        f"The agent of {node.name}. Start: helenus-agent {folder / 'agent.properties'}",
         [
             ("cassandra.config", node.cassandra_yaml, "The node's own configuration: says where its commit log is."),
             ("cassandra.contact.points", node.address, "The node itself; the agent learns its tables from it."),

@@ -1,4 +1,4 @@
-"""Tells what the stack is doing: a spinner on a terminal, a line every few seconds elsewhere."""
+"""Shows what the stack is doing: a spinner on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 

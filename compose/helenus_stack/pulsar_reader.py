@@ -42,8 +42,8 @@ class Message:
         return self._place[1]
 
     def offset(self) -> int:
-        told = self._message.message_id()
-        return offset(told.ledger_id(), told.entry_id(), told.batch_index())
+        place = self._message.message_id()
+        return offset(place.ledger_id(), place.entry_id(), place.batch_index())
 
     def timestamp(self) -> tuple[int, int]:
         """1, and ms since the epoch."""
@@ -85,18 +85,18 @@ class PulsarReader:
         self._arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def topics(self) -> set[str]:
-        with self._told():
+        with self._stack_errors():
             names = self._admin.ask("GET", f"{self._path('')}partitioned")
         return {name.rpartition("/")[2] for name in names}
 
     def messages(self, topic: str) -> Iterator[Message]:
-        with self._told():
+        with self._stack_errors():
             for number in range(self._partitions(topic)):
                 yield from self._partition(f"{topic}-partition-{number}")
 
     def follow(self, topic: str, whole: bool) -> None:
         start = pulsar.MessageId.earliest if whole else pulsar.MessageId.latest
-        with self._told():
+        with self._stack_errors():
             self._client.create_reader(
                 self._config.name(topic), start, reader_listener=lambda _, message: self._arrivals.put(message)
             )
@@ -110,7 +110,7 @@ class PulsarReader:
 
     def record(self, message: Any) -> Record:
         key, value = message.key(), message.value()
-        with self._told():
+        with self._stack_errors():
             schema = self._schema(message.topic(), message.version)
         return Record(
             message.partition(),
@@ -141,9 +141,9 @@ class PulsarReader:
         try:
             while reader.has_message_available():  # what was there may be kept no longer
                 message = reader.read_next(PATIENCE_S * 1000)
-                told = message.message_id()
+                place = message.message_id()
                 yield self._message(message)
-                if (told.ledger_id(), told.entry_id(), told.batch_index()) >= last:
+                if (place.ledger_id(), place.entry_id(), place.batch_index()) >= last:
                     break
         finally:
             reader.close()
@@ -173,8 +173,8 @@ class PulsarReader:
         return f"persistent/{self._config.tenant}/{self._config.namespace}/{name}"
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Errors of the client and the admin API as ours."""
+    def _stack_errors(self) -> Iterator[None]:
+        """Errors of the client and the admin API as StackError."""
         try:
             yield
         except (pulsar.PulsarException, HelenusError) as error:
@@ -183,7 +183,7 @@ class PulsarReader:
 
 
 def _key(text: str) -> bytes | None:
-    """pulsar-client does not tell base64 from text, which a JSON key of the form `json` is."""
+    """pulsar-client does not distinguish base64 from text, which a JSON key of the form `json` is."""
     try:
         return b64decode(text, validate=True) or None
     except ValueError:
@@ -191,13 +191,13 @@ def _key(text: str) -> bytes | None:
 
 
 class _Schema:
-    """A schema as the admin API tells it, and what decodes by it."""
+    """A schema as the admin API returns it, and what decodes by it."""
 
-    def __init__(self, told: Any) -> None:
-        kind, text = told["type"], json.loads(told["data"])
+    def __init__(self, answer: Any) -> None:
+        kind, text = answer["type"], json.loads(answer["data"])
         kinds, sides = {"value": kind}, {"value": text}
         if kind == "KEY_VALUE":
-            kinds, sides = {side: told["properties"][f"{side}.schema.type"] for side in text}, text
+            kinds, sides = {side: answer["properties"][f"{side}.schema.type"] for side in text}, text
         self.is_json = kinds["value"] == "JSON"
         self.key, self.value = (
             Avro(sides[side]).decode if kinds.get(side) == "AVRO" else from_json for side in ("key", "value")

@@ -1,4 +1,4 @@
-"""Waits for servers: until they answer properly, or one died or took too long, which is told with its log."""
+"""Waits for servers: until they answer properly, or one died or took too long: an error with the end of its log."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def read(data: bytes, schema: Any) -> dict[str, Any]:
     source = io.BytesIO(data)
     record = fastavro.schemaless_reader(source, schema, None)
     if source.read(1):
-        raise ValueError("bytes are left behind a record")
+        raise ValueError("bytes are left after a record")
     assert isinstance(record, dict)
     return record
 

@@ -26,7 +26,7 @@ LEGEND = """\
 Each statement, and below it what became of it:
   event   the agent has read it in the commit log: time from Cassandra's answer until a consumer had the event
   record  the connector has read the row again: time from the event until a consumer had the record
-  behind  the record's key and value, without nulls"""
+  after   the record's key and value, without nulls"""
 
 
 def plain(value: Any) -> Any:
@@ -63,7 +63,7 @@ def value_text(value: Mapping[str, Any] | None, before: Mapping[str, Any] | None
 
 @dataclass
 class Show:
-    """Prints traces on `console` and keeps what the summary tells."""
+    """Prints traces on `console` and keeps what the summary shows."""
 
     console: Console
     traces: list[Trace] = field(default_factory=list)

@@ -30,7 +30,7 @@ class ServerStatus:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """What an agent beside a Cassandra node needs to know."""
+    """What the agent of a Cassandra node needs to know."""
 
     name: str
     address: str

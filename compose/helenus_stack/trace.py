@@ -60,7 +60,7 @@ class Search:
         if self.event is None:
             return None
         key, since = self.event.message.key(), self.event.message.timestamp()[1]
-        # A record's key is the event's, behind what names its schema.
+        # A record's key is the event's, after the bytes that name its schema.
         later = (r for r in self._records if r.message.timestamp()[1] >= since)
         return next((r for r in later if (r.message.key() or b"")[self.reader.frame :] == key), None)
 

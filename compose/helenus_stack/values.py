@@ -2,7 +2,7 @@
 
 The codecs are not ours. In that form a date is days, a timestamp ms, a time ns, a decimal (unscaled, scale), a
 duration its three parts; collections, tuples and UDTs are tuples, maps tuples of pairs whose keys are text, as records
-tell them.
+show them.
 """
 
 from __future__ import annotations
