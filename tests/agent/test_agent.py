@@ -86,9 +86,9 @@ class Bench:
     @property
     def keys(self) -> list[int]:
         """Keys of the acknowledged events of rows, in the order of the commit log: a topic has one per partition."""
-        told = [(wire.decode(value or b""), key) for _, _, key, value, _ in self.log.acknowledged if key is not None]
-        told.sort(key=lambda event: (event[0].segment, event[0].position, event[0].part))
-        return [int.from_bytes(self.number(key), "big") for _, key in told]
+        events = [(wire.decode(value or b""), key) for _, _, key, value, _ in self.log.acknowledged if key is not None]
+        events.sort(key=lambda event: (event[0].segment, event[0].position, event[0].part))
+        return [int.from_bytes(self.number(key), "big") for _, key in events]
 
     @staticmethod
     def number(key: bytes | None) -> bytes:
@@ -129,11 +129,11 @@ def test_changes_become_events(bench: Bench) -> None:
         assert value is not None
         found = wire.decode(value)
         assert (found.node, found.segment, found.parts) == (bench.state.load(found.node or "").host_id, 10, 1)
-    told: dict[int, list[int]] = {}
+    positions_of: dict[int, list[int]] = {}
     for _, partition, _, value, _ in bench.log.acknowledged:
-        told.setdefault(partition, []).append(wire.decode(value or b"").position)
-    assert all(positions == sorted(positions) for positions in told.values())
-    assert max(max(positions) for positions in told.values()) == bench.raw.ends[10]
+        positions_of.setdefault(partition, []).append(wire.decode(value or b"").position)
+    assert all(positions == sorted(positions) for positions in positions_of.values())
+    assert max(max(positions) for positions in positions_of.values()) == bench.raw.ends[10]
     assert bench.saved.segments[10].offset == bench.raw.ends[10]
     assert metric("events_total", table="ks.t") == before + 50
 
@@ -303,8 +303,8 @@ def test_the_log_says_how_much_is_not_read(bench: Bench, capsys: pytest.CaptureF
     bench.start()
     capsys.readouterr()
     bench.work()
-    told = re.findall(r"segment\.corrupt .*left_unread_bytes=(\d+)", capsys.readouterr().out)
-    assert told == ["0", str(len(garbage))]
+    sizes = re.findall(r"segment\.corrupt .*left_unread_bytes=(\d+)", capsys.readouterr().out)
+    assert sizes == ["0", str(len(garbage))]
     assert bench.keys == [2]
 
 
@@ -336,8 +336,8 @@ def test_a_crash_after_quarantine(bench: Bench) -> None:
         bench.start()
         bench.work()
         assert metric("lost_segments_total") == before
-        (told,) = (decode(value or b"") for _, partition, _, value, _ in bench.log.acknowledged if not partition)
-        assert told.scope is Scope.GAP
+        (change,) = (decode(value or b"") for _, partition, _, value, _ in bench.log.acknowledged if not partition)
+        assert change.scope is Scope.GAP
 
 
 def test_a_new_table_is_followed_from_its_first_change(bench: Bench) -> None:

@@ -33,7 +33,7 @@ def decode(decoder: ModuleType, payloads: list[bytes], *tables: Table, base: int
     return decoder.decode(data, base, True, plans(decoder, *tables), NODE, SEGMENT, 10**6)
 
 
-def told(batch: Any, *tables: Table) -> list[Event]:
+def events_of(batch: Any, *tables: Table) -> list[Event]:
     followed = [t.full_name for t in tables if t.cdc]
     return [(followed[index], partition, key, value) for index, partition, key, value in batch.changes]
 
@@ -44,7 +44,7 @@ def check(decoder: ModuleType, *updates: Update, base: int = 100) -> Any:
     payload = mutation(*updates)
     batch = decode(decoder, [payload], *tables, base=base)
     assert batch.problems == []
-    assert told(batch, *tables) == events(updates, NODE, SEGMENT, base + len(payload) + 12)
+    assert events_of(batch, *tables) == events(updates, NODE, SEGMENT, base + len(payload) + 12)
     assert (batch.next, batch.mutations) == (len(payload) + 12, 1)
     return batch
 
@@ -314,16 +314,16 @@ def test_range_deletions(decoder: ModuleType) -> None:
     ]
     batch = check(decoder, Update(table, KEY, [markers[0], row, *markers[1:], row]))
     assert batch.skipped == []
-    told = [wire.decode(value) for _, _, _, value in batch.changes]
-    assert [(c.scope, c.write_time, c.start, c.end) for c in told if c.scope is Scope.RANGE] == [
+    decoded = [wire.decode(value) for _, _, _, value in batch.changes]
+    assert [(c.scope, c.write_time, c.start, c.end) for c in decoded if c.scope is Scope.RANGE] == [
         (Scope.RANGE, T, Bound(True, (one,)), Bound(True, (one, b"b"))),
         (Scope.RANGE, T + 1, Bound(False, (one, b"b")), Bound(False, (one, b"c"))),
         (Scope.RANGE, T + 2, Bound(True, (one, b"c")), Bound(True, (two,))),
         (Scope.RANGE, T + 3, Bound(False, (two, b"a")), None),
     ]
-    assert [(c.part, c.parts) for c in told] == [(part, 6) for part in range(6)]
-    untold = table_of("u", "pk int pk, a int ck, b text ck, v int", cdc=False)
-    assert check(decoder, Update(untold, KEY, markers), Update(table, KEY, [row])).skipped == []
+    assert [(c.part, c.parts) for c in decoded] == [(part, 6) for part in range(6)]
+    without_cdc = table_of("u", "pk int pk, a int ck, b text ck, v int", cdc=False)
+    assert check(decoder, Update(without_cdc, KEY, markers), Update(table, KEY, [row])).skipped == []
 
 
 @pytest.mark.parametrize(
@@ -518,4 +518,4 @@ def test_events_do_not_depend_on_what_came_before(decoder: ModuleType) -> None:
     for u in updates:
         at += len(mutation(u)) + 12
         expected += events([u], NODE, SEGMENT, at)
-    assert told(batch, table) == expected
+    assert events_of(batch, table) == expected

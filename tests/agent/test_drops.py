@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench
-from agent.test_notices import notices, told
+from agent.test_notices import emitted, notices
 from agent.writer import table_of
 
 from helenus_agent import agent as module
@@ -55,14 +55,14 @@ def test_dropped_and_made_again(bench: Bench) -> None:
     bench.raw.write(10, write_of(AGAIN, 3), write_of(TABLE, 4))
     bench.work()
     # What the log can't hold, a change of the old table behind those of the new one, is told all the same.
-    assert told(bench) == [1, 2, "TABLE", 3, 4]
-    assert told(bench, "events-else.other") == []
+    assert emitted(bench) == [1, 2, "TABLE", 3, 4]
+    assert emitted(bench, "events-else.other") == []
     (change,) = notices(bench, Scope.TABLE)
     assert (change.part, change.parts, change.write_time) == (0, 1, MADE - 1)
     for _ in range(2):
         bench.start(topic_partitions="1")
         bench.work()
-    assert told(bench) == [1, 2, "TABLE", 3, 4]
+    assert emitted(bench) == [1, 2, "TABLE", 3, 4]
     for segment in (11, 12):
         bench.raw.segment(segment)
         bench.raw.write(segment, write_of(AGAIN, segment))
@@ -71,7 +71,7 @@ def test_dropped_and_made_again(bench: Bench) -> None:
         bench.start(topic_partitions="1")
         bench.raw.write(12, write_of(AGAIN, key))
         bench.work()
-    assert told(bench) == [1, 2, "TABLE", 3, 4, 11, 12, 5, 6]
+    assert emitted(bench) == [1, 2, "TABLE", 3, 4, 11, 12, 5, 6]
     assert bench.saved.dropped == {}
 
 
@@ -89,7 +89,7 @@ def test_learnt_long_before_it_is_read(bench: Bench, again: bool) -> None:
     bench.cassandra.set(OTHER, SCHEMA, *([AGAIN] if again else []))
     bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench) == ([1, 2, 3, "TABLE", 4, 5] if again else [1, 2, 3, "TABLE"])
+    assert emitted(bench) == ([1, 2, 3, "TABLE", 4, 5] if again else [1, 2, 3, "TABLE"])
 
 
 def test_behind_its_last_segment_though_reading_never_comes_to_an_end(bench: Bench) -> None:
@@ -104,7 +104,7 @@ def test_behind_its_last_segment_though_reading_never_comes_to_an_end(bench: Ben
     agent._follow.refresh()
     agent.step()
     agent._commit(1.0)
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -118,7 +118,7 @@ def test_dropped_while_no_agent_ran(bench: Bench, again: bool) -> None:
         bench.raw.write(10, write_of(AGAIN, 3))
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == ([1, 2, "TABLE", 3] if again else [1, 2, "TABLE"])
+    assert emitted(bench) == ([1, 2, "TABLE", 3] if again else [1, 2, "TABLE"])
 
 
 def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
@@ -140,11 +140,11 @@ def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
     bench.log.refuse_flush = 0
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench, "events-else.other") == [1, "TABLE"]
-    assert told(bench) == [11, 12]
+    assert emitted(bench, "events-else.other") == [1, "TABLE"]
+    assert emitted(bench) == [11, 12]
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench, "events-else.other") == [1, "TABLE"]
+    assert emitted(bench, "events-else.other") == [1, "TABLE"]
 
 
 def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> None:
@@ -156,7 +156,7 @@ def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> Non
     bench.run(until=2)
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -176,11 +176,11 @@ def test_a_topic_that_is_refused(bench: Bench, again: bool, there: bool) -> None
     bench.raw.write(10, write_of(OTHER, 2))
     for _ in range(100):
         bench.run(seconds=0.2)
-        if told(bench, "events-else.other") == [1, 2]:
+        if emitted(bench, "events-else.other") == [1, 2]:
             break
     bench.run(seconds=0.3)
-    assert told(bench, "events-else.other") == [1, 2]
-    assert told(bench) == [1]
+    assert emitted(bench, "events-else.other") == [1, 2]
+    assert emitted(bench) == [1]
     assert bench.saved.dropped.get(str(TABLE.id)) is None
 
 
@@ -202,7 +202,7 @@ def test_dropped_without_cdc(bench: Bench, killed: bool) -> None:
     else:
         bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
 def test_tables_that_are_not_followed(bench: Bench) -> None:
@@ -223,7 +223,7 @@ def test_a_table_that_the_schema_has_again_was_not_dropped(bench: Bench) -> None
     agent._following.learn()
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
-    assert told(bench) == [1]
+    assert emitted(bench) == [1]
     assert bench.saved.dropped == {}
 
 
@@ -234,7 +234,7 @@ def test_one_that_nobody_remembers(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
-    assert told(bench) == [1]
+    assert emitted(bench) == [1]
     assert bench.saved.dropped == {}
 
 
@@ -257,15 +257,15 @@ def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
     without = replace(TABLE, columns=tuple(c for c in TABLE.columns if c.name != "v"), dropped=dropped)
     drop(bench, without)
     bench.work()
-    assert told(bench) == []
+    assert emitted(bench) == []
     drop(bench, replace(TABLE, dropped=dropped))
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
     bench.start(topic_partitions="1")
     bench.work()
     drop(bench, table_of("t", "pk int pk, v int, w int"))
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
 
 
 def test_a_column_that_is_dropped_and_added_again_while_no_agent_ran(bench: Bench) -> None:
@@ -278,4 +278,4 @@ def test_a_column_that_is_dropped_and_added_again_while_no_agent_ran(bench: Benc
     for _ in range(2):
         bench.start(topic_partitions="1")
         bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]

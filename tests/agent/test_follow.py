@@ -564,11 +564,11 @@ def test_the_log_says_how_much_is_left_unread(raw: Raw, monkeypatch: pytest.Monk
         file.seek(broken)
         file.write(b"\0\0\4\0nope")
     follow = follow_of(raw)
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert drain(follow) == [10]
         assert drain(follow) == []
     follow.close()
-    assert [line["left_unread_bytes"] for line in told if line["event"] == "segment.corrupt"] == [raw.ends[10] - broken]
+    assert [line["left_unread_bytes"] for line in logs if line["event"] == "segment.corrupt"] == [raw.ends[10] - broken]
 
 
 def test_an_encrypted_segment_costs_the_others_nothing(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,9 +579,9 @@ def test_an_encrypted_segment_costs_the_others_nothing(raw: Raw, monkeypatch: py
     raw.segment(11)
     raw.write(11, write_of(TABLE, 1))
     follow = follow_of(raw)
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert drain(follow) == [11]
-    assert "encrypted segments are not supported" in next(line["error"] for line in told if "error" in line)
+    assert "encrypted segments are not supported" in next(line["error"] for line in logs if "error" in line)
     assert [(s.id, s.bad) for s in follow.finished] == [(10, True)]
     follow.finished[0].close()
     follow.close()

@@ -114,7 +114,7 @@ def test_many_small_damages(plain: ModuleType, compiled: ModuleType, seed: int) 
     noise = random.Random(seed)
     whole = mutation(*rich())
     bad = (0, 1, 2, 4, 8, 127, 128, 254, 255)
-    told = 0
+    decoded = 0
     for _ in range(2_000):
         payload = bytearray(whole)
         for _ in range(noise.randrange(1, 4)):
@@ -122,5 +122,5 @@ def test_many_small_damages(plain: ModuleType, compiled: ModuleType, seed: int) 
         stream = entry(bytes(payload))
         batches = [decode(m, stream, [rich()]) for m in (plain, compiled)]
         assert plainly(batches[0]) == plainly(batches[1])
-        told += len(batches[0].changes)
-    assert told
+        decoded += len(batches[0].changes)
+    assert decoded

@@ -171,8 +171,19 @@ def damaged(data: st.DataObject, whole: bytes, written: int) -> bytes:
 def without_position(found: Any) -> Any:
     """A change but for its position."""
     index, partition, key, value = found
-    told = wire.decode(value)
-    return index, partition, key, told.digest, told.scope, told.part, told.parts, told.write_time, told.start, told.end
+    decoded = wire.decode(value)
+    return (
+        index,
+        partition,
+        key,
+        decoded.digest,
+        decoded.scope,
+        decoded.part,
+        decoded.parts,
+        decoded.write_time,
+        decoded.start,
+        decoded.end,
+    )
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)

@@ -34,18 +34,18 @@ def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMo
     by_name = {t.name: t for t in followed}
     follow = follow_of(recording, tmp_path, mode)
     changes, skipped, mutations = read(decoder, follow, recording.plans(decoder, followed))
-    told = [(followed[index], partition, key, wire.decode(value)) for index, partition, key, value in changes]
+    decoded = [(followed[index], partition, key, wire.decode(value)) for index, partition, key, value in changes]
     expected: list[Expected] = []
     for _, some in STATEMENTS:
         if len({want.table for want in some}) > 1:
             # A batch has its tables in the order of their ids, which are chance.
-            names = [table.name for table, *_ in told[len(expected) :][: len(some)]]
+            names = [table.name for table, *_ in decoded[len(expected) :][: len(some)]]
             ordered = sorted(some, key=lambda want: names.index(want.table))
             some = [replace(want, part=part) for part, want in enumerate(ordered)]
         expected += some
 
-    assert len(told) == len(expected)
-    for (table, _, key, found), want in zip(told, expected, strict=True):
+    assert len(decoded) == len(expected)
+    for (table, _, key, found), want in zip(decoded, expected, strict=True):
         assert (table.name, found.scope.name) == (want.table, want.scope)
         assert key == golden.expected_key(by_name[want.table], want.key)
         assert (found.part, found.parts) == (want.part, want.parts)
@@ -79,8 +79,8 @@ def test_resumed_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -
         positions = Positions(NODE, {segment: Mark(position)}, [] if segment == first else [first])
         follow = follow_of(recording, tmp_path, positions=positions)
         again, _, _ = read(plain, follow, plans)
-        behind = [c for c in changes if (wire.decode(c[3]).segment, wire.decode(c[3]).position) > (segment, position)]
-        assert again == behind
+        after = [c for c in changes if (wire.decode(c[3]).segment, wire.decode(c[3]).position) > (segment, position)]
+        assert again == after
         follow.close()
 
 

@@ -172,15 +172,15 @@ def test_every_statement(live: Live) -> None:
         for e in expected
     )
 
-    def told() -> Counter[tuple[str, str, bytes]]:
+    def arrived() -> Counter[tuple[str, str, bytes]]:
         return Counter(
             (name, wire.decode(value).scope.name, key)
             for name in tables
             for key, value in live.events(f"events-g.{name}")
         )
 
-    live.wait(lambda: told() >= wanted)
-    assert told() == wanted
+    live.wait(lambda: arrived() >= wanted)
+    assert arrived() == wanted
     assert live.stop(agent) == 0
 
 

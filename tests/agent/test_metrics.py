@@ -92,12 +92,12 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_the_documentation_names_them_all(raw: Path) -> None:
-    told = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+    documented = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
     ours = [m for m in vars(metrics).values() if isinstance(m, MetricWrapperBase)]
     names = [m.describe()[0].name for m in ours if list(m.describe())]
     assert len(names) > 15
-    assert [name for name in names if f"`{name}" not in told] == []
+    assert [name for name in names if f"`{name}" not in documented] == []
     theirs = list(metrics.Twins(raw, "x").collect())
     counters = [sample.labels["name"] for sample in theirs[0].samples]
     attributes = [family.name.rpartition("_")[2] for family in theirs[1:]]
-    assert [name for name in counters + attributes if f"`{name}`" not in told] == []
+    assert [name for name in counters + attributes if f"`{name}`" not in documented] == []

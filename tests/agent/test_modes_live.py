@@ -58,7 +58,7 @@ def test_nothing_is_lost(
         agent = live.start(read_mode=mode)
         live.insert(table, 0, 1000)
         live.wait(lambda: len(live.keys(table)) == 1000)
-        told = sum(live.keys(table).values())
+        emitted = sum(live.keys(table).values())
 
         # The node replays its log, says so in cdc_raw, and writes another; what the agent has is not told once more.
         node = Stack(directory, cassandra_yaml={**OPTIONS, **yaml})
@@ -67,7 +67,7 @@ def test_nothing_is_lost(
         live.wait(lambda: _answers(live))
         live.insert(table, 1000, 2000)
         live.wait(lambda: len(live.keys(table)) == 2000)
-        assert sum(live.keys(table).values()) == told + 1000
+        assert sum(live.keys(table).values()) == emitted + 1000
 
         total = 2000
         for _ in range(2):

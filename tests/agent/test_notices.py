@@ -48,7 +48,7 @@ def truncate(bench: Bench, segment: int, position: int, time: int = T, table: ob
     bench.cassandra.truncations[table.id] = Truncation(table.id, (segment, position), time)  # type: ignore[attr-defined]
 
 
-def told(bench: Bench, topic: str = "events-ks.t", partition: int = 0) -> list[str | int]:
+def emitted(bench: Bench, topic: str = "events-ks.t", partition: int = 0) -> list[str | int]:
     """What a partition of a topic holds: the names of scopes of whole tables, and the last byte of rows' keys."""
     return [
         decode(value or b"").scope.name if key is None else bench.number(key)[-1]
@@ -71,7 +71,7 @@ def test_truncate_stands_in_the_order_of_the_log(bench: Bench) -> None:
     bench.raw.write(10, write_of(LOCAL, 0), write_of(TABLE, 3))
     truncate(bench, 10, at)
     bench.work()
-    assert told(bench) == [1, 2, "TABLE", 3]
+    assert emitted(bench) == [1, 2, "TABLE", 3]
     (change,) = notices(bench, Scope.TABLE)
     name = TABLE.id.bytes + T.to_bytes(8, "big")
     assert change.digest == hashlib.md5(name, usedforsecurity=False).hexdigest()
@@ -80,7 +80,7 @@ def test_truncate_stands_in_the_order_of_the_log(bench: Bench) -> None:
     bench.work()
     bench.start()
     bench.work()
-    assert told(bench) == [1, 2, "TABLE", 3]
+    assert emitted(bench) == [1, 2, "TABLE", 3]
 
 
 def test_every_partition_is_told(bench: Bench) -> None:
@@ -110,7 +110,7 @@ def test_truncated_while_the_agent_was_down(bench: Bench) -> None:
     truncate(bench, 10, position[2])
     bench.start()
     bench.work()
-    assert told(bench) == [1, 2, 3, "TABLE", 4]
+    assert emitted(bench) == [1, 2, 3, "TABLE", 4]
 
 
 def positions_of(bench: Bench, segment: int) -> list[Change]:
@@ -145,7 +145,7 @@ def test_a_table_nobody_knows_before_it(bench: Bench) -> None:
     truncate(bench, 10, bench.raw.ends[10] - (bench.raw.ends[10] - 28) // 3)
     bench.start()
     bench.work()
-    assert told(bench) == [1, "TABLE", 2]
+    assert emitted(bench) == [1, "TABLE", 2]
 
 
 def test_a_position_within_an_entry_stops_nothing(bench: Bench) -> None:
@@ -157,7 +157,7 @@ def test_a_position_within_an_entry_stops_nothing(bench: Bench) -> None:
     truncate(bench, 10, first.position + 5)
     bench.start()
     bench.work()
-    assert told(bench) == [1, "TABLE", 2]
+    assert emitted(bench) == [1, "TABLE", 2]
 
 
 def test_one_that_is_behind_is_told_at_once(bench: Bench) -> None:
@@ -169,7 +169,7 @@ def test_one_that_is_behind_is_told_at_once(bench: Bench) -> None:
     truncate(bench, 10, 30)
     bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
 def test_old_ones_are_noted_at_the_first_start(bench: Bench) -> None:
@@ -178,12 +178,12 @@ def test_old_ones_are_noted_at_the_first_start(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
-    assert told(bench) == [1]
+    assert emitted(bench) == [1]
     assert bench.saved.truncated == {str(TABLE.id): T}
     truncate(bench, 10, bench.raw.ends[10], T + 1)
     bench.raw.write(10, write_of(LOCAL, 0))
     bench.work()
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
 def test_one_that_the_log_still_holds_is_told_at_the_first_start(bench: Bench) -> None:
@@ -193,7 +193,7 @@ def test_one_that_the_log_still_holds_is_told_at_the_first_start(bench: Bench) -
     bench.raw.write(10, write_of(TABLE, 2))
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == [1, "TABLE", 2]
+    assert emitted(bench) == [1, "TABLE", 2]
 
 
 def test_old_ones_of_a_table_that_gets_cdc_are_noted(bench: Bench) -> None:
@@ -230,7 +230,7 @@ def test_a_refused_flush_tells_again(bench: Bench) -> None:
     bench.raw.write(10, write_of(LOCAL, 0), write_of(TABLE, 2))
     bench.log.refuse_flush = 3
     bench.run(until=3)
-    assert told(bench) == [1, "TABLE", 2]
+    assert emitted(bench) == [1, "TABLE", 2]
 
 
 def test_saved_only_when_acknowledged(bench: Bench) -> None:
@@ -245,10 +245,10 @@ def test_saved_only_when_acknowledged(bench: Bench) -> None:
     # As if it were killed here: nothing is acknowledged.
     bench.start()
     bench.work()
-    assert told(bench) == ["TABLE"]
+    assert emitted(bench) == ["TABLE"]
     bench.start()
     bench.work()
-    assert told(bench) == ["TABLE"]
+    assert emitted(bench) == ["TABLE"]
 
 
 def test_the_column() -> None:
@@ -280,7 +280,7 @@ def test_cdc_off_and_on(bench: Bench) -> None:
     before = metric("gaps_total", reason="cdc_was_off")
     bench.raw.write(11, write_of(TABLE, 3))
     bench.work()
-    assert told(bench) == [1, "GAP", 3]
+    assert emitted(bench) == [1, "GAP", 3]
     assert metric("gaps_total", reason="cdc_was_off") == before + 1
     (change,) = notices(bench, Scope.GAP)
     assert change.write_time is not None
@@ -289,7 +289,7 @@ def test_cdc_off_and_on(bench: Bench) -> None:
     assert change.segment == 11
     bench.start()
     bench.work()
-    assert told(bench) == [1, "GAP", 3]
+    assert emitted(bench) == [1, "GAP", 3]
 
 
 def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
@@ -301,11 +301,11 @@ def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
     bench.cassandra.stamps = {TABLE.id: Stamp(2, "x")}
     bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
     bench.cassandra.stamps = {TABLE.id: Stamp(3, "x")}
     bench.start()
     bench.work()
-    assert told(bench) == ["GAP", "GAP"]
+    assert emitted(bench) == ["GAP", "GAP"]
     # Another option, another column: that is what it was altered for.
     bench.cassandra.stamps = {TABLE.id: Stamp(4, "y")}
     bench.start()
@@ -316,7 +316,7 @@ def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
     bench.work()
     bench.start()
     bench.work()
-    assert told(bench) == ["GAP", "GAP"]
+    assert emitted(bench) == ["GAP", "GAP"]
 
 
 def test_a_lost_segment_is_told_to_all_tables(bench: Bench) -> None:
@@ -333,12 +333,12 @@ def test_a_lost_segment_is_told_to_all_tables(bench: Bench) -> None:
     agent = bench.start()
     bench.raw.write(11, write_of(TABLE, 2))
     bench.work()
-    assert told(bench) == [10, 11, "GAP", 2]
-    assert told(bench, "events-ks.other") == ["GAP"]
+    assert emitted(bench) == [10, 11, "GAP", 2]
+    assert emitted(bench, "events-ks.other") == ["GAP"]
     assert agent.ready() is None  # waiting mends nothing: it is told, and goes on
     bench.start()
     bench.work()
-    assert told(bench, "events-ks.other") == ["GAP"]
+    assert emitted(bench, "events-ks.other") == ["GAP"]
 
 
 def test_a_gap_is_kept_until_it_is_acknowledged(bench: Bench) -> None:
@@ -359,7 +359,7 @@ def test_a_gap_is_kept_until_it_is_acknowledged(bench: Bench) -> None:
         agent.commit()
     bench.start()
     bench.run(until=2)
-    assert told(bench) == [1, "GAP"]
+    assert emitted(bench) == [1, "GAP"]
     assert bench.saved.gaps == []
 
 
@@ -383,7 +383,7 @@ def test_a_gap_that_could_not_be_told_is_saved(bench: Bench, monkeypatch: pytest
     assert [(g.table, g.reason) for g in bench.saved.gaps] == [(str(TABLE.id), "cdc_was_off")]
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
 
 
 def test_losses_of_one_moment_are_one_gap() -> None:
@@ -401,7 +401,7 @@ def test_losses_of_one_moment_are_one_gap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "first", "gone", "tells"),
+    ("blocks", "first", "gone", "is_gap"),
     [
         ("false", 10, [10], True),  # the segment that was read last is gone, and all before it
         ("false", 10, [11], False),  # an older one is there: what deletes by age did not delete this
@@ -409,7 +409,7 @@ def test_losses_of_one_moment_are_one_gap() -> None:
         ("true", 10, [10], False),  # this node deletes nothing that is not read
     ],
 )
-def test_possible_loss(bench: Bench, blocks: str, first: int, gone: list[int], tells: bool) -> None:
+def test_possible_loss(bench: Bench, blocks: str, first: int, gone: list[int], is_gap: bool) -> None:
     bench.cassandra.settings["cdc_block_writes"] = blocks
     bench.raw.segment(first)
     bench.raw.write(first, write_of(TABLE, 1))
@@ -422,8 +422,8 @@ def test_possible_loss(bench: Bench, blocks: str, first: int, gone: list[int], t
     before = metric("possible_loss_total")
     bench.start()
     bench.work()
-    assert told(bench) == ([1, "GAP"] if tells else [1])
-    assert metric("possible_loss_total") == before + tells
+    assert emitted(bench) == ([1, "GAP"] if is_gap else [1])
+    assert metric("possible_loss_total") == before + is_gap
 
 
 def test_no_loss_at_the_first_start(bench: Bench) -> None:
@@ -462,8 +462,8 @@ def test_dropped_while_the_agent_was_down(bench: Bench) -> None:
     before = metric("skipped_total", reason="unknown_table")
     bench.start()
     bench.work()
-    assert told(bench, "events-ks.other") == [1, "TABLE"]
-    assert told(bench) == [2]
+    assert emitted(bench, "events-ks.other") == [1, "TABLE"]
+    assert emitted(bench) == [2]
     assert metric("skipped_total", reason="unknown_table") == before
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 3))
@@ -478,13 +478,13 @@ def test_made_anew_with_another_key_while_the_agent_was_down(bench: Bench) -> No
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
     bench.work()
-    anew = table_of("t", "pk int pk, c int ck", id=9)
+    recreated = table_of("t", "pk int pk, c int ck", id=9)
     bench.raw.write(10, write_of(TABLE, 1), write_of(TABLE, 2))
-    bench.cassandra.set(anew, LOCAL)
+    bench.cassandra.set(recreated, LOCAL)
     before = metric("skipped_total", reason="dropped_table")
     bench.start()
     bench.work()
-    assert told(bench) == ["TABLE"]
+    assert emitted(bench) == ["TABLE"]
     assert metric("skipped_total", reason="dropped_table") == before + 2
 
 
@@ -500,7 +500,7 @@ def test_a_start_that_fails_is_made_again(bench: Bench) -> None:
     assert bench.agent is not None
     bench.agent.start()
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
     assert metric("possible_loss_total") == before + 1
 
 

@@ -418,14 +418,14 @@ def test_status(agents: Agents) -> None:
     assert 0 <= found["saved_age"] < 60
     assert found["metrics"]["events_total{ks.t}"] == 2
     code, out, _ = agents.call("status")
-    for told in ("running, healthy", HOST, "0.2 MiB of 64.0 MiB", "63.8 MiB left", f"{agents.raw.ends[11]}"):
-        assert told in out
+    for part in ("running, healthy", HOST, "0.2 MiB of 64.0 MiB", "63.8 MiB left", f"{agents.raw.ends[11]}"):
+        assert part in out
 
     agents.stop(agent)
     code, out, _ = agents.call("status")
     assert code == 1
-    for told in ("stopped", "no agent runs", "limit unknown", "quarantined    none"):
-        assert told in out
+    for part in ("stopped", "no agent runs", "limit unknown", "quarantined    none"):
+        assert part in out
 
 
 def test_status_tells_of_trouble(agents: Agents) -> None:
@@ -465,9 +465,9 @@ def test_errors_are_json_where_logs_are(agents: Agents) -> None:
     agent = agents.start()
     _, errors = agent.communicate(timeout=30)
     assert agent.returncode == 1
-    told = [json.loads(line) for line in errors.splitlines()][-1]
-    assert (told["event"], told["level"], told["kind"]) == ("agent.failed", "error", "state")
-    assert "restore it, or delete it" in told["error"]
+    last = [json.loads(line) for line in errors.splitlines()][-1]
+    assert (last["event"], last["level"], last["kind"]) == ("agent.failed", "error", "state")
+    assert "restore it, or delete it" in last["error"]
 
 
 def test_a_full_disk_stops_it_and_loses_nothing(agents: Agents) -> None:

@@ -137,7 +137,7 @@ def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
         datastax.key_schema(TABLE), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES
     )
     assert len(log.waiting) == 1 + log.counts[TOPIC]
-    assert all(told is not None and told[:3] == b"\0\2@" for _, _, _, told, _ in log.waiting)
+    assert all(sent is not None and sent[:3] == b"\0\2@" for _, _, _, sent, _ in log.waiting)
     assert datastax.unsorted_value(log.waiting[0].value or b"") == value
 
 

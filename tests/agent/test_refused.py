@@ -43,7 +43,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
             segment.close()
 
 
-def told(bench: Bench) -> dict[str, list[str | int]]:
+def emitted(bench: Bench) -> dict[str, list[str | int]]:
     """What each topic holds: the names of scopes of whole tables, and the last byte of rows' keys."""
     found: dict[str, list[str | int]] = {}
     for topic, _, key, value, _ in bench.log.acknowledged:
@@ -63,7 +63,7 @@ def test_a_topic_that_is_not_to_be_made(bench: Bench, capsys: pytest.CaptureFixt
     for number in (1, 2):
         write(bench, number)
         bench.work()
-    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert bench.saved.refused == [str(ODD.id)]
     assert metric("skipped_total", reason="refused_topic") == skipped + 2
     assert metric("refused_tables") == 1
@@ -79,14 +79,14 @@ def test_a_topic_that_is_not_to_be_made(bench: Bench, capsys: pytest.CaptureFixt
     bench.raw.segment(11)
     write(bench, 3, 11)
     bench.work()
-    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
+    assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
     assert metric("gaps_total", reason="refused_topic") == gaps + 1
     assert metric("refused_tables") == 0
     assert (agent.ready(), bench.saved.refused) == (None, [])
     assert "table.resumed" in capsys.readouterr().out
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench)["odd"] == ["GAP", 3]
+    assert emitted(bench)["odd"] == ["GAP", 3]
 
 
 def test_a_topic_that_is_not_to_be_written(bench: Bench) -> None:
@@ -99,12 +99,12 @@ def test_a_topic_that_is_not_to_be_written(bench: Bench) -> None:
     write(bench, 2)
     write(bench, 3)
     bench.run(until=7)
-    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": [1]}
+    assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": [1]}
     assert "ks.odd is left out: not to be written" in (agent.ready() or "")
     bench.log.closed.clear()
     write(bench, 4)
     bench.run(until=11)
-    assert told(bench) == {"t": [1, 2, 3, 4], "last": [1, 2, 3, 4], "odd": [1, "GAP", 4]}
+    assert emitted(bench) == {"t": [1, 2, 3, 4], "last": [1, 2, 3, 4], "odd": [1, "GAP", 4]}
     assert agent.ready() is None
 
 
@@ -121,7 +121,7 @@ def test_refused_at_the_very_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "_COMMIT", 0.0)
     bench.start(topic_partitions="1")
     bench.run(until=2)
-    assert told(bench) == {"t": [1], "last": [1]}
+    assert emitted(bench) == {"t": [1], "last": [1]}
 
 
 def test_an_error_that_does_not_say_that_it_is_the_topics(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_an_error_that_does_not_say_that_it_is_the_topics(bench: Bench, monkeypa
     bench.start(topic_partitions="1")
     write(bench, 1)
     bench.work()
-    assert told(bench) == {"t": [1], "last": [1]}
+    assert emitted(bench) == {"t": [1], "last": [1]}
 
 
 def test_a_new_table(bench: Bench) -> None:
@@ -149,7 +149,7 @@ def test_a_new_table(bench: Bench) -> None:
     write(bench, 1)
     write(bench, 2)
     bench.work()
-    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert "ks.odd is left out" in (agent.ready() or "")
 
 
@@ -165,7 +165,7 @@ def test_all_of_them(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.log.closed.clear()
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == {"odd": [1], "t": [1], "last": [1]}
+    assert emitted(bench) == {"odd": [1], "t": [1], "last": [1]}
 
 
 def test_all_of_them_one_after_the_other(bench: Bench) -> None:
@@ -205,7 +205,7 @@ def test_it_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> N
     bench.start(topic_partitions="1")
     write(bench, 3)
     bench.work()
-    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
+    assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
 
 
 def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.M
     bench.log.closed.clear()
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == {"odd": [1], "t": [1], "last": [1]}
+    assert emitted(bench) == {"odd": [1], "t": [1], "last": [1]}
 
 
 def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,14 +234,14 @@ def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: py
     bench.log.counts[TOPIC] = 1
     agent._following.refused._next = 0.0
     agent.step()
-    assert told(bench) == {"t": [1], "last": [1]}
+    assert emitted(bench) == {"t": [1], "last": [1]}
     assert "not to be written" in (agent.ready() or "")
     write(bench, 2)
     assert agent.step()
     bench.log.refuse_create = 1
     agent._following.refused._next = 0.0
     agent.step()
-    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert "away" in (agent.ready() or "")
 
 
@@ -282,11 +282,11 @@ def test_who_wants_nothing_of_it_is_not_warned(bench: Bench, way: str) -> None:
     if way == "excluded":
         bench.start(topic_partitions="1")
     else:
-        anew = table_of("odd", "pk int pk, v int", id=9)
-        bench.cassandra.set(ODD if way == "cdc" else anew, TABLE, LAST)
+        recreated = table_of("odd", "pk int pk, v int", id=9)
+        bench.cassandra.set(ODD if way == "cdc" else recreated, TABLE, LAST)
         bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench).get("odd", []) == ([] if way == "dropped" else ["GAP"])
+    assert emitted(bench).get("odd", []) == ([] if way == "dropped" else ["GAP"])
 
 
 def test_truncated_while_it_is_refused(bench: Bench) -> None:
@@ -300,12 +300,12 @@ def test_truncated_while_it_is_refused(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     write(bench, 1)
     truncate(1_700_000_000_000)
-    assert "odd" not in told(bench)
+    assert "odd" not in emitted(bench)
     bench.log.closed.clear()
     bench.work()
     write(bench, 2)
     truncate(1_700_000_000_001)
-    assert told(bench)["odd"] == ["GAP", 2, Scope.TABLE.name]
+    assert emitted(bench)["odd"] == ["GAP", 2, Scope.TABLE.name]
 
 
 def test_altered_while_it_is_refused(bench: Bench) -> None:
@@ -316,7 +316,7 @@ def test_altered_while_it_is_refused(bench: Bench) -> None:
     bench.cassandra.is_changed = True
     write(bench, 1)
     bench.work()
-    assert told(bench) == {"t": [1], "last": [1]}
+    assert emitted(bench) == {"t": [1], "last": [1]}
 
 
 def test_another_number_of_partitions_after_it(bench: Bench) -> None:
@@ -335,7 +335,7 @@ def test_another_number_of_partitions_after_it(bench: Bench) -> None:
     bench.log.closed.clear()
     bench.log.counts[TOPIC] = 3
     bench.work()
-    assert told(bench)["odd"] == [1, "GAP", "GAP", "GAP"]
+    assert emitted(bench)["odd"] == [1, "GAP", "GAP", "GAP"]
     write(bench, 3)
     bench.work()
-    assert told(bench)["odd"][4:] == [3]
+    assert emitted(bench)["odd"][4:] == [3]

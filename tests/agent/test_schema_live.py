@@ -309,8 +309,8 @@ def test_dropped_behind_the_agents_back(node: Node) -> None:
         node.wait(
             lambda table=table, keyspace=keyspace: all(p and p[-1][0] is None for p in node.topic(table, keyspace))
         )
-        told = [[change.scope for key, change in part if key is None] for part in node.topic(table, keyspace)]
-        assert told == [[Scope.TABLE]] * PARTITIONS
+        scopes = [[change.scope for key, change in part if key is None] for part in node.topic(table, keyspace)]
+        assert scopes == [[Scope.TABLE]] * PARTITIONS
 
 
 def test_dropped_and_made_again_under_writes(node: Node) -> None:

@@ -103,7 +103,7 @@ def start(status: Status, path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", MAIN, str(path)], stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def told(status: Status, path: Path) -> tuple[int, str]:
+def run_to_end(status: Status, path: Path) -> tuple[int, str]:
     """Exit code and last words of an agent that has to end by itself; without a secret among all its words."""
     with start(status, path) as agent:
         try:
@@ -201,7 +201,7 @@ def test_a_mistake_is_error_in_one_message(status: Status, session: Any, tmp_pat
         if changes is not AS_STRANGER:  # that one meets its mistake when it writes; one agent reads a cdc_raw
             (folder / "raw").mkdir()
             given["cdc.raw.dir"] = str(folder / "raw")
-        ended, last = told(status, properties(status, folder, given))
+        ended, last = run_to_end(status, properties(status, folder, given))
         if ended == code and all(word in last for word in words):
             return None
         return f"{changes}: {ended}, {last}"
@@ -227,7 +227,7 @@ def test_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_p
         admin.create_acls([rule])[rule].result(20)
         if acl[1] == AclPermissionType.DENY:
             continue
-        code, last = told(status, properties(status, tmp_path, {**changes, **only}))
+        code, last = run_to_end(status, properties(status, tmp_path, {**changes, **only}))
         assert code == 1
         assert "uthorization failed" in last
         # Who may write to no topic at all gets no number for a producer either: what is answered first is told.

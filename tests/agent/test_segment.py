@@ -65,7 +65,7 @@ def test_header(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "text", "told"),
+    ("version", "text", "message"),
     [
         (9, b"{}", "version 9: only 6, 7, 8"),
         (7, options("org.example.BrotliCompressor"), r"org\.example\.BrotliCompressor; only LZ4Compressor, .*Zstd"),
@@ -75,8 +75,8 @@ def test_header(version: int) -> None:
         (6, b'{"encCipher":"AES","encKeyAlias":"k","compressionClass":"LZ4Compressor"}', "transparent_data_encryption"),
     ],
 )
-def test_headers_of_what_is_not_read(version: int, text: bytes, told: str) -> None:
-    with pytest.raises(Corrupt, match=told):
+def test_headers_of_what_is_not_read(version: int, text: bytes, message: str) -> None:
+    with pytest.raises(Corrupt, match=message):
         read_header(header(ID, version, text), version, ID)
 
 

@@ -172,12 +172,12 @@ def test_a_table_made_anew() -> None:
     for columns in ("pk text pk, v int", "pk int pk, c int ck", "id int pk, v int"):
         tables = Tables()
         updated(tables, A)
-        anew = table_of("a", columns, id=8)
-        assert updated(tables, anew) == (["ks.a"], [], [])
-        assert (index(tables, A), index(tables, anew)) == (-1, 1)
+        recreated = table_of("a", columns, id=8)
+        assert updated(tables, recreated) == (["ks.a"], [], [])
+        assert (index(tables, A), index(tables, recreated)) == (-1, 1)
         assert tables.plans[A.id.bytes].reason == "dropped_table"
-        assert tables.followed_ids == [anew.id]
-        updated(tables, anew)
+        assert tables.followed_ids == [recreated.id]
+        updated(tables, recreated)
         tables.retire_before(99)
         assert tables.plans[A.id.bytes].reason == "dropped_table"
 

@@ -73,15 +73,15 @@ def test_a_segment_that_is_gone_before_it_is_archived(segment: Path, tmp_path: P
     """Deleted by another while the agent read it: its copy is missing, and that is said."""
     archive = transfer_of("archive", tmp_path / "archive", segment.parent)
     segment.unlink()
-    with capture_logs() as told:
+    with capture_logs() as logs:
         archive(segment)
-    assert [(line["event"], line["log_level"], line["path"]) for line in told] == [
+    assert [(line["event"], line["log_level"], line["path"]) for line in logs] == [
         ("segment.not_archived", "error", str(segment))
     ]
-    with capture_logs() as told:
+    with capture_logs() as logs:
         archive(segment.parent / "CommitLog-7-13.log")
         archive(segment.parent / "CommitLog-7-13.log")
-    assert told == []
+    assert logs == []
 
 
 def test_a_segment_that_a_restarted_node_linked_again(segment: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_function_and_a_class_of_yours(yours: Any, segment: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("nowhere.at_all:take", "ModuleNotFoundError"),
         ("mine.transfers:none", "AttributeError"),
@@ -184,8 +184,8 @@ def test_a_function_and_a_class_of_yours(yours: Any, segment: Path) -> None:
         ("mine.transfers:number", "can't be called"),
     ],
 )
-def test_yours_cannot_be_had(yours: Any, segment: Path, name: str, told: str) -> None:
-    with pytest.raises(HelenusError, match=told) as error:
+def test_yours_cannot_be_had(yours: Any, segment: Path, name: str, message: str) -> None:
+    with pytest.raises(HelenusError, match=message) as error:
         transfer_of(name, None, segment.parent)
     assert error.value.kind is Kind.CONFIG
 

@@ -187,9 +187,9 @@ def test_every_port_is_this_machine_s_alone(stack: Stack) -> None:
 def test_the_agent_reads_the_log_of_its_node(stack: Stack) -> None:
     settings = stack.agent
     assert settings.cassandra_contact_points == ("cassandra",)
-    told = yaml.safe_load(re.search(r"printf '(.*?)'", stack.script)[1].replace("\\n", "\n"))  # type: ignore[index]
-    assert told["cdc_enabled"] is True
-    assert told["cdc_raw_directory"] == str(settings.cdc_raw_dir)
+    config = yaml.safe_load(re.search(r"printf '(.*?)'", stack.script)[1].replace("\\n", "\n"))  # type: ignore[index]
+    assert config["cdc_enabled"] is True
+    assert config["cdc_raw_directory"] == str(settings.cdc_raw_dir)
     # One volume at one path, because Cassandra links segments into cdc_raw.
     assert stack.mounts("agent")["/var/lib/cassandra"] == stack.mounts("cassandra")["/var/lib/cassandra"]
     assert str(settings.cdc_raw_dir).startswith("/var/lib/cassandra/")
@@ -205,9 +205,9 @@ def test_the_script_turns_cdc_on(stack: Stack, tmp_path: Path) -> None:
     for _ in range(2):  # a container may be started again
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
         assert done.stdout == "cassandra -f\n"
-        told = yaml.safe_load(file.read_text())
-        assert told["cdc_enabled"] is True
-        assert list(told) == ["cluster_name", "cdc_enabled", "cdc_raw_directory", "cdc_total_space"]
+        config = yaml.safe_load(file.read_text())
+        assert config["cdc_enabled"] is True
+        assert list(config) == ["cluster_name", "cdc_enabled", "cdc_raw_directory", "cdc_total_space"]
 
 
 def test_what_lasts_is_on_volumes(stack: Stack) -> None:
@@ -267,8 +267,8 @@ def test_pulsar_s_addresses() -> None:
     assert [c.value_converter_schema_registry_url for c in connectors] == [""]
     # Configured as the one that the tests run.
     run = pulsar.configuration(Settings(log="pulsar"), Path("/none"))
-    told = {key: value for key, value in environment.items() if key != "PULSAR_MEM"}
-    assert {key: run.get(key) for key in told} == {**told, "advertisedAddress": "127.0.0.1"}
+    expected = {key: value for key, value in environment.items() if key != "PULSAR_MEM"}
+    assert {key: run.get(key) for key in expected} == {**expected, "advertisedAddress": "127.0.0.1"}
 
 
 @pytest.mark.parametrize("service", ["agent", "connector"])

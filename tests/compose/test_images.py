@@ -57,8 +57,8 @@ def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     program = target / "bin" / f"helenus-{part}"
     bare = {"PATH": str(target / "bin"), "HOME": str(tmp_path)}
-    told = subprocess.run([program, "--help"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=True)
-    assert "validate" in told.stdout
+    shown = subprocess.run([program, "--help"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=True)
+    assert "validate" in shown.stdout
     assert not (target / "bin" / "helenus-stack").exists()
     extensions = list(target.glob("lib/python3*/site-packages/helenus_agent/commitlog/decoder*.so"))
     assert bool(extensions) == compiled

@@ -98,8 +98,8 @@ def test_every_alert_and_metric_is_explained_and_no_other() -> None:
     names = [m._name for m in ours]
     assert len(names) > 30
     assert [name for name in names if f"`{name}" not in guide] == []
-    told = set(re.findall(r"helenus_(?:agent|connector)_\w+", guide))
-    assert told - exported().keys() - set(names) == set()
+    documented = set(re.findall(r"helenus_(?:agent|connector)_\w+", guide))
+    assert documented - exported().keys() - set(names) == set()
 
 
 def test_panels_of_the_dashboard_do_not_overlap() -> None:

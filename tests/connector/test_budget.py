@@ -112,8 +112,8 @@ def test_timeouts_that_come_again_halve_what_is_read(
         one.timed_out()
         before = rate(one, clock, 0.5)
         assert before == pytest.approx(500, rel=0.15)
-    told = [int(n) for n in re.findall(r"rows_per_second=(\d+)", capsys.readouterr().out)]
-    assert (len(told), max(told) <= 550) == (8, True)
+    rates = [int(n) for n in re.findall(r"rows_per_second=(\d+)", capsys.readouterr().out)]
+    assert (len(rates), max(rates) <= 550) == (8, True)
 
 
 def test_it_never_stops_altogether(tmp_path: Path, clock: Clock) -> None:

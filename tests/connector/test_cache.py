@@ -142,8 +142,8 @@ def test_what_a_batch_that_failed_said_is_forgotten(cache: ChangeCache) -> None:
 def test_it_has_all_its_room_from_the_start(tmp_path: Path) -> None:
     """To store where the file system has no more would end the process, by SIGBUS."""
     ChangeCache(tmp_path / "c", 131_072, 60)
-    told = (tmp_path / "c").stat()
-    assert told.st_blocks * 512 >= told.st_size > 131_072 * 32
+    status = (tmp_path / "c").stat()
+    assert status.st_blocks * 512 >= status.st_size > 131_072 * 32
 
 
 def no_more(*_: object) -> None:

@@ -127,12 +127,12 @@ def test_a_data_topic_is_for_one_connector_of_the_worker(tmp_path: Path) -> None
     """With two writers there is no order per key."""
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
-    told = r"connector a writes data-ks\.t already; give one of them another data\.topic"
+    message = r"connector a writes data-ks\.t already; give one of them another data\.topic"
     for more in ({"query.group": "other"}, {"table": "u", "data.topic": "data-ks.t"}):
-        with pytest.raises(ConfigError, match=told) as error:
+        with pytest.raises(ConfigError, match=message) as error:
             all_of.put("b", {**CONFIG, **more})
         assert [problem.key for problem in error.value.problems] == ["data.topic"]
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             connectors(tmp_path / "other").load({"a": CONFIG, "b": {**CONFIG, **more}})
     assert all_of.names() == ["a"]
     all_of.put("b", {**CONFIG, "table": "u.*", "data.topic": "data-${keyspace}.${table}", "query.group": "other"})

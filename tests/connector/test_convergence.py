@@ -114,10 +114,10 @@ class Cluster:
         replicas = self.random.sample(range(3), 3)
         if self.random.random() < 0.2:
             # All have it at once and none shows it yet, but all show what comes behind it.
-            behind, column_behind = self._digest(), self.random.choice("vw")
+            later, later_column = self._digest(), self.random.choice("vw")
             for replica in replicas:
                 self.log(replica, key, cells, digest, shown_after=max(self.lateness))
-                self.log(replica, key, {column_behind: (time + 1, time + 1)}, behind)
+                self.log(replica, key, {later_column: (time + 1, time + 1)}, later)
             next(self._numbers)
             return
         self._logs(replicas[0], key, cells, digest)
@@ -369,9 +369,9 @@ def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, late
         if chance.random() < 0.05:
             connector.restart()
     settle(cluster, connector)
-    told = {json.loads(key)["k"]: value and json.loads(value) for key, value in connector.records}
-    assert told == {key: shown(image(cluster.row(key))) for key in told}
-    assert told.keys() == {k for row in cluster.rows for k in row}
+    published = {json.loads(key)["k"]: value and json.loads(value) for key, value in connector.records}
+    assert published == {key: shown(image(cluster.row(key))) for key in published}
+    assert published.keys() == {k for row in cluster.rows for k in row}
     totals = connector.totals
     if not connector.restarts:
         assert totals.read == totals.published + totals.unchanged + totals.confirmed

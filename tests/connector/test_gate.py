@@ -391,13 +391,13 @@ def works(path: Path, of: Table, *events: tuple[bytes, bytes]) -> list[Any]:
 @pytest.mark.parametrize("name", OF_DATASTAX)
 def test_the_key_of_a_datastax_agent_names_the_right_row(tmp_path: Path, name: str, value: bytes) -> None:
     """In both orders of fields, of the backfill, and of one that tells nothing at all."""
-    kind, told, raw = OF_DATASTAX[name]
+    kind, shown, raw = OF_DATASTAX[name]
     alone = table(name)
-    (work,) = works(tmp_path, alone, (of_datastax((kind, told)), value))
+    (work,) = works(tmp_path, alone, (of_datastax((kind, shown)), value))
     assert (work.values, work.scope, work.key) == ((raw,), Scope.ROW, KeyCodec(alone).encode((raw,)))
     if name != "time":  # has a test of its own
         of = table("int", name)
-        (work,) = works(tmp_path, of, (of_datastax(("int", 1), (kind, told)), value))
+        (work,) = works(tmp_path, of, (of_datastax(("int", 1), (kind, shown)), value))
         assert (work.values, work.scope) == ((b"\0\0\0\1", raw), Scope.ROW)
         assert work.key == KeyCodec(of).encode(work.values), "a record's key is in the exact form"
 

@@ -46,8 +46,8 @@ def test_series_begin_at_zero_and_end_with_their_table() -> None:
 def test_a_state_at_a_time() -> None:
     for now in ("RUNNING", "FAILED"):
         metrics.state(ORDERS, now)
-        told = {s: read("helenus_connector_task_state", **of(ORDERS), state=s) for s in metrics.STATES}
-        assert [name for name, value in told.items() if value] == [now]
+        states = {s: read("helenus_connector_task_state", **of(ORDERS), state=s) for s in metrics.STATES}
+        assert [name for name, value in states.items() if value] == [now]
 
 
 def test_names_of_kafka_connect() -> None:

@@ -114,8 +114,8 @@ def test_a_topic_that_is_refused_later_is_told_once_and_left_out(planner: Planne
             assert planner.partitions(["a", "b"]) == {"a": 1, "b": 0}
             assert planner.latest(both) == {"a": ends}
             topics.refused = {}
-    told = {"event": "source.refused", "topic": "b", "error": "Pulsar: no", "log_level": "warning"}
-    assert logs == [told, told]
+    line = {"event": "source.refused", "topic": "b", "error": "Pulsar: no", "log_level": "warning"}
+    assert logs == [line, line]
     topics.refused = {"a": NOT_ALLOWED, "b": NOT_ALLOWED}
     for ask in (lambda: planner.latest(both), lambda: planner.partitions(["b"])):
         with pytest.raises(HelenusError) as error:

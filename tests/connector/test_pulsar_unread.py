@@ -65,10 +65,10 @@ class Letters:
 
     def last_id(self, asked: Any) -> list[bytes]:
         ledger, entry, index = parts(self.letters[-1]) if self.letters else (NONE, NONE, 0)
-        told = {"last_message_id": {"ledgerId": ledger, "entryId": entry, "batch_index": index}}
+        fields = {"last_message_id": {"ledgerId": ledger, "entryId": entry, "batch_index": index}}
         if self.mark is not None:
-            told["consumer_mark_delete_position"] = self.mark
-        return [command("last_id_response", request_id=asked.request_id, **told)]
+            fields["consumer_mark_delete_position"] = self.mark
+        return [command("last_id_response", request_id=asked.request_id, **fields)]
 
     def ack(self, asked: Any) -> list[bytes]:
         (at,) = asked.message_id

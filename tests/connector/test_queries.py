@@ -55,14 +55,14 @@ def test_it_is_started_again_for_ever(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_failure_of_sparks_is_told_by_its_own_words() -> None:
     """Py4J puts them behind its own, which say nothing."""
-    told = (
+    failure = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Exception thrown when the batch was done\n"
         "py4j.protocol.Py4JJavaError: An error occurred while calling o137.collectToPython.\n"
         ": org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)\n"
         "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)\n"
         "Caused by: java.io.EOFException\n"
     )
-    query = SimpleNamespace(exception=lambda: told)
+    query = SimpleNamespace(exception=lambda: failure)
     assert "Python worker exited" in _cause(query, SimpleNamespace(failure=None), Path("c")).what  # type: ignore[arg-type]
 
 
@@ -95,10 +95,10 @@ def test_what_a_killed_run_had_half_written_is_removed(tmp_path: Path, monkeypat
 
 
 def test_files_in_a_checkpoint_that_are_not_sparks_are_named() -> None:
-    told = (
+    failure = (
         "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location file:/c/offsets should be empty on batch 0"
     )
-    query = SimpleNamespace(exception=lambda: told)
+    query = SimpleNamespace(exception=lambda: failure)
     error = _cause(query, SimpleNamespace(failure=None), Path("/c"))  # type: ignore[arg-type]
     assert (error.kind, error.where) == (Kind.STATE, "/c")
     assert "move them away" in error.what
@@ -117,8 +117,8 @@ def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
         raise RuntimeError("An error occurred while calling o56.start.\n: java.io.IOException: No space left on device")
 
     monkeypatch.setattr(query, "_begin", begin)
-    told = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: not answers))
-    context = SimpleNamespace(setLocalProperty=lambda *_: None, _jsc=told)
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: not answers))
+    context = SimpleNamespace(setLocalProperty=lambda *_: None, _jsc=java)
     with capture_logs():
         query._run(SimpleNamespace(sparkContext=context))
     if answers:

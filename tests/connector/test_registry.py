@@ -87,8 +87,8 @@ def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
     assert set(Answer.logins) == {"Basic " + base64.b64encode(b"me:s3/cret").decode()}
     assert "127.0.0.1" in caplog.text, "the client's library tells where it asks"
     assert "a-value" in memory.read_text()
-    for told in (caplog.text, memory.read_text()):
-        assert "cret" not in told
+    for text in (caplog.text, memory.read_text()):
+        assert "cret" not in text
 
 
 def test_an_error_tells_the_address_without_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,8 +267,8 @@ def test_a_mode_that_was_changed_is_named(number: str, cql_type: str, tmp_path: 
 
         def do_GET(self) -> None:
             if self.path.endswith("/versions/latest"):
-                told = {"subject": "a-value", "version": 1, "id": 7, "schema": self.latest}
-                self._answer(json.dumps(told).encode())
+                answer = {"subject": "a-value", "version": 1, "id": 7, "schema": self.latest}
+                self._answer(json.dumps(answer).encode())
             else:
                 self._answer(b'{"compatibilityLevel": "BACKWARD"}')
 

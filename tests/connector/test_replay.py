@@ -84,17 +84,17 @@ def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ("b", "there is no topic dlq-ks.b (n)"),
         ("b,c", "there is no topic dlq-ks.b, dlq-ks.c (n)"),
         ("z.*", "no table matches z.* (n)"),
     ],
 )
-def test_without_any_dead_letters_it_is_told_where_they_are_looked_for(log: Log, table: str, told: str) -> None:
+def test_without_any_dead_letters_it_is_told_where_they_are_looked_for(log: Log, table: str, message: str) -> None:
     done = run(table)
     assert done.exit_code == 2
-    assert f"helenus-connector: {told}" in done.output
+    assert f"helenus-connector: {message}" in done.output
 
 
 def test_an_events_topic_that_is_gone(log: Log) -> None:
@@ -111,8 +111,8 @@ def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
         log.letter(table, 1, table.encode())
     first, other, last = log.appended
     log.appended = [first, other._replace(topic="dlq-ks.a"), last]
-    told = ("__connect.errors.left.out", b"value")
-    log.appended.append(first._replace(value=None, headers=[*first.headers, told]))
+    header = ("__connect.errors.left.out", b"value")
+    log.appended.append(first._replace(value=None, headers=[*first.headers, header]))
     with capture_logs() as logged:
         done = run("a")
     assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in done.output

@@ -17,7 +17,7 @@ from cassandra.metadata import NetworkTopologyStrategy, ReplicationStrategy, Sim
 from cassandra.policies import HostDistance, SimpleConvictionPolicy
 from cassandra.pool import Host
 from connector.gated import Gated
-from connector.test_untold import NODE, Staged
+from connector.staged import NODE, Staged
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import Replicas
@@ -60,11 +60,11 @@ def settings(**more: str) -> ConnectorSettings:
     return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
 
 
-def is_proven(who: Replicas, told_by: Sequence[Any], directory: Path) -> bool:
+def is_proven(who: Replicas, reporters: Sequence[Any], directory: Path) -> bool:
     """Whether a read at LOCAL_QUORUM proves a Change that these nodes told of."""
     gate, codec = Gated(settings(), who, directory), KeyCodec(PAIR)
-    told = [encode(Change("a" * 32, str(node.host_id), write_time=5)) for node in told_by]
-    events = [Event("t", 0, i, 0, codec.encode(KEY), value) for i, value in enumerate(told)]
+    values = [encode(Change("a" * 32, str(node.host_id), write_time=5)) for node in reporters]
+    events = [Event("t", 0, i, 0, codec.encode(KEY), value) for i, value in enumerate(values)]
     (work,) = gate.admit(events, [], codec).works.values()
     work.read_at, work.after = time.time(), Image((), 5)
     return not gate.unproven(work)

@@ -94,8 +94,8 @@ def test_a_group_that_the_server_refuses_is_split() -> None:
 
 
 def test_what_a_guardrail_allows_is_learned() -> None:
-    told = "Guardrail partition_keys_in_select violated: Aborting query for table ks.t, too many"
-    session = Rows(lambda keys: InvalidRequest(told) if len(keys) > 20 else None)
+    message = "Guardrail partition_keys_in_select violated: Aborting query for table ks.t, too many"
+    session = Rows(lambda keys: InvalidRequest(message) if len(keys) > 20 else None)
     reader = Reader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     for _ in range(2):
@@ -106,8 +106,8 @@ def test_what_a_guardrail_allows_is_learned() -> None:
 
 def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
     """Where ALL is not allowed, keys wait for their proof; others are read as ever."""
-    told = "Guardrail read_consistency_levels violated: Provided values [ALL] are not allowed"
-    session = Rows(lambda keys: InvalidRequest(told))
+    message = "Guardrail read_consistency_levels violated: Provided values [ALL] are not allowed"
+    session = Rows(lambda keys: InvalidRequest(message))
     reader = Reader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     with pytest.raises(SchemaChanged):
@@ -128,8 +128,8 @@ def test_replicas_that_are_away_hold_up_no_others(until: float) -> None:
 
 
 def test_nodes_that_are_overloaded_are_asked_for_less() -> None:
-    told = {"10.0.0.1": OverloadedErrorMessage(code=0x1001, message="timed out before it could start", info=None)}
-    session = Rows(lambda keys: NoHostAvailable("none could", told) if len(keys) > 20 else None)
+    errors = {"10.0.0.1": OverloadedErrorMessage(code=0x1001, message="timed out before it could start", info=None)}
+    session = Rows(lambda keys: NoHostAvailable("none could", errors) if len(keys) > 20 else None)
     assert read(session) == set(KEYS)
 
 

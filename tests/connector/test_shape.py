@@ -248,9 +248,9 @@ def test_headers() -> None:
     of = settings(headers="digest,segpos,node")
     shape = RowShape(TWO, of, MemoryRegistry())
     key = KeyCodec(TWO).encode(KEY)
-    told = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
-    assert shape.row(key, None, 5, event).headers == told
-    assert shape.marker(key, None, 5, event).headers == [*told, ("scope", b"partition")]
+    headers = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
+    assert shape.row(key, None, 5, event).headers == headers
+    assert shape.marker(key, None, 5, event).headers == [*headers, ("scope", b"partition")]
     # A unconfirmed key that is read again has no event of its own.
     assert shape.row(key, None, 5).headers == []
     assert RowShape(TWO, settings(headers=""), MemoryRegistry()).row(key, None, 5, event).headers == []
@@ -374,12 +374,12 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
     record = shape.row(KeyCodec(of).encode((whole,)), Image((whole, int32(1) + int32(len(one)) + one), 5), 5)
     assert record.value is not None
     assert shape.schemas is not None
-    told, schema = json.loads(record.value), fastavro.parse_schema(json.loads(shape.schemas.value))
+    row, schema = json.loads(record.value), fastavro.parse_schema(json.loads(shape.schemas.value))
     exact = {"bigint": "/2o=", "scale": 2}
-    assert told["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
-    assert fastavro.validate(told, schema)
-    told["w"][0]["d"] = None if modes else "-1.50"
-    assert fastavro.validate(told, schema, raise_errors=False) == bool(modes)
+    assert row["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
+    assert fastavro.validate(row, schema)
+    row["w"][0]["d"] = None if modes else "-1.50"
+    assert fastavro.validate(row, schema, raise_errors=False) == bool(modes)
 
 
 def test_a_number_of_many_digits_is_told() -> None:

@@ -261,9 +261,9 @@ def test_a_topic_with_other_partitions_is_told_to_its_connector_alone(tmp_path: 
     assert end == {"tick": 1, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 8}}}
     errors = {part.ranges[0].topic: part.error for task in planned.tasks(start, end) for part in task}
     assert errors[OTHER] is None
-    told = errors[TOPIC]
-    assert told is not None
-    assert told.kind is Kind.PARTITIONS_CHANGED
+    error = errors[TOPIC]
+    assert error is not None
+    assert error.kind is Kind.PARTITIONS_CHANGED
 
 
 def test_partitions_that_a_topic_gets_later_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +283,9 @@ def test_partitions_that_a_topic_gets_later_are_told(tmp_path: Path, monkeypatch
     assert end["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 10}}
     errors = {part.ranges[0].topic: part.error for task in planned.tasks(later, end) for part in task}
     assert errors[OTHER] is None
-    told = errors[TOPIC]
-    assert told is not None
-    assert (told.kind, told.what) == (Kind.PARTITIONS_CHANGED, f"{TOPIC} has 4 partitions, and had 2")
+    error = errors[TOPIC]
+    assert error is not None
+    assert (error.kind, error.what) == (Kind.PARTITIONS_CHANGED, f"{TOPIC} has 4 partitions, and had 2")
 
 
 def test_a_topic_that_cannot_be_counted_has_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,8 +366,8 @@ def test_what_one_connector_cannot_commit_stops_nothing(tmp_path: Path, error: E
     with capture_logs() as logs:
         planned.reader.commit({"tick": 0, "topics": {TOPIC: {"0": 2**63}, OTHER: {"0": 7}}})
     assert planned.broker.committed == {"helenus-u": {OTHER: {"0": 7}}}
-    told = [(entry["event"], entry["group"], entry["log_level"]) for entry in logs]
-    assert told == [("source.commit_failed", "helenus-t", "warning")]
+    logged = [(entry["event"], entry["group"], entry["log_level"]) for entry in logs]
+    assert logged == [("source.commit_failed", "helenus-t", "warning")]
 
 
 def test_what_left_the_plan_is_let_go_of(tmp_path: Path) -> None:

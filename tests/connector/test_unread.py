@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cassandra import ReadFailure, ReadTimeout, Unavailable
-from connector.test_untold import CLUSTERED, DATA, EVENTS, LETTERS, NODE, Staged, int32, rows, table
+from connector.staged import CLUSTERED, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32, rows, table
 from structlog.testing import capture_logs
 
 from helenus_connector.interfaces.gate import Event
@@ -52,8 +52,8 @@ class Driven(Staged):
             (number,) = struct.unpack(">i", key[0] or b"")
             driven.asked.append(number)
             error = driven.failing.get(number)
-            told = HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", "ks.t")
-            return Unread(told, isinstance(error, Unavailable)) if error else None
+            failure = HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", "ks.t")
+            return Unread(failure, isinstance(error, Unavailable)) if error else None
 
         def read(self: MemoryReader, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Any]]:
             yield from ((key, refused(key) or self.live.get(key)) for key in keys)
@@ -190,7 +190,7 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
     with capture_logs() as logs:
         assert driven.batch(1, 2).published == 1
         for turn in range(1, MOST_READS):
-            assert driven.of(LETTERS) == []
+            assert driven.of(DEAD_LETTERS) == []
             live(driven, k1=turn)
             driven.now += 61
             outcome = driven.batch(1)
@@ -202,7 +202,7 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
     )
     assert all("k = 2" in entry["error"] and "ks.t" in entry["error"] for entry in logs)
     assert "tombstone_failure_threshold" in logs[0]["error"]
-    (letter,) = [key for topic, _, key, *_ in driven.appended if topic == LETTERS]
+    (letter,) = [key for topic, _, key, *_ in driven.appended if topic == DEAD_LETTERS]
     assert letter == driven.codec.encode((int32(2),))
     driven.check_sum()
 
@@ -233,7 +233,7 @@ def test_an_outage_is_not_the_keys_fault(make: Make) -> None:
     driven.failing[1] = SLOW
     driven.now += 61
     driven.batch()
-    assert (driven.of(LETTERS), len(driven.unconfirmed)) == ([], 1)
+    assert (driven.of(DEAD_LETTERS), len(driven.unconfirmed)) == ([], 1)
 
 
 def test_a_key_that_failed_is_read_apart_from_others(make: Make, monkeypatch: Any) -> None:
@@ -311,7 +311,7 @@ class Truncated:
     def __init__(self, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
         self.driven = driven
         self.seconds = 0.0
-        self.fails_behind = 10**6
+        self.fails_after = 10**6
         self.starts: list[int] = []
         values = ((int32(n),) for n in range(50))
         self.keys = sorted(values, key=lambda key: stripe_of(key))
@@ -320,17 +320,17 @@ class Truncated:
         driven.log.log.counts[DATA] = 1
         for module in (resolver, _live):
             monkeypatch.setattr(module, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
-        told = self
+        truncated = self
 
         def part(
             self: MemoryReader, partition: int, parts: int, level: int, first: int = 0
         ) -> Iterator[tuple[Key, Image]]:
             assert (partition, parts) == (0, 1)
-            told.starts.append(first)
-            for read, key in enumerate(key for key in told.keys if stripe_of(key) >= first):
-                if read == told.fails_behind:
+            truncated.starts.append(first)
+            for read, key in enumerate(key for key in truncated.keys if stripe_of(key) >= first):
+                if read == truncated.fails_after:
                     raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
-                told.seconds += 1.0
+                truncated.seconds += 1.0
                 yield key, self.live[key]
 
         monkeypatch.setattr(MemoryReader, "part", part)
@@ -346,7 +346,7 @@ class Truncated:
         driven.unconfirmed.apply(outcome.done, outcome.waiting, driven.now, outcome.places)
         return outcome
 
-    def told(self) -> list[Any]:
+    def published(self) -> list[Any]:
         """The marker as None, and the rows' keys, in their order."""
         return [key.get("k") for key, _ in self.driven.of(DATA)]
 
@@ -359,14 +359,14 @@ def truncated(make: Make, monkeypatch: pytest.MonkeyPatch) -> Truncated:
 def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated: Truncated) -> None:
     """A batch gives it some seconds, so others of the group go on; then it goes on where it stood."""
     outcome = truncated.run(truncated.event())
-    assert (outcome.published, len(truncated.told())) == (1, 11), "the marker and ten seconds"
+    assert (outcome.published, len(truncated.published())) == (1, 11), "the marker and ten seconds"
     assert len(truncated.driven.unconfirmed) == 1
     batches = 1
     while len(truncated.driven.unconfirmed):
         truncated.run()
         batches += 1
     assert batches <= 6
-    assert truncated.told() == [None, *(int.from_bytes(key[0] or b"", "big") for key in truncated.keys)]
+    assert truncated.published() == [None, *(int.from_bytes(key[0] or b"", "big") for key in truncated.keys)]
     assert truncated.starts == sorted(truncated.starts)
 
 
@@ -380,21 +380,21 @@ def test_a_truncation_of_which_a_part_is_told_is_told_again_if_the_batch_is(trun
 
 
 def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncated) -> None:
-    truncated.fails_behind = 5
+    truncated.fails_after = 5
     assert truncated.run(truncated.event()).published == 1
-    assert len(truncated.told()) == 6
-    truncated.fails_behind = 0
+    assert len(truncated.published()) == 6
+    truncated.fails_after = 0
     assert truncated.run().unread == 1
-    truncated.fails_behind = 10**6
+    truncated.fails_after = 10**6
     while len(truncated.driven.unconfirmed):
         truncated.run()
-    told = truncated.told()
-    assert told.count(None) == 1
-    assert set(told) == {None, *range(50)}
+    published = truncated.published()
+    assert published.count(None) == 1
+    assert set(published) == {None, *range(50)}
 
 
 def test_a_truncation_that_cannot_be_scanned_at_all_is_not_told(truncated: Truncated) -> None:
-    truncated.fails_behind = 0
+    truncated.fails_after = 0
     with pytest.raises(HelenusError, match="a node is away"):
         truncated.run(truncated.event())
     assert len(truncated.driven.unconfirmed) == 0
@@ -406,10 +406,10 @@ def test_a_truncation_while_an_earlier_one_is_told_is_told_whole(truncated: Trun
     truncated.run(truncated.event())
     while len(truncated.driven.unconfirmed):
         truncated.run()
-    told = truncated.told()
-    assert told.count(None) == 2
-    last = len(told) - told[::-1].index(None)
-    assert set(told[last:]) == set(range(50))
+    published = truncated.published()
+    assert published.count(None) == 2
+    last = len(published) - published[::-1].index(None)
+    assert set(published[last:]) == set(range(50))
 
 
 def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Truncated, tmp_path: Path) -> None:
@@ -423,8 +423,8 @@ def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Trun
     truncated.run()
     while len(driven.unconfirmed):
         truncated.run()
-    assert truncated.told()[0] is None
-    assert set(truncated.told()) == {None, *range(50)}
+    assert truncated.published()[0] is None
+    assert set(truncated.published()) == {None, *range(50)}
 
 
 def test_a_restart_reads_what_waited_at_the_level_of_reads(tmp_path: Path, make: Make) -> None:

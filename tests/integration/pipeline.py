@@ -62,7 +62,7 @@ def _end_with_parent() -> None:
 def total(metrics: Mapping[tuple[str, str], float], name: str, **labels: str) -> float:
     """The sum of a metric over all series with these labels."""
     wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    return sum(v for (n, told), v in metrics.items() if n == name and all(w in told for w in wanted))
+    return sum(v for (n, series), v in metrics.items() if n == name and all(w in series for w in wanted))
 
 
 @dataclass

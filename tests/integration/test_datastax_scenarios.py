@@ -177,9 +177,9 @@ def test_single_pk(pipeline: Pipeline, session: Any, form: str) -> None:
     session.execute(f"ALTER TABLE {table} ADD b double")
     session.execute(f"INSERT INTO {table} (id, a, b) VALUES ('1', 1, 1.5)")
     pipeline.converges(table)
-    told = last(pipeline, table)["1",].value
-    assert told is not None
-    assert (told["a"], told["b"]) == (1, 1.5)
+    value = last(pipeline, table)["1",].value
+    assert value is not None
+    assert (value["a"], value["b"]) == (1, 1.5)
     session.execute(f"DELETE FROM {table} WHERE id = '1'")
     pipeline.converges(table)
     assert last(pipeline, table)["1",].value is None
@@ -215,9 +215,9 @@ def test_compound_pk(pipeline: Pipeline, session: Any, form: str) -> None:
     session.execute(f"ALTER TABLE {table} ADD d {form}.zudt")
     session.execute(f"INSERT INTO {table} (a, b, c, d) VALUES ('1', 1, 4, {{a: 'asdf', b: true}})")
     pipeline.converges(table)
-    told = last(pipeline, table)["1", 1].value
-    assert told is not None
-    assert (told["c"], told["d"]) == (4, {"a": "asdf", "b": True})
+    value = last(pipeline, table)["1", 1].value
+    assert value is not None
+    assert (value["c"], value["d"]) == (4, {"a": "asdf", "b": True})
     session.execute(f"DELETE FROM {table} WHERE a = '1' AND b = 1")
     pipeline.converges(table)
     assert last(pipeline, table)["1", 1].value is None
@@ -240,8 +240,8 @@ def test_static_column(pipeline: Pipeline, session: Any, form: str) -> None:
     table = f"{form}.statics"
     session.execute(f"INSERT INTO {table} (a, b, c, d) VALUES ('a', 'b', 'c', 'd1')")
     pipeline.converges(table)
-    told = last(pipeline, table)
-    row, whole = told["a", "b"].value, told["a", None].value
+    found = last(pipeline, table)
+    row, whole = found["a", "b"].value, found["a", None].value
     assert row is not None
     assert whole is not None
     assert (row["c"], row["d"], whole["c"], whole["d"]) == ("c", "d1", None, "d1")
@@ -318,8 +318,8 @@ def test_agent_schema(pipeline: Pipeline, session: Any) -> None:
     pipeline.converges("av.keys")
     (event,) = events(pipeline, "av.keys")
     (definition,) = [t for t in read_tables(session, "av").values() if t.name == "keys"]
-    told = read(event.key(), bare(avro.key_schema(definition)))
-    assert list(told.values()) == [value for _, value in KEY.values()]
+    key = read(event.key(), bare(avro.key_schema(definition)))
+    assert list(key.values()) == [value for _, value in KEY.values()]
     (record,) = pipeline.records("av.keys")
     assert record.value == {"v": 1}
 
@@ -331,8 +331,8 @@ def test_agent_multithread_processing(pipeline: Pipeline, session: Any) -> None:
     for k in range(200):
         session.execute(insert, (k, quarter))
     eventually(lambda: len(events(pipeline, "av.agent")) >= 200, "200 events")
-    told = [decode(m.value()) for m in events(pipeline, "av.agent")]
-    assert len({(c.segment, c.position) for c in told}) == len(told) == 200
+    changes = [decode(m.value()) for m in events(pipeline, "av.agent")]
+    assert len({(c.segment, c.position) for c in changes}) == len(changes) == 200
     raw = Path(pipeline.status.nodes[0].cdc_raw)
     eventually(lambda: len(list(raw.glob("*.log"))) <= 3, "the segments are deleted")
 
@@ -342,18 +342,18 @@ def test_agent_near_real_time_processing(pipeline: Pipeline, session: Any) -> No
     for n in range(10):
         session.execute(f"INSERT INTO av.agent (k, v) VALUES ({1000 + n}, 0x)")
         eventually(lambda: len(events(pipeline, "av.agent")) == before + n + 1, "the event is there")  # noqa: B023
-    told = [decode(m.value()) for m in events(pipeline, "av.agent")]
-    assert len({(c.segment, c.position) for c in told}) == before + 10
+    changes = [decode(m.value()) for m in events(pipeline, "av.agent")]
+    assert len({(c.segment, c.position) for c in changes}) == before + 10
 
 
 def test_agent_partitioned_topic(pipeline: Pipeline, session: Any) -> None:
     for k in range(2000, 2100):
         session.execute(f"INSERT INTO av.agent (k, v) VALUES ({k}, 0x)")
 
-    def told() -> list[Message]:
+    def received() -> list[Message]:
         return [m for m in events(pipeline, "av.agent") if 2000 <= _int(m.key()) < 2100]
 
-    found = eventually(lambda: len(told()) == 100 and told(), "100 events")
+    found = eventually(lambda: len(received()) == 100 and received(), "100 events")
     for event in found:
         token = Murmur3Token.hash_fn(_int(event.key()).to_bytes(4, "big"))
         assert event.partition() == placement.partition(token, 3)

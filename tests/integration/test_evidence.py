@@ -303,15 +303,15 @@ def test_what_changes_cost_in_reads(evidence: Callable[[str], Evidence], session
     table = "evidence.costs"
     session.execute(f"CREATE TABLE {table} {MIXED}")
     one = evidence(table)
-    told = {}
+    costs = {}
     for kind, (_, statement) in COSTS.items():
         before, events = one.totals.keys_read, one.offset + 20
         for p in range(20):
             session.execute(statement.format(t=table, p=p))
         logged(one, events)
         one.settles(events)
-        told[kind] = (one.totals.keys_read - before) / 20
-    assert all(most - 1 < told[kind] <= most for kind, (most, _) in COSTS.items()), told
+        costs[kind] = (one.totals.keys_read - before) / 20
+    assert all(most - 1 < costs[kind] <= most for kind, (most, _) in COSTS.items()), costs
 
 
 def test_truncated_rows_do_not_wait_in_vain(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:

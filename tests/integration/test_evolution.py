@@ -244,9 +244,9 @@ def test_what_the_registry_refuses_is_said_with_advice(
     status: Status, registry: SchemaRegistryClient, tmp_path: Path
 ) -> None:
     shape(status, table("refused", ("v", "int")), tmp_path)
-    with pytest.raises(HelenusError, match=r"subject data-evolution.refused-value.*schema\.on\.incompatible") as told:
+    with pytest.raises(HelenusError, match=r"subject data-evolution.refused-value.*schema\.on\.incompatible") as error:
         shape(status, table("refused", ("v", "text")), tmp_path)
-    assert told.value.kind is Kind.REGISTRY_REFUSED
+    assert error.value.kind is Kind.REGISTRY_REFUSED
 
 
 def test_a_level_of_compatibility_that_an_operator_chose_stays(
@@ -289,9 +289,11 @@ def test_names_that_a_key_of_before_would_make_wrong(
         one, id=uuid.uuid1(), columns=tuple(replace(c, name={"k": "v", "v": "k"}[c.name]) for c in one.columns)
     )
     shape(status, one, tmp_path)
-    with pytest.raises(HelenusError, match=r"written as \(k\), and the table was recreated with the key \(v\)") as told:
+    with pytest.raises(
+        HelenusError, match=r"written as \(k\), and the table was recreated with the key \(v\)"
+    ) as error:
         shape(status, two, tmp_path)
-    assert told.value.kind is Kind.REGISTRY_REFUSED
+    assert error.value.kind is Kind.REGISTRY_REFUSED
     shape(status, replace(one, id=two.id), tmp_path)
     assert registry.get_versions("data-evolution.swapped-key") == [1]
 

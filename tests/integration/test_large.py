@@ -76,13 +76,13 @@ def test_the_connector_stops_and_says_which(staged: Make, session: Any) -> None:
         with pytest.raises(HelenusError) as error:
             stage.run(events)
         assert error.value.kind is Kind.RECORD_TOO_LARGE
-        told = str(error.value)
-        size = int(re.search(r"a record of (\d+) bytes", told)[1])  # type: ignore[index]
+        message = str(error.value)
+        size = int(re.search(r"a record of (\d+) bytes", message)[1])  # type: ignore[index]
         assert LARGE < size < LARGE + 500
-        assert f"{LIMIT} are allowed" in told
-        assert f"large.{stage.settings.table}, event of {stage.settings.events} 0, offset 2" in told
-        assert "max.message.bytes" in told
-        assert "errors.large.record" in told
+        assert f"{LIMIT} are allowed" in message
+        assert f"large.{stage.settings.table}, event of {stage.settings.events} 0, offset 2" in message
+        assert "max.message.bytes" in message
+        assert "errors.large.record" in message
         stage.log.close()
 
 
@@ -95,9 +95,9 @@ def test_a_dead_letter(staged: Make, session: Any) -> None:
     assert {json.loads(r.key())["k"] for r in stage.records()} == {0, 2}
     (letter,) = stage.dead_letters()
     assert (letter.key(), letter.value()) == (events[1].key, events[1].value)
-    told = headers(letter)
-    assert told["__connect.errors.offset"] == b"2"
-    assert b"a record of 15" in told["__connect.errors.exception.message"]
+    found = headers(letter)
+    assert found["__connect.errors.offset"] == b"2"
+    assert b"a record of 15" in found["__connect.errors.exception.message"]
     copies = stage.run([stage.event(key, digest=key.hex(), node=NODE_2) for key in keys(3)])
     assert copies.confirmed == 3, "another replica's copy makes no second dead letter"
     assert len(stage.dead_letters()) == 1
@@ -189,9 +189,9 @@ def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> N
 
 
 def replayed(*files: Path) -> int:
-    told = run("replay", *files)
-    assert told.returncode == 0, told.stderr
-    return int(re.search(r": (\d+) events replayed from dlq-", told.stdout)[1])  # type: ignore[index]
+    done = run("replay", *files)
+    assert done.returncode == 0, done.stderr
+    return int(re.search(r": (\d+) events replayed from dlq-", done.stdout)[1])  # type: ignore[index]
 
 
 def run(*arguments: object) -> Any:

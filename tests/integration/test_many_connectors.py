@@ -39,8 +39,8 @@ class Rest:
             headers={"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            told = answer.read()
-        return json.loads(told) if told else None
+            text = answer.read()
+        return json.loads(text) if text else None
 
     def task(self, name: str, number: int = 0) -> dict[str, Any]:
         tasks: list[dict[str, Any]] = self("GET", f"/connectors/{name}/status")["tasks"]

@@ -181,8 +181,8 @@ def test_keys_whose_replicas_are_all_up_go_on(three: Stack, filled: None, tmp_pa
         assert {staged.codec.decode(p.key)[0] for p in outcome.waiting if p.unread} == held
         assert (outcome.published, outcome.unread) == (len(keys) - len(held), len(held))
         assert "not enough replicas" in str(outcome.error).lower() or "alive_replicas" in str(outcome.error)
-        told = {json.loads(r.key())["k"].to_bytes(4, "big") for r in staged.records()}
-        assert told == {*keys} - held
+        published = {json.loads(r.key())["k"].to_bytes(4, "big") for r in staged.records()}
+        assert published == {*keys} - held
     finally:
         three.start("cassandra3")
     waiting = outcome.waiting
@@ -319,9 +319,9 @@ def test_a_read_that_comes_before_the_memtable_has_the_row(staged: Away) -> None
     """All three logs have told of it, and no replica shows it yet: seen, not proven."""
     key, now = (5000).to_bytes(4, "big"), time.time_ns() // 1000
     nodes = [str(host.host_id) for host in staged.session.cluster.metadata.all_hosts()]
-    told = [encode(Change("f" * 32, node, Scope.ROW, write_time=now)) for node in nodes]
+    values = [encode(Change("f" * 32, node, Scope.ROW, write_time=now)) for node in nodes]
     name = staged.codec.encode((key,))
-    events = [Event(staged.settings.events, 0, i, now // 1000, name, value) for i, value in enumerate(told)]
+    events = [Event(staged.settings.events, 0, i, now // 1000, name, value) for i, value in enumerate(values)]
     outcome = staged.run(events)
     assert (outcome.published, staged.records()[-1].value()) == (3, None)
     (waiting,) = outcome.waiting

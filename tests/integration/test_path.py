@@ -159,11 +159,11 @@ def test_a_range_delete_is_a_marker_and_the_rows_that_live(pipeline: Pipeline, s
         f"INSERT INTO {ks}.only_keys (a, b) VALUES (8, 'c') USING TIMESTAMP 6; APPLY BATCH"
     )
     pipeline.converges(f"{ks}.only_keys")
-    told = [r for r in pipeline.records(f"{ks}.only_keys") if r.key["a"] == 8]
-    first, second = ([i for i, r in enumerate(told) if bound in r.headers] for bound in ("end", "start"))
+    published = [r for r in pipeline.records(f"{ks}.only_keys") if r.key["a"] == 8]
+    first, second = ([i for i, r in enumerate(published) if bound in r.headers] for bound in ("end", "start"))
     assert 1 <= len(first) <= 3
     assert 1 <= len(second) <= 3
-    assert "c" in [r.key["b"] for r in told[first[-1] :]]
+    assert "c" in [r.key["b"] for r in published[first[-1] :]]
 
 
 def test_a_truncation_is_a_marker_in_every_partition(pipeline: Pipeline, session: Any, ks: str) -> None:

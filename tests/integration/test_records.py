@@ -282,13 +282,13 @@ def test_a_registry_that_somebody_else_fills(pipeline: Pipeline, session: Any, t
         [script("helenus-connector"), "schemas", *map(str, files)], capture_output=True, text=True, timeout=120
     )
     assert printed.returncode == 0, printed.stderr
-    told = [json.loads(line) for line in printed.stdout.splitlines()]
-    assert [one["subject"] for one in told] == ["filled-key", "filled-value", "filled-truncation"]
+    subjects = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert [one["subject"] for one in subjects] == ["filled-key", "filled-value", "filled-truncation"]
     settings = ConnectorSettings.of({k: str(v) for k, v in given.items()}, "test")
     (table,) = [t for t in read_tables(session, "rec").values() if t.name == "hollow"]
     registry = Registry(settings, tmp_path / "ids")
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})
-    for one in told:
+    for one in subjects:
         with pytest.raises(HelenusError, match=f"helenus-connector schemas.*subject {one['subject']}"):
             RowShape(table, settings, registry).truncation(None)
         client.register_schema(one["subject"], Schema(one["schema"], "AVRO"))
@@ -332,14 +332,14 @@ def test_values_of_no_bytes_where_none_are_a_value(pipeline: Pipeline, session: 
     session.execute(f"UPDATE rec.hollow SET l = [1, {no_int}] WHERE p = 1 AND a = 1 AND b = {UUID}")
 
     def values() -> dict[Any, Any]:
-        told = last_of_each(pipeline, "rec.hollow")
-        return {key: v for key, record in told.items() if record.value and (v := record.value["v"]) is not None}
+        published = last_of_each(pipeline, "rec.hollow")
+        return {key: v for key, record in published.items() if record.value and (v := record.value["v"]) is not None}
 
     expected = {(1, None, UUID): 0, (1, 1, None): 1, (1, None, None): 2, (1, 1, UUID): 3}
     eventually(lambda: values() == expected, "the rows are told")
-    told = last_of_each(pipeline, "rec.hollow")
-    assert json.loads(told[1, None, UUID].headers["empty"]) == ["a"]
-    assert json.loads(told[1, None, None].headers["empty"]) == ["a", "b"]
+    published = last_of_each(pipeline, "rec.hollow")
+    assert json.loads(published[1, None, UUID].headers["empty"]) == ["a"]
+    assert json.loads(published[1, None, None].headers["empty"]) == ["a", "b"]
     full = eventually(lambda: _with(last_of_each(pipeline, "rec.hollow")[1, 1, UUID], "left_out"), "the list")
     assert (full.value["l"], full.headers["left_out"]) == (None, b'["l"]')
     for a, b in keys[:3]:
@@ -361,8 +361,8 @@ def test_values_of_no_bytes_in_a_partition_key(pipeline: Pipeline, session: Any)
         session.execute(f"UPDATE {table} SET v = 7 WHERE p = 0 AND q = '' AND c = 1")
         session.execute(f"DELETE FROM {table} WHERE p = blob_as_int(0x) AND q = 'a'")
         session.execute(f"INSERT INTO {table} (p, q, c, v) VALUES (blob_as_int(0x), 'a', 2, 9)")
-        told = {(None, "", 1): None, (0, "", 1): 7, (None, "a", 2): 9, (None, "a", None): None, (None, "a", 1): 2}
-        eventually(lambda: _values(pipeline, table) == told, "what is deleted is gone")  # noqa: B023
+        left = {(None, "", 1): None, (0, "", 1): 7, (None, "a", 2): 9, (None, "a", None): None, (None, "a", 1): 2}
+        eventually(lambda: _values(pipeline, table) == left, "what is deleted is gone")  # noqa: B023
     keys = [("blob_as_decimal(0x)", "blob_as_uuid(0x)"), ("blob_as_decimal(0x)", UUID), ("0", UUID)]
     for p, q in keys:
         session.execute(f"INSERT INTO rec.hollow_keys (p, q) VALUES ({p}, {q})")

@@ -144,17 +144,19 @@ def test_the_whole_path_and_no_token_is_seen(status: Status, session: Any, files
             eventually(lambda: values() == wanted, "the topic shows the rows")
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
-        seen = b"".join(processes.told(p, "cmdline", "environ") for one in started for p in processes.family(one.pid))
+        seen = b"".join(
+            processes.contents(p, "cmdline", "environ") for one in started for p in processes.family(one.pid)
+        )
         assert b"java" in seen
     finally:
         reader.close()
         for process in started:
             process.terminate()
         codes = [process.wait(60) for process in started]
-    told = [seen.decode(errors="replace"), *(log.read_text() for log in logs)]
-    assert codes == [0, 0], told[-1]
+    texts = [seen.decode(errors="replace"), *(log.read_text() for log in logs)]
+    assert codes == [0, 0], texts[-1]
     for token in tokens(status):
-        assert not [text for text in told if token in text]
+        assert not [text for text in texts if token in text]
 
 
 BOSS: dict[str, str | None] = {"pulsar.auth.token": "{boss}"}

@@ -86,7 +86,7 @@ class Three(Pipeline):
     def events(self, table: str) -> list[Any]:
         return list(messages(self.status.bootstrap_servers, f"events-{table}"))
 
-    def settles(self, table: str, session: Any, told: str = "") -> None:
+    def settles(self, table: str, session: Any, context: str = "") -> None:
         """Wait until all is quiet for the settle time; then the topic is the table, and every event accounted for."""
         end = [0]
 
@@ -101,7 +101,7 @@ class Three(Pipeline):
         definition = next(t for t in read_tables(session, keyspace).values() if t.name == name)
         records = self.records(table)
         found = differences(session.at_all, definition, records)
-        assert not found, f"{len(found)} keys of {table} differ; {told}\n" + "\n".join(map(str, found[:10]))
+        assert not found, f"{len(found)} keys of {table} differ; {context}\n" + "\n".join(map(str, found[:10]))
         self.adds_up(table.replace(".", "-"))
 
 
@@ -172,7 +172,7 @@ def changes(pipeline: Three, table: str) -> dict[Any, set[str | None]]:
     return found
 
 
-def told(pipeline: Three, table: str) -> int:
+def reports(pipeline: Three, table: str) -> int:
     """How often a node told of a Change, copies not counted."""
     return sum(map(len, changes(pipeline, table).values()))
 
@@ -212,7 +212,7 @@ def test_what_changes_cost_in_reads(pipeline: Three, session: Any) -> None:
     for agent in pipeline.agents[1:]:
         if agent.process is None:  # where this test is run by itself
             agent.start().ready()
-    told = {}
+    costs = {}
     for kind, (table, count, _, statement) in COSTS.items():
         before = {n: pipeline.count(table, n) for n in ("keys_read_total", "records_total", "statements_total")}
         known = len(changes(pipeline, table))
@@ -220,9 +220,9 @@ def test_what_changes_cost_in_reads(pipeline: Three, session: Any) -> None:
             session.execute(statement.format(t=table, i=10_000 + i))
         pipeline.settles(table, session)
         assert len(changes(pipeline, table)) - known == count
-        told[kind] = {n: (pipeline.count(table, n) - b) / count for n, b in before.items()}
-    assert told["inserts"]["statements_total"] <= 1, told
-    assert {kind for kind, (_, _, most, _) in COSTS.items() if told[kind]["keys_read_total"] > most} == set(), told
+        costs[kind] = {n: (pipeline.count(table, n) - b) / count for n, b in before.items()}
+    assert costs["inserts"]["statements_total"] <= 1, costs
+    assert {kind for kind, (_, _, most, _) in COSTS.items() if costs[kind]["keys_read_total"] > most} == set(), costs
 
 
 def test_memtables_that_are_late_for_long(pipeline: Three, session: Any) -> None:
@@ -290,8 +290,8 @@ def test_random_tables_converge(pipeline: Three, session: Any) -> None:
     for table in RANDOM:
         table.run(session, 250)
     for table in RANDOM:
-        told = f"HELENUS_SEED={SEED}: {table.create()}"
-        pipeline.settles(table.full_name, session, told=told)
+        context = f"HELENUS_SEED={SEED}: {table.create()}"
+        pipeline.settles(table.full_name, session, context=context)
 
 
 def test_a_paused_replica_gets_hints(pipeline: Three, three: Stack, session: Any) -> None:
@@ -303,12 +303,12 @@ def test_a_paused_replica_gets_hints(pipeline: Three, three: Stack, session: Any
         time.sleep(1)
     assert workload.statements > 100
 
-    def hints_are_told() -> bool:
+    def hints_are_reported() -> bool:
         new = [nodes for change, nodes in changes(pipeline, ALL_KINDS).items() if change not in known]
-        told = Counter(node for nodes in new for node in nodes)
-        return len(told) == 3 and min(told.values()) > 0.8 * max(told.values())
+        counts = Counter(node for nodes in new for node in nodes)
+        return len(counts) == 3 and min(counts.values()) > 0.8 * max(counts.values())
 
-    eventually(hints_are_told, "the replica that paused has told what the others did")
+    eventually(hints_are_reported, "the replica that paused has told what the others did")
     pipeline.settles(ALL_KINDS, session)
 
 
@@ -365,14 +365,14 @@ def test_hints_are_lost(pipeline: Three, three: Stack, session: Any, no_hints: N
 
 def test_read_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
     """A replica logs what a read brings it under digests of its own: Changes that one node alone ever tells."""
-    before = told(pipeline, ROWS)
+    before = reports(pipeline, ROWS)
     with unheard(three, 3):
         for k in range(200, 240):
             session.execute(f"DELETE FROM {ROWS} WHERE k = {k}")
-    eventually(lambda: told(pipeline, ROWS) >= before + 80 and pipeline.is_quiet(ROWS), "two of three tell")
+    eventually(lambda: reports(pipeline, ROWS) >= before + 80 and pipeline.is_quiet(ROWS), "two of three tell")
     records = pipeline.count(ROWS, "records_total")
     pipeline.settles(ROWS, session)  # it reads all at ALL
-    eventually(lambda: told(pipeline, ROWS) > before + 80, "what a read repairs is told")
+    eventually(lambda: reports(pipeline, ROWS) > before + 80, "what a read repairs is told")
     pipeline.settles(ROWS, session)
     # A Change of its own may be told: the same row once more, which a sink takes as it took the first.
     assert pipeline.count(ROWS, "records_total") <= records + 40
@@ -381,11 +381,11 @@ def test_read_repair_tells_again(pipeline: Three, three: Stack, session: Any, no
 def test_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
     """With cdc_on_repair, as is the default, replicas log what a repair brings them, in other mutations."""
     pipeline.connector.stop()  # its reads would repair first
-    before = told(pipeline, ROWS)
+    before = reports(pipeline, ROWS)
     written_to_one_replica(three, session, 400)
-    eventually(lambda: told(pipeline, ROWS) >= before + 60, "one replica tells")
+    eventually(lambda: reports(pipeline, ROWS) >= before + 60, "one replica tells")
     three.nodetool("repair", "-full", "three", "rows")
-    eventually(lambda: told(pipeline, ROWS) > before + 60, "the others tell what they are brought")
+    eventually(lambda: reports(pipeline, ROWS) > before + 60, "the others tell what they are brought")
     pipeline.connector.start().ready()
     pipeline.settles(ROWS, session)
 

@@ -47,14 +47,14 @@ def test_all_errors_at_once_with_their_keys(tmp_path: Path) -> None:
     with pytest.raises(HelenusError) as error:
         load(tmp_path, "siez=2\ncassandra.port=many\n")
     assert error.value.kind is Kind.CONFIG
-    told = str(error.value)
-    first, *lines = told.splitlines()
+    message = str(error.value)
+    first, *lines = message.splitlines()
     assert first.startswith("3 properties are wrong: correct the properties file")
     where = f"  {tmp_path}/x.properties: "
     assert f"{where}siez=2: unknown property, did you mean size?" in lines
     assert any(line.startswith(f"{where}cassandra.port=many: ") for line in lines)
     assert f"{where}log.topic: required property is missing" in lines
-    assert str(pickle.loads(pickle.dumps(error.value))) == told
+    assert str(pickle.loads(pickle.dumps(error.value))) == message
 
 
 def test_what_does_not_go_together_is_told_with_the_rest(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_what_becomes_of_other_keys(given: dict[str, str], size: int) -> None:
 def test_each_other_key_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     Migrated.of({"theirs": "5", "theirs.old": "x"}, "their.properties")
     first, second = capsys.readouterr().out.splitlines()
-    for told in ("warning", "their.properties", "key=theirs", "use=size"):
-        assert told in first
+    for part in ("warning", "their.properties", "key=theirs", "use=size"):
+        assert part in first
     assert "there is no such thing" in second
 
 

@@ -36,9 +36,9 @@ def wrong(given: dict[str, str]) -> list[Problem]:
 )
 @pytest.mark.parametrize("key", ["directory", "extra.file", "cassandra.ssl.cafile", "pulsar.tls.cafile"])
 def test_a_path_is_a_path(key: str, value: str) -> None:
-    (told,) = wrong({key: value})
-    assert (told.key, told.value) == (key, value)
-    assert told.reason.startswith("give a path, of a disk that every machine" if value else "name a path")
+    (problem,) = wrong({key: value})
+    assert (problem.key, problem.value) == (key, value)
+    assert problem.reason.startswith("give a path, of a disk that every machine" if value else "name a path")
 
 
 @pytest.mark.parametrize("value", ["/shared/cp", "cp", "./a:b", "/a/b:c://d"])
@@ -89,9 +89,9 @@ def test_paths_stay_as_they_are(value: str) -> None:
     ],
 )
 def test_what_is_wanted_is_said(key: str, value: str, reason: str) -> None:
-    (told,) = wrong({key: value})
-    assert told.key == key
-    assert reason in told.reason
+    (problem,) = wrong({key: value})
+    assert problem.key == key
+    assert reason in problem.reason
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_what_is_taken(key: str, value: str, taken: object) -> None:
 
 def test_a_user_alone_logs_nobody_in() -> None:
     for password in ({}, {"cassandra.password": ""}):
-        (told,) = wrong({"cassandra.username": "u", **password})
-        assert (told.key, told.reason[:11]) == ("cassandra.password", "set it too:")
+        (problem,) = wrong({"cassandra.username": "u", **password})
+        assert (problem.key, problem.reason[:11]) == ("cassandra.password", "set it too:")
 
 
 def test_all_of_it_at_once() -> None:

@@ -112,8 +112,8 @@ def test_values_of_no_bytes_in_a_composite_partition_key(name: str) -> None:
         assert len(data) - len(whole) == (a, b).count(b"")
         found |= {data, of.comparable(key[:3])}
     assert len(found) == 4 * 3 + 4
-    for behind in (b"\0", b"\2\2", b"\4\2", b"\6", b"\2\0", b"\x80"):
+    for extra in (b"\0", b"\2\2", b"\4\2", b"\6", b"\2\0", b"\x80"):
         with pytest.raises(Malformed):
-            of.decode(of.encode((b"", first, first, None)) + behind)
+            of.decode(of.encode((b"", first, first, None)) + extra)
     with pytest.raises(Malformed):
         of.decode(of.encode((b"x", first, first, None)).replace(b"\2x", b"\2y") + b"\0")

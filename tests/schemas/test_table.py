@@ -164,9 +164,9 @@ def test_every_kind_of_error_has_a_policy_with_advice() -> None:
 def test_an_error_survives_the_text_of_a_traceback(kind: Kind) -> None:
     error = HelenusError(kind, "what", "where")
     text = f"Traceback (most recent call last):\n  x\nx.HelenusError: {error}\n\tat java.lang.Thread"
-    told = error_in(text)
-    assert told is not None
-    assert (told.kind, str(told)) == (kind, str(error))
+    found = error_in(text)
+    assert found is not None
+    assert (found.kind, str(found)) == (kind, str(error))
     assert error_in("ValueError: [config]") is None
     assert pickle.loads(pickle.dumps(error)).kind is kind
 
@@ -212,7 +212,7 @@ def test_advice_goes_by_the_cause(advice: str) -> None:
     error = HelenusError(Kind.CONFIG, "a: b", "where", advice)
     assert error.advice == (advice or POLICIES[Kind.CONFIG].advice)
     assert str(error) == f"a: b (where): {error.advice} [config]"
-    told = error_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
-    assert told is not None
-    for same in (told, pickle.loads(pickle.dumps(error)), error.at("where")):
+    found = error_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
+    assert found is not None
+    for same in (found, pickle.loads(pickle.dumps(error)), error.at("where")):
         assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)

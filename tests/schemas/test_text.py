@@ -84,9 +84,9 @@ def test_a_number_of_many_bytes_is_told(first: bytes, size: int) -> None:
     """A megabyte took minutes."""
     data = first + b"\x7f" * size
     value = int.from_bytes(data, "big", signed=True)
-    told, negative = form("varint", data), value < 0
-    assert (told[0] == "-", int(told[-9:])) == (negative, abs(value) % 10**9)
-    digits = told.lstrip("-")
+    text, negative = form("varint", data), value < 0
+    assert (text[0] == "-", int(text[-9:])) == (negative, abs(value) % 10**9)
+    digits = text.lstrip("-")
     near = float(f"0.{digits[:20]}")
     assert as_double(struct.pack(">i", len(digits)) + data) == pytest.approx(-near if negative else near)
 
@@ -102,8 +102,8 @@ def test_decimals(value: object) -> None:
 
 @pytest.mark.parametrize(("name", "code"), [("float", ">f"), ("double", ">d")])
 def test_floats_of_both_widths_are_spelled_alike(name: str, code: str) -> None:
-    told = [form(name, struct.pack(code, value)) for value in (100, 1e10, 1e20, math.nan, math.inf, -math.inf)]
-    assert told == ["100.0", "10000000000.0", "1e+20", "NaN", "Infinity", "-Infinity"]
+    texts = [form(name, struct.pack(code, value)) for value in (100, 1e10, 1e20, math.nan, math.inf, -math.inf)]
+    assert texts == ["100.0", "10000000000.0", "1e+20", "NaN", "Infinity", "-Infinity"]
 
 
 @pytest.mark.parametrize("last", ["01020304", "00000000", "0000ffff", "ffff0001"])

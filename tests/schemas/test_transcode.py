@@ -233,13 +233,13 @@ def test_text_that_is_no_utf8_is_a_keys_alone(data: bytes) -> None:
     assert encoder(text)(data) == plain(text, key=True)(data) == encoder(CqlType("blob"))(data)
     assert json.loads(jsonform.encoder(text, key=True)(data)).encode("utf-8", "surrogateescape") == data
     try:
-        told = data.decode()
+        decoded = data.decode()
     except UnicodeDecodeError:
         for encode in (plain, jsonform.encoder):
             with pytest.raises(ValueError, match="utf-8"):
                 encode(text)(data)
     else:
-        assert through_avro(text, data) == json.loads(jsonform.encoder(text)(data)) == told
+        assert through_avro(text, data) == json.loads(jsonform.encoder(text)(data)) == decoded
 
 
 NULL = b"\xff\xff\xff\xff"
@@ -406,8 +406,8 @@ def test_a_type_without_avro_form_is_named() -> None:
 def test_a_tuple_has_the_name_that_datastax_gives_it(t: str, hashed: str, name: str | None) -> None:
     """The hash of what the Java driver's `asCql(false, true)` says."""
     udts = {n: CqlType("udt", (CqlType("int"),), label=n, fields=("a",)) for n in ("p", "P q")}
-    told = avro.value_schema(table(parse(t, udts)))["fields"][0]["type"][1]["name"]
-    assert told == (name or told) == f"Tuple_{avro._java_hash(hashed):x}"
+    record_name = avro.value_schema(table(parse(t, udts)))["fields"][0]["type"][1]["name"]
+    assert record_name == (name or record_name) == f"Tuple_{avro._java_hash(hashed):x}"
 
 
 def test_tuples_that_differ_in_frozen_alone_are_one_record() -> None:

@@ -214,9 +214,9 @@ def test_a_broker_that_is_away(servers: Any, address: str, tmp_path: Path, how: 
         servers.resume("kafka") if how == "pause" else servers.start("kafka")
         agent.wait(lambda: agent.raw.names == [])
         assert agent.megabytes < 130
-        told = agent.keys()
-        assert set(told) == set(range(101_000))
-        assert len(told) < 2 * 101_000  # what was acknowledged is not told again
+        keys = agent.keys()
+        assert set(keys) == set(range(101_000))
+        assert len(keys) < 2 * 101_000  # what was acknowledged is not told again
         agent.process.send_signal(signal.SIGTERM)
         assert agent.process.wait(60) == 0
     finally:
@@ -236,9 +236,9 @@ def test_stopped_while_the_broker_hangs(servers: Any, address: str, tmp_path: Pa
         time.sleep(3)
         agent.process.send_signal(signal.SIGTERM)
         assert agent.process.wait(60) == 0
-        told = agent.out.read_text()
-        assert "agent.unacknowledged" in told
-        assert "waited_s" not in told
+        output = agent.out.read_text()
+        assert "agent.unacknowledged" in output
+        assert "waited_s" not in output
         assert len(agent.raw.names) == 2
     finally:
         servers.resume("kafka")

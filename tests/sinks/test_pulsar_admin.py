@@ -41,7 +41,7 @@ def answering() -> Iterator[Callable[[bytes], str]]:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "message"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "not JSON; does pulsar.admin.url name a broker"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{\xff", "not JSON"),
@@ -51,8 +51,8 @@ def answering() -> Iterator[Callable[[bytes], str]]:
         (b"", "closed connection"),
     ],
 )
-def test_what_is_no_answer(answering: Callable[[bytes], str], said: bytes, told: str) -> None:
-    with pytest.raises(HelenusError, match=told) as error:
+def test_what_is_no_answer(answering: Callable[[bytes], str], said: bytes, message: str) -> None:
+    with pytest.raises(HelenusError, match=message) as error:
         Admin(answering(said), Access()).ask("GET", "clusters")
     assert error.value.kind is Kind.BROKER_UNREACHABLE
 

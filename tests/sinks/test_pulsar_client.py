@@ -56,9 +56,9 @@ class Broker:
     def answer(self, name: str, said: Any) -> list[bytes]:
         self.heard.append((name, said))
         if name in self.answers:
-            told = self.answers[name](said)
-            if told is not None:
-                return told
+            answer = self.answers[name](said)
+            if answer is not None:
+                return answer
         if name == "connect":
             return [command("connected", server_version="x", protocol_version=19, max_message_size=5 << 20)]
         if name == "lookup":
@@ -251,8 +251,8 @@ def test_a_topic_that_goes_to_another_broker_is_asked_for_again(
     def answer(asked: Any) -> list[bytes]:
         if len(broker.said("partitioned_metadata")) < 3:
             return refuse(asked)
-        told = {"request_id": asked.request_id, "partitions": 4, "response": 0}
-        return [command("partitioned_metadata_response", **told)]
+        fields = {"request_id": asked.request_id, "partitions": 4, "response": 0}
+        return [command("partitioned_metadata_response", **fields)]
 
     broker.answers["partitioned_metadata"] = answer
     assert log.create("t", 2, {}) == 4

@@ -49,8 +49,8 @@ def test_an_entry_by_hand_is_as_protobuf_makes_it() -> None:
 def test_what_a_message_says_of_itself() -> None:
     assert keyed(b"text", b"", (), True) == {"partition_key": "text"}
     assert keyed(None, None, (), False) == {"null_partition_key": True, "null_value": True}
-    told = keyed(b"k", b"", [("a", b"1"), ("b", b"\xff")], False)
-    assert told["properties"] == [{"key": "a", "value": "1"}, {"key": "b", "value": "/w=="}]
+    found = keyed(b"k", b"", [("a", b"1"), ("b", b"\xff")], False)
+    assert found["properties"] == [{"key": "a", "value": "1"}, {"key": "b", "value": "/w=="}]
 
 
 def test_the_schema_of_keys_and_values() -> None:

@@ -87,8 +87,8 @@ def test_up_when_up_changes_nothing(stack: Stack) -> None:
 
 def test_other_settings_wait_for_a_restart(stack: Stack) -> None:
     before = pids(stack)
-    told = run("up", "--heap", "600m", "--dir", stack.directory)
-    assert "keep their settings until they are restarted" in told.stderr
+    done = run("up", "--heap", "600m", "--dir", stack.directory)
+    assert "keep their settings until they are restarted" in done.stderr
     refused = run("up", "--port-offset", str(OFFSET + 100), "--dir", stack.directory)
     assert refused.returncode == 1
     assert f"runs with port offset {OFFSET}, not {OFFSET + 100}" in refused.stderr

@@ -31,7 +31,7 @@ class Recording:
     tables: Mapping[UUID, Table]
     views: list[UUID]
     segments: list[Path]
-    told: list[Record]
+    records: list[Record]
 
 
 def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Oracle) -> Recording:
@@ -56,8 +56,8 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
             cluster.shutdown()
         time.sleep(1)  # until what was written is synced
     segments = sorted(Path(status.nodes[0].cdc_raw).glob("*.log"))
-    told = oracle.read(Path(status.nodes[0].cassandra_yaml), schema, segments, followed(tables))
-    return Recording(seed, done, tables, views, segments, told)
+    records = oracle.read(Path(status.nodes[0].cassandra_yaml), schema, segments, followed(tables))
+    return Recording(seed, done, tables, views, segments, records)
 
 
 def _work(session: object, seed: int) -> list[Done]:

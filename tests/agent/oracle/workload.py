@@ -379,7 +379,7 @@ class Workload:
         prefix = clustering[:equal]
         whole = Bound(True, prefix) if prefix else None
         low = high = whole
-        told = True
+        is_known = True
         if equal == 0 or rng.random() < 0.8:
             most = rng.randrange(1, min(3, len(columns) - equal) + 1)
             sliced = columns[equal : equal + most]
@@ -390,7 +390,7 @@ class Workload:
             if len(ends) == 2:
                 keys = [tuple(sort_key(c.type, v) for c, v in zip(sliced, end, strict=True)) for end in ends]
                 if any(None in key for key in keys) or keys[0] == keys[1]:
-                    told = False
+                    is_known = False
                 elif keys[0] > keys[1]:
                     ends.reverse()
             for side, end in zip(sides, ends, strict=True):
@@ -403,10 +403,10 @@ class Workload:
                     high = Bound(inclusive, prefix + end)
             if sliced[0].reversed:
                 low, high = high, low
-            told = told and len({c.reversed for c in sliced}) == 1
+            is_known = is_known and len({c.reversed for c in sliced}) == 1
         text = f"DELETE FROM {_name(table)}{_using(moment)} WHERE {' AND '.join(where)}"
         expected = [Expected(table.name, Scope.RANGE, partition, start=low, end=high, time=moment)]
-        return Operation([(text, values)], expected if told else None)
+        return Operation([(text, values)], expected if is_known else None)
 
     def _elements(self) -> Operation:
         """Of collections: added, put, taken away."""
@@ -520,9 +520,9 @@ class Workload:
                 some.append(Operation([(text, [*partition])]))
         return self._batch(some, False)
 
-    def _batch(self, some: Sequence[Operation], told: bool) -> Operation:
+    def _batch(self, some: Sequence[Operation], is_known: bool) -> Operation:
         expected = None
-        if told and all(one.expected is not None for one in some):
+        if is_known and all(one.expected is not None for one in some):
             expected = [e for one in some for e in one.expected or ()]
         statements = [s for one in some for s in one.statements]
         return Operation(statements, expected, batch=self.rng.choice((BatchType.LOGGED, BatchType.UNLOGGED)))

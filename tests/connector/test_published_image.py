@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector.test_untold import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
+from connector.staged import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
 
 from helenus_connector.interfaces.gate import Admitted, Event
 from helenus_connector.interfaces.image import Image
@@ -64,7 +64,7 @@ def change(scope: Scope, **more: Any) -> Change:
     return Change(uuid.uuid4().hex, NODE, scope, write_time=99, **more)
 
 
-def settled() -> Change:
+def confirmed() -> Change:
     """Of a node or digest that is not known: done with at once."""
     return Change(None, None, Scope.ROW)
 
@@ -77,7 +77,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before_rows: Callable[[], None] = lambda: None
-        self.behind_range: Callable[[], None] = lambda: None
+        self.after_range: Callable[[], None] = lambda: None
         rows, scope = MemoryReader.rows, MemoryReader.range
 
         def read_rows(reader: MemoryReader, *args: Any) -> Iterator[tuple[Key, Image | None]]:
@@ -86,7 +86,7 @@ class Reads:
 
         def read_scope(reader: MemoryReader, *args: Any) -> Iterator[tuple[Key, Image]]:
             yield from scope(reader, *args)
-            self.behind_range()
+            self.after_range()
 
         monkeypatch.setattr(MemoryReader, "rows", read_rows)
         monkeypatch.setattr(MemoryReader, "range", read_scope)
@@ -103,7 +103,7 @@ each_marker = pytest.mark.parametrize("marked", MARKED, ids=["partition", "range
 @each_marker
 def test_a_marker_that_waits_while_others_are_told(driven: Driven, marked: Change) -> None:
     driven.batch((driven.whole, marked))
-    driven.batch((driven.codec.encode((int32(2), int32(1))), settled()))
+    driven.batch((driven.codec.encode((int32(2), int32(1))), confirmed()))
     driven.batch(due=driven.due())
     assert driven.values == [None, 1, None], "the row of another partition, that is not there"
 
@@ -114,11 +114,11 @@ def test_a_row_that_is_told_while_a_marker_waits(driven: Driven, reads: Reads, m
     """A replica shows it that lacks what the marker's read met, and will meet again."""
     if at_once:
         reads.before_rows = lambda: driven.shows(2)
-        driven.batch((driven.whole, marked), (driven.row, settled()))
+        driven.batch((driven.whole, marked), (driven.row, confirmed()))
     else:
         driven.batch((driven.whole, marked))
         driven.shows(2)
-        driven.batch((driven.row, settled()))
+        driven.batch((driven.row, confirmed()))
     assert driven.values == [None, 1, 2]
     driven.shows(1)
     driven.batch(due=driven.due())
@@ -193,11 +193,11 @@ def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Ch
     due = driven.due()
 
     def fails() -> None:
-        reads.behind_range = lambda: None
+        reads.after_range = lambda: None
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
     driven.unconfirmed.forget_images(EVENTS)
-    reads.behind_range = fails
+    reads.after_range = fails
     driven.batch(due=due)
     assert driven.values == [None, 1, None, 2, None, 2], "told once more, whole, by the replicas that are there"
     driven.shows(1)
@@ -217,10 +217,10 @@ def test_a_marker_of_which_part_is_told_makes_no_other_key_be_told(
     of_marker.image = None
 
     def fails() -> None:
-        reads.behind_range = lambda: None
+        reads.after_range = lambda: None
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
-    reads.behind_range = fails
+    reads.after_range = fails
     driven.batch(due=due)
     assert driven.values[before:] == [None, 1, None, 1], "the marker twice, and not the other row, which is as it was"
 
@@ -251,7 +251,7 @@ def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Ch
         if next(calls, False):
             raise SchemaChanged("guardrail: ALL is not allowed")
 
-    reads.behind_range = refused
+    reads.after_range = refused
     driven.batch(due=driven.due())
     assert driven.values[-2:] == [None, 1 if known else 2]
     assert len(driven.unconfirmed) == 1
@@ -268,7 +268,7 @@ def test_a_marker_that_is_told_at_the_lower_level_is_told_once(driven: Driven, r
             if next(calls, False):
                 raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
-        reads.behind_range = fails
+        reads.after_range = fails
         driven.batch(due=driven.due())
     assert len(driven.values) == before, "its image is known"
 
@@ -284,7 +284,7 @@ def test_a_marker_that_cannot_be_told_whole(driven: Driven, reads: Reads, marked
         raise HelenusError(Kind.CASSANDRA_READ, "all nodes are away")
 
     driven.unconfirmed.forget_images(EVENTS)
-    reads.behind_range = fails
+    reads.after_range = fails
     with pytest.raises(HelenusError, match="all nodes"):
         driven.batch(due=due)
 
@@ -324,7 +324,7 @@ def test_a_read_that_is_refused_for_the_proof_alone(driven: Driven, reads: Reads
 
     reads.before_rows = refused
     with pytest.raises(HelenusError, match="refuses to read rows: guardrail"):
-        driven.batch((driven.row, settled()))
+        driven.batch((driven.row, confirmed()))
     driven.batch(due=driven.due())
     assert driven.values == [1]
     reads.before_rows = lambda: None

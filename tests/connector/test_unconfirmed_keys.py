@@ -118,29 +118,29 @@ def test_what_others_published_is_no_known_image(
     held["partition a"] = Unconfirmed("t", 0, b"a\0", Scope.PARTITION, image=b"i")
     held["range a"] = Unconfirmed("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
     elsewhere = Unconfirmed("t", 1, b"a1", 0, image=b"i")
-    told = Published(clustering=1)
+    batch = Published(clustering=1)
     for key, is_marked in published:
-        told.add(key, is_marked)
+        batch.add(key, is_marked)
     keys.apply([], [*held.values(), elsewhere], 100.0)
-    keys.apply([], [unconfirmed(b"b1", image=b"new")], 100.0, {("t", 0): pickle.loads(pickle.dumps(told))})
+    keys.apply([], [unconfirmed(b"b1", image=b"new")], 100.0, {("t", 0): pickle.loads(pickle.dumps(batch))})
     assert {name for name, p in held.items() if p.image is None} == hidden - {b"b1"}
     assert (held[b"b1"].image, elsewhere.image) == (b"new", b"i")
 
 
 def test_a_markers_own_record_is_none_behind_it() -> None:
-    told = Published(clustering=1)
-    told.add(b"a\0", True)
-    assert (told.touches(b"a\0"), told.touches(b"a\0", more_than=1)) == (True, False)
-    told.add(b"a1", False)
-    assert told.touches(b"a\0", more_than=1)
-    assert not told.touches(b"b\0")
+    published = Published(clustering=1)
+    published.add(b"a\0", True)
+    assert (published.touches(b"a\0"), published.touches(b"a\0", more_than=1)) == (True, False)
+    published.add(b"a1", False)
+    assert published.touches(b"a\0", more_than=1)
+    assert not published.touches(b"b\0")
 
 
 def test_a_partition_whose_key_is_zeros_is_that_partition_alone() -> None:
-    told = Published(clustering=1)
-    told.add(b"\0\0", True)
-    assert told.covers(b"\0\2\0")
-    assert not told.covers(b"\2\0")
+    published = Published(clustering=1)
+    published.add(b"\0\0", True)
+    assert published.covers(b"\0\2\0")
+    assert not published.covers(b"\2\0")
 
 
 def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,13 +194,13 @@ def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
     assert begins(file)("t", 30.0, 2000.0) == 970.0
     (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:-9] if how is None else how)
     assert [begins(file)(topic, 30.0, 2000.0) for topic in ("t", "paused")] == [0.0, 0.0]
-    told: list[str] = []
+    logged: list[str] = []
     for _ in range(2):
         later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
         with capture_logs() as logs:
             later.load(2000.0)
-        told += [entry["event"] for entry in logs]
-    assert (told, len(later)) == (["unconfirmed.damaged"], int(damaged == "unconfirmed"))
+        logged += [entry["event"] for entry in logs]
+    assert (logged, len(later)) == (["unconfirmed.damaged"], int(damaged == "unconfirmed"))
     later.save(2000.0, ["t"])
     assert [begins(file)(topic, 30.0, 3000.0) for topic in ("t", "paused")] == [1970.0, 0.0]
 
