@@ -65,7 +65,7 @@ def test_every_event_of_the_log_is_listed_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_units_restart_what_may_pass_and_shut_the_rest_in(name: str) -> None:
+def test_units_restart_after_transient_errors_and_are_sandboxed(name: str) -> None:
     lines = [line.strip() for line in (ROOT / name).read_text().splitlines()]
     for needed in (
         "Restart=on-failure",

@@ -371,7 +371,7 @@ def test_a_table_that_gets_cdc_is_followed_from_then_on(bench: Bench) -> None:
     assert bench.keys == [3, 4]
 
 
-def test_a_table_that_loses_cdc_is_told_through_the_segments_there_are(bench: Bench) -> None:
+def test_a_table_that_loses_cdc_is_read_to_the_end_of_the_existing_segments(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start()
@@ -401,7 +401,7 @@ def test_a_table_that_lost_cdc_while_the_agent_was_down(bench: Bench) -> None:
     assert bench.keys == [1, 2]
 
 
-def test_a_table_that_nobody_knows_is_counted(bench: Bench) -> None:
+def test_an_unknown_table_is_counted(bench: Bench) -> None:
     dropped = table_of("dropped", "pk int pk, v int")
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1), write_of(dropped, 2), write_of(dropped, 2), write_of(TABLE, 3))
@@ -494,7 +494,7 @@ def test_quiet_segments_are_saved_seldom(bench: Bench) -> None:
     assert bench.log.flushes == flushes + 1  # the first, long after the last commit
 
 
-def test_age_of_what_waits(bench: Bench) -> None:
+def test_the_age_of_waiting_segments(bench: Bench) -> None:
     bench.raw.segment(10)
     agent = bench.start()
     bench.work()

@@ -75,7 +75,7 @@ def test_update_has_no_liveness_and_deletes_have_no_cells(decoder: ModuleType) -
     check(decoder, Update(table, KEY, [Row((b"\0\0\0\1",), deletion=(T, 1_700_000_000), shadowable=True)]))
 
 
-def test_one_update_tells_partition_then_static_then_rows(decoder: ModuleType) -> None:
+def test_one_update_gives_partition_then_static_then_rows(decoder: ModuleType) -> None:
     rows = [Row((struct.pack(">i", i),), {"v": Cell(b"1234")}, time=T + i) for i in range(3)]
     static = Row(columns={"s": Cell(b"abcd", time=T + 9)})
     batch = check(decoder, Update(simple(), KEY, rows, static, deletion=(T - 1, 1_700_000_000), estimate=3))
@@ -329,7 +329,7 @@ def test_range_deletions(decoder: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("kinds", "what"), [((0,), "did not start"), ((1, 7), "within another"), ((1,), "is not closed"), ((2,), "did not")]
 )
-def test_ranges_that_are_none(decoder: ModuleType, kinds: tuple[int, ...], what: str) -> None:
+def test_empty_ranges(decoder: ModuleType, kinds: tuple[int, ...], what: str) -> None:
     table = table_of("t", "pk int pk, a int ck, v int")
     gone = (T, 7)
     markers = [Marker(kind, (b"1234",), (gone, gone) if kind == 2 else (gone,)) for kind in kinds]
@@ -374,7 +374,7 @@ def test_unknown_table_stops_until_it_is_given_up(decoder: ModuleType) -> None:
     assert (scopes(batch), batch.problems) == ([(Scope.ROW, 0, 1)] * 3, [])
 
 
-def test_an_unknown_table_hides_what_is_behind_it(decoder: ModuleType) -> None:
+def test_an_unknown_table_hides_what_follows_it(decoder: ModuleType) -> None:
     known, other = table_of("a", "pk int pk, v int"), table_of("b", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
     table_plans = plans(decoder, known)
@@ -409,7 +409,7 @@ def test_dropped_columns_are_known_by_the_schema(decoder: ModuleType) -> None:
     assert decode(decoder, [payload], now).changes == decode(decoder, [payload], then).changes != []
 
 
-def test_a_mutation_of_the_schema_stops_behind_itself(decoder: ModuleType) -> None:
+def test_reading_stops_after_a_schema_mutation(decoder: ModuleType) -> None:
     schema = table_of("tables", "pk text pk, ck text ck, v int", cdc=False, keyspace="system_schema")
     known = table_of("a", "pk int pk, v int")
     table_plans = plans(decoder, known)
@@ -454,7 +454,7 @@ def test_zeros_end_a_section(decoder: ModuleType) -> None:
     assert (len(batch.changes), batch.broken, [p for p, _ in batch.problems]) == (1, True, [len(one)])
 
 
-def test_bytes_that_no_marker_vouches_for(decoder: ModuleType) -> None:
+def test_bytes_after_the_last_sync_marker(decoder: ModuleType) -> None:
     """Every prefix of some entries, whatever stands behind: whole entries are told, the rest is left for later."""
     table = simple()
     entries = [entry(mutation(Update(table, KEY, [Row((bytes((0, 0, 0, n)),), time=T)]))) for n in range(2)]

@@ -105,7 +105,7 @@ def test_stamps(session: Session) -> None:
     assert stamps[3] == Stamp(2, stamps[2].options)
 
 
-def test_a_driver_that_has_given_its_node_up_is_made_anew(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_gave_up_its_node_is_recreated(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """It misses that a node is up again, if that goes fast: then it has none to ask, and tries none."""
     made: list[object] = []
     cluster = SimpleNamespace(shutdown=lambda: made.append("shut down"))
@@ -144,7 +144,7 @@ def test_a_driver_that_has_given_its_node_up_is_made_anew(session: Session, monk
         ("3.11.17", InvalidRequest("Keyspace system_views does not exist"), False),
     ],
 )
-def test_silence_is_not_taken_for_the_default_settings(
+def test_a_missing_answer_is_not_taken_for_the_default_settings(
     session: Session, monkeypatch: pytest.MonkeyPatch, release: str, error: Exception, raises: bool
 ) -> None:
     """What is known of cdc_block_writes and the commit log's directory stays so until the node says otherwise."""

@@ -106,7 +106,7 @@ def test_segments_made_ready_hold_nothing(bench: Bench) -> None:
     assert emitted(bench) == [1, 2]
 
 
-def test_a_drop_that_was_not_told_yet(bench: Bench) -> None:
+def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
     """The agent saw it and was killed: the deletion of its rows is told behind what the table logged."""
     bench.cassandra.set(TABLE, OTHER, SCHEMA)
     work(bench)

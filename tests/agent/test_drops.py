@@ -46,7 +46,7 @@ def drop(bench: Bench, *others: Table) -> None:
     bench.raw.write(10, write_of(SCHEMA, 0))
 
 
-def test_dropped_and_made_again(bench: Bench) -> None:
+def test_dropped_and_recreated(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
@@ -76,7 +76,7 @@ def test_dropped_and_made_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_learnt_long_before_it_is_read(bench: Bench, again: bool) -> None:
+def test_a_drop_seen_long_before_its_segment_is_read(bench: Bench, again: bool) -> None:
     """A backlog: the schema is ahead of it. All that the old table logged is told first, and nothing of the new one."""
     bench.start(topic_partitions="1")
     bench.raw.write(10, *(write_of(TABLE, key) for key in (1, 2)))
@@ -92,7 +92,7 @@ def test_learnt_long_before_it_is_read(bench: Bench, again: bool) -> None:
     assert emitted(bench) == ([1, 2, 3, "TABLE", 4, 5] if again else [1, 2, 3, "TABLE"])
 
 
-def test_behind_its_last_segment_though_reading_never_comes_to_an_end(bench: Bench) -> None:
+def test_a_drop_follows_the_last_segment_though_writes_go_on(bench: Bench) -> None:
     agent = bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.cassandra.set(OTHER, SCHEMA)
@@ -147,7 +147,7 @@ def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
     assert emitted(bench, "events-else.other") == [1, "TABLE"]
 
 
-def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> None:
+def test_a_refused_drop_is_emitted_again_with_the_same_digest(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
@@ -161,7 +161,7 @@ def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> Non
 
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("there", [True, False])
-def test_a_topic_that_is_refused(bench: Bench, again: bool, there: bool) -> None:
+def test_a_refused_topic(bench: Bench, again: bool, there: bool) -> None:
     """The others go on; who is let in again is told of the gap."""
     bench.raw.segment(11)
     bench.start(topic_partitions="1")
@@ -227,7 +227,7 @@ def test_a_table_that_the_schema_has_again_was_not_dropped(bench: Bench) -> None
     assert bench.saved.dropped == {}
 
 
-def test_one_that_nobody_remembers(bench: Bench) -> None:
+def test_a_dropped_table_without_a_saved_definition(bench: Bench) -> None:
     """tables.json was deleted: what its topic was called is not known."""
     host = "ad310466-96a7-4cb2-acf4-59535a960812"
     bench.state.save(Positions(host, dropped={str(uuid.uuid4()): 5}))
@@ -238,7 +238,7 @@ def test_one_that_nobody_remembers(bench: Bench) -> None:
     assert bench.saved.dropped == {}
 
 
-def test_when_a_table_was_made_whose_id_does_not_tell(bench: Bench) -> None:
+def test_the_creation_time_of_a_table_whose_id_holds_none(bench: Bench) -> None:
     again = replace(TABLE, id=uuid.uuid4())
     bench.start(topic_partitions="1")
     bench.cassandra.stamps = {again.id: Stamp(1_000, "x")}

@@ -60,7 +60,7 @@ def test_oldest_first(raw: Raw) -> None:
     follow.close()
 
 
-def test_what_the_older_one_gets_meanwhile_goes_first(raw: Raw) -> None:
+def test_late_writes_to_the_older_segment_go_first(raw: Raw) -> None:
     """Both get a marker between two looks: the older one's entries come first, all of them."""
     for number in (10, 11):
         raw.segment(number)
@@ -314,7 +314,7 @@ def test_a_backlog_of_small_sections_is_found_bit_by_bit(raw: Raw, monkeypatch: 
     follow.close()
 
 
-def test_what_is_newer_waits_for_all_of_the_older_one(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newer_segment_waits_for_all_of_the_older_one(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for what the older one gets while it is read; what was found behind a last marker may have one by then."""
     monkeypatch.setattr(segment_module, "_SECTIONS", 3)
     for number in (10, 11):
@@ -379,7 +379,7 @@ def test_older_ones_without_anything_do_not_hide_the_newer(raw: Raw) -> None:
     follow.close()
 
 
-def test_more_gone_than_are_looked_at(raw: Raw) -> None:
+def test_more_segments_gone_than_are_checked(raw: Raw) -> None:
     for number in range(100, 120):
         raw.segment(number, size=200)
         raw.write(number, write_of(TABLE, 1))

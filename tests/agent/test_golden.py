@@ -85,7 +85,7 @@ def test_resumed_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", [n for n in RECORDINGS if n.endswith("plain")])
-def test_eager_reads_what_no_marker_covers(decoder: ModuleType, tmp_path: Path, name: str) -> None:
+def test_eager_reads_past_the_last_marker(decoder: ModuleType, tmp_path: Path, name: str) -> None:
     """The segments written once more, a section's entries first and its marker later: each entry is read once."""
     recording = golden.load(name)
     plans = recording.plans(decoder, recording.followed)
@@ -141,7 +141,7 @@ def test_events_stay_the_same(decoder: ModuleType, tmp_path: Path) -> None:
         assert golden.events_json(recording.followed, changes) == json.load(file)
 
 
-def test_names_say_what_they_hold() -> None:
+def test_recordings_hold_what_their_names_say() -> None:
     for name in RECORDINGS:
         versions = {(parse_name(file) or (0, 0))[0] for file in golden.load(name).files if file.endswith(".log")}
         assert versions == {int(name[0])}

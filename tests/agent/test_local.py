@@ -55,7 +55,7 @@ def check(directory: Path, of: Node, yaml: str | None = None, **more: str) -> li
         ({}, None),
     ],
 )
-def test_what_a_yaml_says_of_a_node(yaml: dict[str, Any], expected: bool | None) -> None:
+def test_the_settings_of_a_node_in_its_yaml(yaml: dict[str, Any], expected: bool | None) -> None:
     assert identity.is_described(OURS, yaml) is expected
 
 

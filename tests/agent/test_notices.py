@@ -83,7 +83,7 @@ def test_truncate_stands_in_the_order_of_the_log(bench: Bench) -> None:
     assert emitted(bench) == [1, 2, "TABLE", 3]
 
 
-def test_every_partition_is_told(bench: Bench) -> None:
+def test_every_partition_gets_the_truncation(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="3")
     before = metric("truncations_total")
@@ -135,7 +135,7 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
     return found
 
 
-def test_a_table_nobody_knows_before_it(bench: Bench) -> None:
+def test_an_unknown_table_before_the_truncation(bench: Bench) -> None:
     """The place of the truncation is where it was, though decoding stopped before it for another reason."""
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
@@ -160,7 +160,7 @@ def test_a_position_within_an_entry_stops_nothing(bench: Bench) -> None:
     assert emitted(bench) == [1, "TABLE", 2]
 
 
-def test_one_that_is_behind_is_told_at_once(bench: Bench) -> None:
+def test_a_truncation_before_the_read_position_is_emitted_at_once(bench: Bench) -> None:
     """Its segment went while no agent ran: there is nothing to wait for."""
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
@@ -172,7 +172,7 @@ def test_one_that_is_behind_is_told_at_once(bench: Bench) -> None:
     assert emitted(bench) == [1, "TABLE"]
 
 
-def test_old_ones_are_noted_at_the_first_start(bench: Bench) -> None:
+def test_old_truncations_are_noted_at_the_first_start(bench: Bench) -> None:
     bench.raw.segment(10)
     truncate(bench, 5, 1000)
     bench.start(topic_partitions="1")
@@ -186,7 +186,7 @@ def test_old_ones_are_noted_at_the_first_start(bench: Bench) -> None:
     assert emitted(bench) == [1, "TABLE"]
 
 
-def test_one_that_the_log_still_holds_is_told_at_the_first_start(bench: Bench) -> None:
+def test_a_truncation_that_the_log_still_holds_is_emitted_at_the_first_start(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     truncate(bench, 10, bench.raw.ends[10])
@@ -196,7 +196,7 @@ def test_one_that_the_log_still_holds_is_told_at_the_first_start(bench: Bench) -
     assert emitted(bench) == [1, "TABLE", 2]
 
 
-def test_old_ones_of_a_table_that_gets_cdc_are_noted(bench: Bench) -> None:
+def test_old_truncations_of_a_table_that_gets_cdc_are_noted(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     truncate(bench, 10, 30, table=OTHER)
@@ -222,7 +222,7 @@ def test_tables_that_are_not_followed(bench: Bench) -> None:
     assert notices(bench, Scope.TABLE) == []
 
 
-def test_a_refused_flush_tells_again(bench: Bench) -> None:
+def test_a_truncation_is_emitted_again_after_a_refused_flush(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
@@ -319,7 +319,7 @@ def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
     assert emitted(bench) == ["GAP", "GAP"]
 
 
-def test_a_lost_segment_is_told_to_all_tables(bench: Bench) -> None:
+def test_a_lost_segment_is_a_gap_in_all_tables(bench: Bench) -> None:
     bench.cassandra.set(TABLE, LOCAL, OTHER)
     for number in (10, 11):
         bench.raw.segment(number)
@@ -363,7 +363,7 @@ def test_a_gap_is_kept_until_it_is_acknowledged(bench: Bench) -> None:
     assert bench.saved.gaps == []
 
 
-def test_a_gap_that_could_not_be_told_is_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_that_could_not_be_emitted_is_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.raw.segment(10)
     bench.cassandra.set(replace(TABLE, cdc=False), LOCAL)
     positions = Positions("ad310466-96a7-4cb2-acf4-59535a960812", paused=[str(TABLE.id)])
@@ -474,7 +474,7 @@ def test_dropped_while_the_agent_was_down(bench: Bench) -> None:
     assert [table["name"] for table in kept["tables"]] == ["t"]
 
 
-def test_made_anew_with_another_key_while_the_agent_was_down(bench: Bench) -> None:
+def test_recreated_with_another_key_while_the_agent_was_down(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
     bench.work()

@@ -170,7 +170,7 @@ def test_killed_while_it_saves(agents: Agents) -> None:
     assert agents.keys == [1, 2, 2]
 
 
-def test_started_beside_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_together_with_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for them if it is told to; else it ends, and says why."""
     monkeypatch.setenv("HELENUS_TEST_LATE", "1")
     complete(agents.raw, 10, 1)
@@ -224,7 +224,7 @@ def test_a_busy_port(agents: Agents) -> None:
 
 
 @pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False), ("localhost", False)])
-def test_what_others_may_read_is_said(agents: Agents, host: str, warns: bool) -> None:
+def test_a_state_that_others_may_read_is_warned_of(agents: Agents, host: str, warns: bool) -> None:
     complete(agents.raw, 10, 1)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -341,7 +341,7 @@ def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
     assert list(agents.quarantine.iterdir()) == []
 
 
-def test_reprocess_what_still_cannot_be_read(agents: Agents) -> None:
+def test_reprocess_a_segment_that_still_cannot_be_read(agents: Agents) -> None:
     quarantine(agents, 10)
     assert agents.call("reprocess", "10")[0] == 0
     assert "could not be read" in agents.work().ready()
@@ -358,7 +358,7 @@ def test_reprocess_needs_the_agent_stopped(agents: Agents) -> None:
     state.close()
 
 
-def test_reprocess_a_name_that_is_not_there(agents: Agents) -> None:
+def test_reprocess_an_unknown_segment(agents: Agents) -> None:
     quarantine(agents, 10)
     code, out, errors = agents.call("reprocess", "10", "11")
     assert (code, out, errors.count("\n")) == (2, "", 1)
@@ -428,7 +428,7 @@ def test_status(agents: Agents) -> None:
         assert part in out
 
 
-def test_status_tells_of_trouble(agents: Agents) -> None:
+def test_status_shows_problems(agents: Agents) -> None:
     quarantine(agents, 10)
     (agents.directory / "cassandra.yaml").write_text(
         f"cdc_enabled: true\ncdc_raw_directory: {agents.raw.path}\ncdc_total_space: 8MiB\n"

@@ -79,7 +79,7 @@ def test_a_topic_that_was_deleted_is_made_again(bench: Bench) -> None:
     assert bench.cassandra.asked == asked
 
 
-def test_one_that_was_made_anew_with_other_partitions_stops_the_agent(bench: Bench) -> None:
+def test_a_topic_recreated_with_other_partitions_stops_the_agent(bench: Bench) -> None:
     bench.log.counts[TOPIC] = 8
     bench.log.refuse_flush = 1  # what it held when the topic went
     bench.raw.write(10, write_of(TABLE, 2))
@@ -147,7 +147,7 @@ def _pulsar() -> tuple[FakeLog, Outbox]:
     return log, Outbox(log, AgentSettings.of(given, "f"))
 
 
-def test_on_pulsar_a_key_that_is_altered_is_declared_anew() -> None:
+def test_on_pulsar_an_altered_key_is_declared_again() -> None:
     """A type in it gets a field, a column another name; and what alters nothing of the key costs nothing."""
     log, outbox = _pulsar()
     udt = CqlType("udt", (parse("int"), parse("int")), True, "a", ("x", "y"))

@@ -27,7 +27,7 @@ pytestmark = [
 _AHEAD = 1_000_000
 
 
-def test_every_statement_comes_to_what_it_says(recording: Recording, decoder: ModuleType) -> None:
+def test_every_statement_gives_the_expected_events(recording: Recording, decoder: ModuleType) -> None:
     names = {i: table.name for i, table in recording.tables.items() if table.keyspace == KEYSPACE}
     records = decoded(decoder, recording.tables, recording.views, recording.segments, 1 << 22)
     ours = (record for record in records if record.table in names)
@@ -47,7 +47,7 @@ def test_every_statement_comes_to_what_it_says(recording: Recording, decoder: Mo
 
 
 @pytest.mark.parametrize("most", [1 << 16, 1 << 24])
-def test_every_change_is_as_cassandra_reads_it(recording: Recording, decoder: ModuleType, most: int) -> None:
+def test_every_change_event_is_as_cassandra_reads_it(recording: Recording, decoder: ModuleType, most: int) -> None:
     """Record for record, field for field, in the log's order, whatever a read brings in at once."""
     found = list(decoded(decoder, recording.tables, recording.views, recording.segments, most))
     for mine, record in zip(found, recording.records, strict=False):

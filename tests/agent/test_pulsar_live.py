@@ -177,7 +177,7 @@ def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
         ),
     ],
 )
-def test_a_mistake_is_error_in_one_message(live: OnPulsar, change: dict[str, str], words: list[str]) -> None:
+def test_every_mistake_is_one_clear_message(live: OnPulsar, change: dict[str, str], words: list[str]) -> None:
     live.table("mistaken")
     agent = live.start(topic_prefix="mistake-", **change)
     assert agent.wait(30) in (1, 2)

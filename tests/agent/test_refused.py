@@ -57,7 +57,7 @@ def write(bench: Bench, number: int, segment: int = 10) -> None:
     bench.raw.write(segment, *(write_of(table, number) for table in (ODD, TABLE, LAST)))
 
 
-def test_a_topic_that_is_not_to_be_made(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_that_cannot_be_created(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     skipped, gaps = metric("skipped_total", reason="refused_topic"), metric("gaps_total", reason="refused_topic")
     agent = bench.start(topic_partitions="1")
     for number in (1, 2):
@@ -89,7 +89,7 @@ def test_a_topic_that_is_not_to_be_made(bench: Bench, capsys: pytest.CaptureFixt
     assert emitted(bench)["odd"] == ["GAP", 3]
 
 
-def test_a_topic_that_is_not_to_be_written(bench: Bench) -> None:
+def test_a_topic_that_cannot_be_written(bench: Bench) -> None:
     """Its records are refused when they are flushed, with those of the others: these are appended again."""
     bench.log.closed.clear()
     agent = bench.start(topic_partitions="1")
@@ -124,7 +124,7 @@ def test_refused_at_the_very_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     assert emitted(bench) == {"t": [1], "last": [1]}
 
 
-def test_an_error_that_does_not_say_that_it_is_the_topics(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_does_not_name_the_topic(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another topic was opened, so it is not about who asks; a schema that does not fit is refused like that."""
     create = bench.log.create
 
@@ -153,7 +153,7 @@ def test_a_new_table(bench: Bench) -> None:
     assert "ks.odd is left out" in (agent.ready() or "")
 
 
-def test_all_of_them(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_topics_are_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """Then it ends, and nothing is passed over."""
     bench.log.closed |= {"events-ks.t", "events-ks.last"}
     write(bench, 1)
@@ -168,7 +168,7 @@ def test_all_of_them(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert emitted(bench) == {"odd": [1], "t": [1], "last": [1]}
 
 
-def test_all_of_them_one_after_the_other(bench: Bench) -> None:
+def test_all_topics_are_refused_one_after_the_other(bench: Bench) -> None:
     """The last one waits with its changes, as one that is alone."""
     bench.start(topic_partitions="1")
     bench.log.closed |= {"events-ks.t", "events-ks.last"}
@@ -178,7 +178,7 @@ def test_all_of_them_one_after_the_other(bench: Bench) -> None:
     assert (bench.log.acknowledged, bench.saved.segments) == ([], {})
 
 
-def test_a_log_that_takes_nobody_is_asked_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_refuses_everybody_is_asked_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def refuses(topic: str, *_: Any) -> int:
@@ -191,7 +191,7 @@ def test_a_log_that_takes_nobody_is_asked_once(bench: Bench, monkeypatch: pytest
     assert len(asked) == 1
 
 
-def test_it_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_table_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """An agent that is started again knows that the table has a gap, and says again that it is refused."""
     for number in (1, 2):
         agent = bench.start(topic_partitions="1")
@@ -208,7 +208,7 @@ def test_it_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> N
     assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
 
 
-def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unacknowledged_events_are_no_gap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before anything was saved: its changes are read again."""
     monkeypatch.setattr(refused_topics, "_AGAIN", (1e9, 1e9))
     agent = bench.start(topic_partitions="1")
@@ -221,7 +221,7 @@ def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.M
     assert emitted(bench) == {"odd": [1], "t": [1], "last": [1]}
 
 
-def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_attempt_does_not_affect_other_tables(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they have appended is acknowledged before; also if the topic is there by now, and only its records are not
     taken, or nobody answers."""
     monkeypatch.setattr(refused_topics, "_AGAIN", (1e9, 1e9))
@@ -264,7 +264,7 @@ def test_tries_become_rare(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("way", ["cdc", "dropped", "excluded"])
-def test_who_wants_nothing_of_it_is_not_warned(bench: Bench, way: str) -> None:
+def test_a_refused_table_that_is_no_longer_wanted_gives_no_warning(bench: Bench, way: str) -> None:
     agent = bench.start(topic_partitions="1")
     write(bench, 1)
     bench.work()
@@ -319,7 +319,7 @@ def test_altered_while_it_is_refused(bench: Bench) -> None:
     assert emitted(bench) == {"t": [1], "last": [1]}
 
 
-def test_another_number_of_partitions_after_it(bench: Bench) -> None:
+def test_another_number_of_partitions_after_the_refusal(bench: Bench) -> None:
     """Whoever mends the topic may make it anew."""
     bench.log.closed.clear()
     agent = bench.start(topic_partitions="1")

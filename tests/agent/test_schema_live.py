@@ -228,7 +228,7 @@ def test_truncate(node: Node) -> None:
     assert all(c.parts == PARTITIONS and c.part == n for n, p in enumerate(node.notices("trunc")) for _, c in p)
 
 
-def test_made_anew_with_another_key_under_writes(node: Node) -> None:
+def test_recreated_with_another_key_under_writes(node: Node) -> None:
     node.cql("CREATE TABLE s.anew (a int PRIMARY KEY, v text) WITH cdc = true")
     written = 0
     stop = threading.Event()
@@ -276,7 +276,7 @@ def test_made_anew_with_another_key_under_writes(node: Node) -> None:
     assert node._ready() is not None
 
 
-def test_dropped_behind_the_agents_back(node: Node) -> None:
+def test_dropped_while_the_agent_is_down(node: Node) -> None:
     node.cql(
         "CREATE TABLE s.gone (a int PRIMARY KEY, v text) WITH cdc = true",
         "CREATE TABLE s.stays (a int PRIMARY KEY, v text) WITH cdc = true",
@@ -313,7 +313,7 @@ def test_dropped_behind_the_agents_back(node: Node) -> None:
         assert scopes == [[Scope.TABLE]] * PARTITIONS
 
 
-def test_dropped_and_made_again_under_writes(node: Node) -> None:
+def test_dropped_and_recreated_under_writes(node: Node) -> None:
     """What is told of the old table stands before the drop, and what is of the new one behind it."""
     create = "CREATE TABLE s.twice (a int PRIMARY KEY, v text) WITH cdc = true"
     node.cql(create)
@@ -350,7 +350,7 @@ def test_a_column_that_is_added_again(node: Node) -> None:
     assert_between(node, "column", Scope.GAP, 0, range(20), range(20, 40))
 
 
-def test_altered_behind_the_agents_back(node: Node) -> None:
+def test_altered_while_the_agent_is_down(node: Node) -> None:
     """Old segments still decode: columns that are gone, that are new, that are back; a type that grew."""
     node.cql(
         "CREATE TYPE s.place (street text, zip int)",
@@ -551,7 +551,7 @@ def restart(node: Node, **options: Any) -> None:
 
 
 @pytest.mark.long
-def test_what_clean_stops_leave_takes_no_room(node: Node) -> None:
+def test_segments_of_clean_stops_are_deleted(node: Node) -> None:
     """A segment that was made ready, and is never written: it has one name, no index, and counts against the limit."""
     node.cql("CREATE TABLE s.stopped (a int PRIMARY KEY, v text) WITH cdc = true")
     for n in range(3):

@@ -188,7 +188,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 ]
 
 
-def test_a_mistake_is_error_in_one_message(status: Status, session: Any, tmp_path: Path) -> None:
+def test_every_mistake_is_one_clear_message(status: Status, session: Any, tmp_path: Path) -> None:
     """All of them, some at a time: what most do is wait."""
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
@@ -211,7 +211,7 @@ def test_a_mistake_is_error_in_one_message(status: Status, session: Any, tmp_pat
     assert not found, found
 
 
-def test_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_path: Path) -> None:
+def test_a_user_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_path: Path) -> None:
     topic, only = "events-safe.only", {"table.include.list": "safe.only"}
     session.execute("CREATE TABLE safe.only (a int PRIMARY KEY) WITH cdc = true")
     admin = AdminClient(status.kafka())
@@ -235,7 +235,7 @@ def test_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_p
         assert last.endswith("[broker-refused]")
 
 
-def test_a_topic_that_may_not_be_written_costs_the_other_tables_nothing(
+def test_a_topic_without_write_permission_does_not_affect_other_tables(
     status: Status, session: Any, tmp_path: Path
 ) -> None:
     topic = "events-safe.denied"

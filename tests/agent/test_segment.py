@@ -75,7 +75,7 @@ def test_header(version: int) -> None:
         (6, b'{"encCipher":"AES","encKeyAlias":"k","compressionClass":"LZ4Compressor"}', "transparent_data_encryption"),
     ],
 )
-def test_headers_of_what_is_not_read(version: int, text: bytes, message: str) -> None:
+def test_headers_of_unsupported_segments(version: int, text: bytes, message: str) -> None:
     with pytest.raises(Corrupt, match=message):
         read_header(header(ID, version, text), version, ID)
 
@@ -188,7 +188,7 @@ def test_a_torn_marker_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     segment.close()
 
 
-def test_markers_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markers_that_point_outside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE", -1.0)
     path = write(tmp_path, [b"a" * 10])
     put(path, HEAD, sync_marker(ID, HEAD, 1001))
@@ -485,7 +485,7 @@ def entries(*payloads: bytes) -> bytes:
     return b"".join(entry(payload) for payload in payloads)
 
 
-def test_eager_reads_behind_the_last_marker(tmp_path: Path) -> None:
+def test_eager_reads_after_the_last_marker(tmp_path: Path) -> None:
     one, two, three = (entry(letter * 20) for letter in (b"a", b"b", b"c"))
     path = write(tmp_path, [one])
     end = HEAD + 8 + len(one)
@@ -523,7 +523,7 @@ def test_eager_reads_behind_the_last_marker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "compressor"), [("marker", ""), ("idx", ""), ("eager", "LZ4Compressor")])
-def test_the_others_do_not(tmp_path: Path, mode: ReadMode, compressor: str) -> None:
+def test_other_modes_stop_at_the_last_marker(tmp_path: Path, mode: ReadMode, compressor: str) -> None:
     path = write(tmp_path, [b"a" * 20], compressor=compressor)
     write_index(path, "100000")
     segment = Segment(path, mode=mode)

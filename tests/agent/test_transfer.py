@@ -128,7 +128,7 @@ def test_no_room_where_it_goes(segment: Path, tmp_path: Path, monkeypatch: pytes
     assert not (held / segment.name).exists()
 
 
-def test_what_may_not_be_deleted(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_must_not_be_deleted(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unlink(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -164,7 +164,7 @@ def yours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         del sys.modules[name]
 
 
-def test_a_function_and_a_class_of_yours(yours: Any, segment: Path) -> None:
+def test_a_custom_function_and_a_custom_class(yours: Any, segment: Path) -> None:
     transfer_of("mine.transfers:take", None, segment.parent)(segment)
     take = transfer_of("mine.transfers:Take", None, segment.parent)
     take(segment)
@@ -184,7 +184,7 @@ def test_a_function_and_a_class_of_yours(yours: Any, segment: Path) -> None:
         ("mine.transfers:number", "can't be called"),
     ],
 )
-def test_yours_cannot_be_had(yours: Any, segment: Path, name: str, message: str) -> None:
+def test_a_segment_transfer_that_cannot_be_loaded(yours: Any, segment: Path, name: str, message: str) -> None:
     with pytest.raises(HelenusError, match=message) as error:
         transfer_of(name, None, segment.parent)
     assert error.value.kind is Kind.CONFIG
@@ -193,7 +193,7 @@ def test_yours_cannot_be_had(yours: Any, segment: Path, name: str, message: str)
 @pytest.mark.parametrize(
     ("name", "kind"), [("fails", Kind.TRANSFER_FAILED), ("leaves", Kind.TRANSFER_FAILED), ("stops", Kind.STATE)]
 )
-def test_what_yours_raises(yours: Any, segment: Path, name: str, kind: Kind) -> None:
+def test_errors_of_a_custom_segment_transfer(yours: Any, segment: Path, name: str, kind: Kind) -> None:
     with pytest.raises(HelenusError) as error:
         transfer_of(f"mine.transfers:{name}", None, segment.parent)(segment)
     assert error.value.kind is kind

@@ -126,7 +126,7 @@ def test_made_and_taken_while_no_agent_ran(node: Bench) -> None:
     assert emitted(node) == [1, 2, 3]
 
 
-def test_taken_and_gone_beside_one_that_was_taken(node: Bench) -> None:
+def test_a_missing_segment_next_to_one_that_was_taken(node: Bench) -> None:
     """Nobody has 11 any more. That somebody takes segments with changes is seen by 12: so 11 may have had some."""
     write(node, 10, 1)
     node.start(topic_partitions="1")
@@ -226,7 +226,7 @@ def test_the_node_deletes_what_is_not_read(node: Bench) -> None:
     assert metric("possible_loss_total") == before + 1
 
 
-def test_before_the_first_start_there_is_no_promise(node: Bench) -> None:
+def test_segments_lost_before_the_first_start_are_no_gap(node: Bench) -> None:
     write(node, 9, 9)
     steal(node.raw, 9)
     write(node, 10, 1)
@@ -256,7 +256,7 @@ def test_a_clock_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     follow.close()
 
 
-def test_what_a_clean_stop_leaves_is_taken_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_of_a_clean_stop_are_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment that was made ready and never written: the node has no other name for it, and its room counts."""
     monkeypatch.setattr(follow_module, "_LOOK_AGAIN", -1.0)
     for segment in (10, 11, 12):

@@ -38,7 +38,7 @@ KAFKA = {**LEAST, "kafka.bootstrap.servers": "k:9092"}
         ({**KAFKA, "cassandra.config": ""}, "cassandra.config"),
     ],
 )
-def test_what_no_agent_can_use(given: dict[str, str], wrong: str) -> None:
+def test_settings_that_no_agent_can_use(given: dict[str, str], wrong: str) -> None:
     with pytest.raises(ConfigError) as error:
         AgentSettings.of(given, "agent.properties")
     assert [problem.key for problem in error.value.problems] == [wrong]

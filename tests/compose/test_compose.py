@@ -146,7 +146,7 @@ def test_stacks_keep_apart() -> None:
     assert "name" not in read(OVER)
 
 
-def test_what_is_shared_depends_on_nothing() -> None:
+def test_shared_services_depend_on_nothing() -> None:
     """Whether `extends` takes dependencies along differs by the version of Compose: every file says its own."""
     shared = read(SHARED)["services"]
     assert [name for name, service in shared.items() if "depends_on" in service] == []
@@ -168,7 +168,7 @@ def test_images_are_of_a_version(stack: Stack) -> None:
     assert [image for image in images if not re.search(r":v?\d+\.\d", image)] == []
 
 
-def test_who_is_waited_for_is_there_and_says_when_it_is_ready(stack: Stack) -> None:
+def test_every_dependency_exists_and_has_a_health_check(stack: Stack) -> None:
     for name, service in stack.services.items():
         for other, how in service.get("depends_on", {}).items():
             assert how["condition"] in ("service_healthy", "service_completed_successfully")
@@ -210,7 +210,7 @@ def test_the_script_turns_cdc_on(stack: Stack, tmp_path: Path) -> None:
         assert list(config) == ["cluster_name", "cdc_enabled", "cdc_raw_directory", "cdc_total_space"]
 
 
-def test_what_lasts_is_on_volumes(stack: Stack) -> None:
+def test_persistent_data_is_on_volumes(stack: Stack) -> None:
     worker, _ = stack.connector
     for service, path in (("agent", stack.agent.state_dir), ("connector", worker.checkpoint_dir)):
         volume = stack.mounts(service)[str(path)]

@@ -84,7 +84,7 @@ def test_a_file_of_theirs_loads(capsys: pytest.CaptureFixture[str]) -> None:
         ("cloud.secureConnectBundle", "/x.zip", "unknown property"),
     ],
 )
-def test_what_has_no_counterpart_is_refused(key: str, value: str, reason: str) -> None:
+def test_settings_without_counterpart_are_refused(key: str, value: str, reason: str) -> None:
     with pytest.raises(ConfigError) as error:
         ConnectorSettings.of({"name": "n", "keyspace": "k", "table": "t", "output.format": "json", key: value}, "f")
     (problem,) = error.value.problems

@@ -115,7 +115,7 @@ ZERO = KeyCodec(table(FIRST, VALUE)).encode((int32(0),))
 
 
 @pytest.mark.parametrize("scope", [Scope.ROW, Scope.PARTITION])
-def test_a_key_of_the_table_before_that_the_new_one_refuses(make: Make, scope: Scope) -> None:
+def test_a_key_of_the_former_table_that_the_recreated_one_refuses(make: Make, scope: Scope) -> None:
     """The int 0 has the bytes of an empty text: a key, by its form, and Cassandra takes none that is empty."""
     c = Column("c", parse("int"), "clustering")
     altered = make(table(*TEXT.columns[:1], c, VALUE, of=LATER) if scope is Scope.PARTITION else TEXT)
@@ -132,7 +132,7 @@ def test_a_key_of_the_table_before_that_the_new_one_refuses(make: Make, scope: S
 
 
 @pytest.mark.parametrize("more", [{}, ALL])
-def test_a_key_that_the_table_refuses_and_that_is_younger_is_poison(make: Make, more: dict[str, str]) -> None:
+def test_a_refused_key_that_is_younger_than_the_table_is_poison(make: Make, more: dict[str, str]) -> None:
     altered = make(TEXT, **more)
     altered.refused = {(b"",)}
     if not more:
@@ -146,7 +146,7 @@ def test_a_key_that_the_table_refuses_and_that_is_younger_is_poison(make: Make, 
     assert [topic for topic, *_ in altered.appended] == [DEAD_LETTERS]
 
 
-def test_a_key_that_waits_and_is_refused_goes_on_waiting(make: Make) -> None:
+def test_an_unconfirmed_key_that_is_refused_goes_on_waiting(make: Make) -> None:
     """It was read before, so it is no poison; and not of a table before, so it is not done with."""
     altered = make(TEXT)
     altered.refused = {(b"",)}
@@ -166,7 +166,7 @@ def grown(kind: Any) -> tuple[Table, Table, bytes]:
 
 
 @pytest.mark.parametrize("more", [{}, ALL])
-def test_a_row_whose_partition_key_no_key_tells_any_more(make: Make, more: dict[str, str]) -> None:
+def test_a_row_whose_partition_key_cannot_be_encoded_any_more(make: Make, more: dict[str, str]) -> None:
     """The agent skips what is written to it later, for the same reason."""
     _, after, key = grown("partition_key")
     outcome = make(after, **more).send(key, change(), due=[waiting(key)])
@@ -184,7 +184,7 @@ def test_a_key_that_waits_while_its_type_grows(make: Make) -> None:
     assert ([p.key for p in outcome.done], outcome.waiting, outcome.outdated) == ([key], [], 0)
 
 
-def test_one_that_goes_on_waiting_does_so_by_its_new_key(make: Make) -> None:
+def test_an_unconfirmed_key_goes_on_waiting_under_its_new_form(make: Make) -> None:
     _, after, key = grown("clustering")
     altered = make(after)
 
@@ -207,9 +207,7 @@ RECREATED = [
 
 @pytest.mark.parametrize(("after", "expected"), RECREATED)
 @pytest.mark.parametrize("found", [b"hello", b"abcd"])
-def test_a_table_that_is_made_anew_while_a_batch_reads_it(
-    make: Make, after: Table, expected: Any, found: bytes
-) -> None:
+def test_a_table_recreated_while_a_batch_reads_it(make: Make, after: Table, expected: Any, found: bytes) -> None:
     """The statement of before is one of the new table too, so the driver prepares it again, and reads."""
     altered = make(table(FIRST, VALUE))
     altered.live[int32(0),] = Image((found,), 1)
@@ -235,7 +233,7 @@ def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> N
 
 
 @pytest.mark.parametrize("more", [{}, {"varint.handling.mode": "long"}])
-def test_a_column_more_makes_no_batch_be_done_again(make: Make, more: dict[str, str]) -> None:
+def test_a_new_column_repeats_no_batch(make: Make, more: dict[str, str]) -> None:
     """Who writes it tells of it. What else is told in another form is no other type."""
     first = (FIRST, VALUE, Column("x", parse("varint")))
     altered = make(table(*first), **more)
@@ -275,7 +273,7 @@ def test_a_key_whose_type_grows_while_a_batch_reads_it(make: Make) -> None:
     assert altered.of(DATA) == [({"k": 1, "c": {"a": 1}}, None)]
 
 
-def test_an_event_that_a_node_which_lags_takes_for_poison(make: Make) -> None:
+def test_an_event_that_a_lagging_node_cannot_decode(make: Make) -> None:
     """The agent's node knows more. All are asked then, and the batch is done again."""
     before, after, _ = grown("clustering")
     altered = make(before)
@@ -291,7 +289,7 @@ def test_an_event_that_a_node_which_lags_takes_for_poison(make: Make) -> None:
     assert altered.of(DATA) == [({"k": 1, "c": {"a": 1, "b": 2}}, None)]
 
 
-def test_a_definition_is_taken_over_whole_or_not_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_definition_is_applied_completely_or_not_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     altered = make(table(FIRST, VALUE))
     altered.send(ZERO, change())
     old = altered.stage._versions.now

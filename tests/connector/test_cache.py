@@ -130,7 +130,7 @@ def test_a_node_that_is_no_uuid_is_not_counted(cache: ChangeCache) -> None:
     assert entry == Entry()
 
 
-def test_what_a_batch_that_failed_said_is_forgotten(cache: ChangeCache) -> None:
+def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     cache.report(change, cache.look(change), NODES[0])
     cache.mark(change, PUBLISHED)

@@ -382,7 +382,7 @@ def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, late
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_later_than_every_limit_is_not_silent(simulated: Any, seed: int) -> None:
+def test_a_write_later_than_every_limit_is_counted(simulated: Any, seed: int) -> None:
     """Ten times longer is not for ever: a memtable that is hours late is told wrong, and counted."""
     cluster, connector = simulated(seed)
     start = int(cluster.now * 1e6)
@@ -459,7 +459,7 @@ def test_a_key_that_is_written_all_the_time_does_not_pile_up(simulated: Any) -> 
     assert connector.totals.keys_read < 450
 
 
-def test_what_another_read_published_is_not_taken_for_the_unconfirmed_image(simulated: Any) -> None:
+def test_the_image_of_another_read_is_not_taken_for_the_unconfirmed_one(simulated: Any) -> None:
     """W1 is published and waits, W2's read meets replicas without W1: when W1's read shows the first image again, that
     is not what was published last.
     """
@@ -481,7 +481,7 @@ def test_what_another_read_published_is_not_taken_for_the_unconfirmed_image(simu
     assert last(connector) == 5
 
 
-def test_there_and_back_while_a_worker_dies(simulated: Any) -> None:
+def test_a_value_that_changes_there_and_back_while_a_worker_dies(simulated: Any) -> None:
     """v1 is published and waits; v2 is published by a batch that dies; the row is v1 again when that is done again."""
     cluster, connector = simulated(0)
     start = int(cluster.now * 1e6)
@@ -502,7 +502,7 @@ def test_there_and_back_while_a_worker_dies(simulated: Any) -> None:
     assert last(connector) == 1
 
 
-def test_there_and_back_while_the_table_is_altered(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_changes_there_and_back_during_an_alter(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """v1 is published and waits; v2 is, by an attempt that the schema ends; the row is v1 again at the next."""
     cluster, connector = simulated(0)
     start = int(cluster.now * 1e6)
@@ -530,7 +530,7 @@ def test_there_and_back_while_the_table_is_altered(simulated: Any, monkeypatch: 
     assert [json.loads(v)["v"] for _, v in connector.records if v] == [1, 2, 1]
 
 
-def test_what_only_a_replica_has_that_is_away_is_not_forgotten_by_a_restart(simulated: Any) -> None:
+def test_a_write_on_an_unavailable_replica_alone_survives_a_restart(simulated: Any) -> None:
     cluster, connector = simulated(0)
     cluster.log(0, 1, {"v": (int(cluster.now * 1e6), 5)}, "1" * 32)
     cluster.down = {0}

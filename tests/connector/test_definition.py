@@ -75,7 +75,7 @@ def read(session: Nodes, known: object = None) -> tuple[object, str] | None:
     return found and (found[0], "".join(c.name for c in found[1].values))
 
 
-def test_one_question_while_nothing_changes() -> None:
+def test_an_unchanged_table_takes_one_query() -> None:
     nodes = Node(1, "v"), Node(1, "v")
     assert read(Nodes(*nodes)) == (1, "v")
     before = [node.asked for node in nodes]
@@ -108,7 +108,7 @@ def test_a_table_that_one_node_has_already() -> None:
     assert error.value.kind is Kind.TABLE_MISSING
 
 
-def test_a_table_that_is_made_anew_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_recreated_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read is several queries: the new id comes with the columns of before, and a type may come too late."""
     old, new = (Node(1, columns).table for columns in "vw")
     new = replace(new, id=uuid.UUID(int=2))

@@ -101,7 +101,7 @@ each_marker = pytest.mark.parametrize("marked", MARKED, ids=["partition", "range
 
 
 @each_marker
-def test_a_marker_that_waits_while_others_are_told(driven: Driven, marked: Change) -> None:
+def test_an_unconfirmed_marker_while_other_keys_are_published(driven: Driven, marked: Change) -> None:
     driven.batch((driven.whole, marked))
     driven.batch((driven.codec.encode((int32(2), int32(1))), confirmed()))
     driven.batch(due=driven.due())
@@ -110,7 +110,9 @@ def test_a_marker_that_waits_while_others_are_told(driven: Driven, marked: Chang
 
 @each_marker
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_row_that_is_told_while_a_marker_waits(driven: Driven, reads: Reads, marked: Change, at_once: bool) -> None:
+def test_a_row_published_while_a_marker_is_unconfirmed(
+    driven: Driven, reads: Reads, marked: Change, at_once: bool
+) -> None:
     """A replica shows it that lacks what the marker's read met, and will meet again."""
     if at_once:
         reads.before_rows = lambda: driven.shows(2)
@@ -127,7 +129,7 @@ def test_a_row_that_is_told_while_a_marker_waits(driven: Driven, reads: Reads, m
 
 @each_marker
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_row_that_waits_while_a_marker_tells_it(driven: Driven, reads: Reads, marked: Change, at_once: bool) -> None:
+def test_an_unconfirmed_row_published_by_a_marker(driven: Driven, reads: Reads, marked: Change, at_once: bool) -> None:
     driven.batch((driven.row, change(Scope.ROW)))
     driven.shows(2)
     if at_once:
@@ -141,7 +143,7 @@ def test_a_row_that_waits_while_a_marker_tells_it(driven: Driven, reads: Reads, 
 
 
 @each_marker
-def test_a_row_that_is_not_read_while_a_marker_tells_it(
+def test_a_row_whose_read_fails_while_a_marker_publishes_it(
     driven: Driven, reads: Reads, marked: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own read, at a higher level, fails."""
@@ -186,7 +188,7 @@ def test_a_copy_of_another_agents_partition_delete_waits_as_one(driven: Driven) 
 
 
 @each_marker
-def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Change) -> None:
+def test_a_marker_that_is_published_in_part(driven: Driven, reads: Reads, marked: Change) -> None:
     """The read that its proof asks for fails in the middle: what was told would hide the rows that were not."""
     driven.batch((driven.whole, marked))
     driven.shows(2)
@@ -206,9 +208,7 @@ def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Ch
 
 
 @each_marker
-def test_a_marker_of_which_part_is_told_makes_no_other_key_be_told(
-    driven: Driven, reads: Reads, marked: Change
-) -> None:
+def test_a_marker_published_in_part_publishes_no_other_key_again(driven: Driven, reads: Reads, marked: Change) -> None:
     other = driven.codec.encode((int32(2), int32(1)))
     driven.batch((driven.whole, marked), (other, change(Scope.ROW)))
     before, due = len(driven.values), driven.due()
@@ -258,7 +258,7 @@ def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Ch
 
 
 @each_marker
-def test_a_marker_that_is_told_at_the_lower_level_is_told_once(driven: Driven, reads: Reads, marked: Change) -> None:
+def test_a_marker_published_at_the_lower_level_is_published_once(driven: Driven, reads: Reads, marked: Change) -> None:
     driven.batch((driven.whole, marked))
     driven.unconfirmed.forget_images(EVENTS)
     for _ in range(3):
@@ -274,7 +274,7 @@ def test_a_marker_that_is_told_at_the_lower_level_is_told_once(driven: Driven, r
 
 
 @each_marker
-def test_a_marker_that_cannot_be_told_whole(driven: Driven, reads: Reads, marked: Change) -> None:
+def test_a_marker_that_cannot_be_published_completely(driven: Driven, reads: Reads, marked: Change) -> None:
     """No replicas are there: nothing of it is done."""
     driven.batch((driven.whole, marked))
     driven.shows(2)
@@ -289,7 +289,9 @@ def test_a_marker_that_cannot_be_told_whole(driven: Driven, reads: Reads, marked
         driven.batch(due=due)
 
 
-def test_an_attempt_that_was_purged_told_nothing(driven: Driven, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_a_purged_attempt_do_not_count_as_published(
+    driven: Driven, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A record that is too large takes the others along; then the row is not read again."""
     monkeypatch.setattr(driven.stage._gate._replicas, "factor", lambda: 3)
     driven.batch((driven.row, change(Scope.ROW)))

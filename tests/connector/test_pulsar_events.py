@@ -112,7 +112,7 @@ def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: Planner) -
         assert numbers(got(config, Range("ranges", 0, low, high))) == inside
 
 
-def test_nothing_is_read_to_tell_the_end_of_nothing(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_an_empty_topic_needs_no_read(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planner asks many times a second."""
     monkeypatch.setattr(pulsar_events, "_reader", None)
     for start, end in ((0, 0), (0, -1), (offset(5, 6, 7), -1), (offset(5, 6, 7), offset(5, 6, 7))):
@@ -139,7 +139,7 @@ def test_the_last_event_that_is_alone_in_its_entry(config: PulsarConfig, planner
     assert numbers(got(config, Range("alone", 0, end - 1, end))) == [3]
 
 
-def test_what_a_subscription_has_not_read(config: PulsarConfig) -> None:
+def test_messages_that_a_subscription_has_not_read(config: PulsarConfig) -> None:
     """A letter comes alone, or with others."""
 
     def letters() -> list[int]:

@@ -136,7 +136,7 @@ def test_it_begins_where_the_subscription_is(
     assert offsets(config) == letters.letters[first:]
 
 
-def test_what_was_not_done_with_is_read_again(
+def test_unacknowledged_dead_letters_are_read_again(
     letters: Letters, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulsar_unread, "_CHUNK", 2)
@@ -147,7 +147,7 @@ def test_what_was_not_done_with_is_read_again(
     assert offsets(config) == letters.letters
 
 
-def test_a_topic_without_letters_and_one_that_lost_them(letters: Letters, config: PulsarConfig) -> None:
+def test_a_topic_without_dead_letters_and_one_that_lost_them(letters: Letters, config: PulsarConfig) -> None:
     there, letters.letters = letters.letters, []
     assert offsets(config) == []
     letters.letters = there

@@ -53,7 +53,7 @@ def test_it_is_started_again_for_ever(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "No space left" in str(query.trouble())
 
 
-def test_a_failure_of_sparks_is_told_by_its_own_words() -> None:
+def test_a_failure_in_spark_is_shown_by_its_cause() -> None:
     """Py4J puts them behind its own, which say nothing."""
     failure = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Exception thrown when the batch was done\n"
@@ -80,7 +80,7 @@ def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
     assert list(plan.connectors) == ["events-ks.a"]
 
 
-def test_what_a_killed_run_had_half_written_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would refuse the checkpoint for ever: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
@@ -129,7 +129,7 @@ def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
         assert "Spark's Java process has ended" in str(query.failure)
 
 
-def test_a_query_starts_behind_its_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_starts_after_its_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of the start before know by its number that they are of before; and only then may others write."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})

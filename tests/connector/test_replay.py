@@ -91,7 +91,7 @@ def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
         ("z.*", "no table matches z.* (n)"),
     ],
 )
-def test_without_any_dead_letters_it_is_told_where_they_are_looked_for(log: Log, table: str, message: str) -> None:
+def test_without_dead_letters_the_message_names_their_topic(log: Log, table: str, message: str) -> None:
     done = run(table)
     assert done.exit_code == 2
     assert f"helenus-connector: {message}" in done.output

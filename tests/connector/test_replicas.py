@@ -176,6 +176,6 @@ def test_no_row_is_read_from_a_data_centre_that_joins_later(named: str | None, m
         (None, 4),
     ],
 )
-def test_what_is_not_known_of_a_strategy_proves_nothing(strategy: object, factor: int) -> None:
+def test_an_unknown_replication_strategy_proves_nothing(strategy: object, factor: int) -> None:
     """Transient replicas answer reads too, and of all nodes a read may ask any."""
     assert with_strategy(hosts(*["east"] * 4), {}, strategy).factor() == factor

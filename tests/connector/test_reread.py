@@ -93,7 +93,7 @@ def test_a_group_that_the_server_refuses_is_split() -> None:
     assert read(session) == set(KEYS)
 
 
-def test_what_a_guardrail_allows_is_learned() -> None:
+def test_the_limit_of_a_guardrail_is_learned() -> None:
     message = "Guardrail partition_keys_in_select violated: Aborting query for table ks.t, too many"
     session = Rows(lambda keys: InvalidRequest(message) if len(keys) > 20 else None)
     reader = Reader(session, TABLE, SETTINGS)
@@ -256,7 +256,7 @@ def test_many_keys_that_are_not_read_in_time_are_the_clusters_fault() -> None:
     assert len(session.asked) < 200
 
 
-def test_what_times_out_too_late_for_a_proof_is_not_asked_again() -> None:
+def test_a_proof_read_that_times_out_too_late_is_not_repeated() -> None:
     session = Rows(slow)
     with pytest.raises(HelenusError):
         read(session, until=time.monotonic() - 1)

@@ -217,7 +217,9 @@ def secrets(tmp_path: Path) -> Path:
     return folder
 
 
-def test_references_over_rest_stay_beside_the_workers_file(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_over_rest_stay_in_the_folder_of_the_workers_file(
+    secrets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PW", SECRET)
     path = secrets / "w.properties"
     refused = [
@@ -348,7 +350,7 @@ def test_a_files_secrets_are_for_its_servers(secrets: Path, key: str, written: s
         ("GET", "/admin/loggers/no.such", "Logger no.such not found."),
     ],
 )
-def test_what_is_not_there(refusing: Api, method: str, path: str, message: str) -> None:
+def test_unknown_connectors_and_paths(refusing: Api, method: str, path: str, message: str) -> None:
     body = {} if method == "PATCH" else None
     assert refusing.ask(method, path, body) == error(404, message)
 
@@ -372,14 +374,14 @@ def test_what_is_not_there(refusing: Api, method: str, path: str, message: str) 
         ([1], 500, "JSON object"),
     ],
 )
-def test_what_cannot_be_made(refusing: Api, body: Any, status: int, message: str) -> None:
+def test_connectors_that_cannot_be_created(refusing: Api, body: Any, status: int, message: str) -> None:
     answered, answer = refusing.ask("POST", "/connectors", body)
     assert (answered, answer["error_code"]) == (status, status)
     assert message in answer["message"]
     assert refusing.connectors.names() == ["f1"]
 
 
-def test_bodies_that_are_none(made: Api) -> None:
+def test_invalid_request_bodies(made: Api) -> None:
     for data, kind, status in (
         (b"{nope", "application/json", 500),
         (b"[" * 100_000, "application/json", 500),
@@ -449,7 +451,7 @@ def test_offsets(made: Api) -> None:
 @pytest.mark.parametrize(
     "number", [str(1 << 63), "1e400", "3.9", "3.0", "true", '"4_2"', '" 4"', '"1e3"', "[1]", f'"{"9" * 5000}"']
 )
-def test_what_is_no_number_of_an_offset(made: Api, part: str, number: str) -> None:
+def test_invalid_numbers_in_an_offset(made: Api, part: str, number: str) -> None:
     made.ask("PUT", "/connectors/f1/stop")
     given = {"partition": "0", "offset": "4", part: number}
     place = f'"partition": {{"topic": "events-ks.a", "partition": {given["partition"]}}}'
@@ -468,7 +470,7 @@ def test_topics(made: Api) -> None:
     assert made.ask("GET", "/connectors/none/topics") == (200, {"none": {"topics": []}})
 
 
-def test_every_key_is_told_of(api: Api) -> None:
+def test_every_setting_is_described(api: Api) -> None:
     answer = api.ask("GET", f"/connector-plugins/{PLUGIN}/config")[1]
     assert {key["name"] for key in answer} == {field.alias for field in ConnectorSettings.model_fields.values()}
     assert all(key["documentation"] and key["group"] for key in answer)

@@ -163,7 +163,7 @@ def test_deleted_rows_take_about_as_few_statements_as_live_ones() -> None:
     assert as_many <= 1.2 * statements < 100
 
 
-def test_deletes_go_on_for_ever() -> None:
+def test_deletes_without_end() -> None:
     session = Partitions(FLAT, {})
     reader = Reader(session, FLAT, SETTINGS)
     for n in range(1200):
@@ -171,7 +171,7 @@ def test_deletes_go_on_for_ever() -> None:
     assert read(session, [key(n) for n in range(1000)], reader) == (0, 10)
 
 
-def test_large_rows_behind_many_deleted_ones_are_not_answered_at_once() -> None:
+def test_large_rows_after_many_deleted_ones_are_not_answered_at_once() -> None:
     """How many lived says nothing of how large they are."""
     session = Partitions(FLAT, {n: [0] for n in range(4000, 4100)}, size=1 << 20)
     reader = Reader(session, FLAT, SETTINGS)
@@ -297,7 +297,7 @@ def stripes(count: int, rows: int) -> Partitions:
     return Partitions(FLAT, {((s * width - (1 << 15)) << 48) + n: [0] for s in range(count) for n in range(rows)})
 
 
-def test_what_a_truncation_left_costs_what_it_is() -> None:
+def test_reading_a_truncated_table_costs_by_the_rows_left() -> None:
     """An empty table a statement for each topic partition; a full one about its rows, not that for each partition."""
     assert scan(stripes(1, 0), 12) == (12, 0)
     statements, rows = scan(stripes(4096, 1), 12)

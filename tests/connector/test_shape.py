@@ -183,7 +183,7 @@ def test_columns_leave_out_what_they_do_not_name() -> None:
     assert made(of.only("a"), (int32(1),), KEY, output_format="key-value-json").value == b'{"a":1}'
 
 
-def test_a_key_that_cannot_be_told_is_refused_by_name() -> None:
+def test_a_key_that_cannot_be_encoded_is_refused_by_name() -> None:
     with pytest.raises(HelenusError, match=r"column ck: the type 'x\.Y'"):
         schemas(table(keys=[("pk", "int"), ("ck", "'x.Y'")]), settings())
 
@@ -328,7 +328,7 @@ def test_times_in_microseconds(form: str) -> None:
         assert known["ck"] == 3_723_000_000_004
 
 
-def test_what_a_mode_cannot_hold() -> None:
+def test_values_that_a_mode_cannot_hold() -> None:
     of = table(("d", "decimal"), ("v", "varint"))
     row = (b"\x80\0\0\0\1", BIG.to_bytes(9, "big"))
     long = settings(varint_handling_mode="long")
@@ -382,7 +382,7 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
     assert fastavro.validate(row, schema, raise_errors=False) == bool(modes)
 
 
-def test_a_number_of_many_digits_is_told() -> None:
+def test_a_number_of_many_digits_is_shown() -> None:
     """Python by itself tells no int of more than 4300."""
     of = table(("m", "map<varint, int>"), ("v", "varint"))
     number = b"\x11" * 5000
@@ -429,7 +429,7 @@ NUL = b"a\xc0\x80b"  # text that Cassandra takes, with a NUL as Java writes it: 
     ],
 )
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
-def test_what_no_record_tells_leaves_its_column_out(t: str, value: bytes, form: str) -> None:
+def test_a_value_that_no_record_can_hold_leaves_its_column_out(t: str, value: bytes, form: str) -> None:
     of = table(("a", t), ("b", "list<text>"), ("c", "int"), ("d", "list<int>"))
     record = made(of, (value, HOLLOW, b"", HOLLOW), KEY, output_format=form)
     plain = made(of, (None, HOLLOW, b"", None), KEY, output_format=form)
@@ -439,7 +439,7 @@ def test_what_no_record_tells_leaves_its_column_out(t: str, value: bytes, form: 
     assert "left_out" not in dict(plain.headers)
 
 
-def test_clustering_values_of_no_bytes_are_null_and_told() -> None:
+def test_clustering_values_of_no_bytes_are_null_and_published() -> None:
     of = table(("a", "int"), keys=[("pk", "int"), ("ck", "int"), ("cl", "text")])
     key = (int32(7), b"", b"")
     registry = MemoryRegistry()
@@ -506,7 +506,7 @@ ONE = {
 @pytest.mark.parametrize("t", ONE)
 @pytest.mark.parametrize("values", [[], [("v", "int")]])
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
-def test_keys_of_text_that_is_no_utf8_are_told(form: str, values: list[tuple[str, str]], t: str) -> None:
+def test_keys_of_text_that_is_no_utf8_are_published(form: str, values: list[tuple[str, str]], t: str) -> None:
     """Rows of other bytes have other keys, for who reads them too."""
     of = table(*values, keys=[("pk", t), ("ck", t)])
     keys = [(ONE[t](text), ONE[t](text)) for text in TEXTS]

@@ -76,7 +76,7 @@ def test_a_table_that_the_topics_schemas_refuse_goes_on_in_another(tmp_path: Pat
     stage.close()
 
 
-def test_without_leave_it_stops(tmp_path: Path) -> None:
+def test_without_permission_to_change_topics_it_stops(tmp_path: Path) -> None:
     log = refusing()
     stage = staged(tmp_path, log, output_format="json")
     with pytest.raises(HelenusError) as error:
@@ -93,7 +93,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> RegistryClient:
     return client
 
 
-def test_what_nobody_registered_yet_is_no_reason_to_move(tmp_path: Path, client: RegistryClient) -> None:
+def test_an_unregistered_schema_is_no_reason_to_change_topics(tmp_path: Path, client: RegistryClient) -> None:
     """There would be no way back, when somebody has."""
     log = refusing(keeps_schemas=False)
     both = {"schema_on_incompatible": "new-topic", "value_converter_auto_register_schemas": "false"}

@@ -66,7 +66,7 @@ def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
     assert keys.counts("t") == (1, 3)
 
 
-def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> None:
+def test_keys_that_wait_longer_than_a_restart_steps_back_are_saved(tmp_path: Path) -> None:
     file = tmp_path / "unconfirmed"
     keys = UnconfirmedKeys({"t": 2.0, "gone": 2.0}, {"t": 30.0, "gone": 30.0}, file)
     keys.apply([], [Unconfirmed("t", 1, b"old", 3, copies=4, attempts=5, since=100.0)], now=150.0)
@@ -109,7 +109,7 @@ def test_a_batch_gets_so_many_keys_and_those_that_wait_longest(tmp_path: Path) -
         ([], set()),
     ],
 )
-def test_what_others_published_is_no_known_image(
+def test_an_image_published_by_another_read_is_not_known(
     tmp_path: Path, published: list[tuple[bytes, bool]], hidden: set[object]
 ) -> None:
     """A row's key, the partition it is in, the rows of a partition that is marked."""
@@ -127,7 +127,7 @@ def test_what_others_published_is_no_known_image(
     assert (held[b"b1"].image, elsewhere.image) == (b"new", b"i")
 
 
-def test_a_markers_own_record_is_none_behind_it() -> None:
+def test_a_markers_own_record_does_not_count_as_one_after_it() -> None:
     published = Published(clustering=1)
     published.add(b"a\0", True)
     assert (published.touches(b"a\0"), published.touches(b"a\0", more_than=1)) == (True, False)
@@ -171,7 +171,7 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest
     assert 30 < written.count("unconfirmed") < 50
 
 
-def test_of_very_many_changes_of_a_key_no_list_is_kept(tmp_path: Path) -> None:
+def test_very_many_changes_of_a_key_are_not_listed(tmp_path: Path) -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     for n in range(20):
         awaited = {b"%16d" % (100 * n + i): Awaited(None, 100.0) for i in range(100)}
@@ -205,7 +205,7 @@ def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
     assert [begins(file)(topic, 30.0, 3000.0) for topic in ("t", "paused")] == [1970.0, 0.0]
 
 
-def test_nothing_that_lies_there_is_run(tmp_path: Path) -> None:
+def test_the_saved_file_cannot_run_code(tmp_path: Path) -> None:
     """Whoever may write to `checkpoint.dir` is no reason to run code."""
 
     class Evil:

@@ -27,7 +27,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return lambda of, **more: Staged(of, tmp_path, monkeypatch, **more)
 
 
-def test_a_row_behind_a_truncation_whose_key_has_no_form(make: Make) -> None:
+def test_a_row_without_a_key_form_after_a_truncation(make: Make) -> None:
     """A tuple with fewer fields than its type is another partition than the one with nulls."""
     staged = make(table(("a", "frozen<tuple<int, int>>", "partition_key"), ("b", "text", "partition_key")))
     short, whole = struct.pack(">ii", 4, 7), struct.pack(">iiii", 4, 7, 4, 8)
@@ -54,7 +54,7 @@ def test_partition_keys_with_values_of_no_bytes(make: Make) -> None:
     assert staged.of(DATA)[1:] == expected
 
 
-def test_a_row_behind_a_partition_delete_whose_key_has_no_form(make: Make) -> None:
+def test_a_row_without_a_key_form_after_a_partition_delete(make: Make) -> None:
     of = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
     staged = make(of)
     one = struct.pack(">iii", 1, 4, 9)
@@ -64,7 +64,7 @@ def test_a_row_behind_a_partition_delete_whose_key_has_no_form(make: Make) -> No
     assert staged.of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": [9]}, {"v": 6})]
 
 
-def test_a_value_that_cannot_be_told_holds_up_no_row_behind_it(make: Make) -> None:
+def test_an_unpublishable_value_holds_up_no_row_after_it(make: Make) -> None:
     staged = make(CLUSTERED, **ALL)
     values = ((1, int32(1)), (2, WRONG), (3, int32(3)))
     staged.live.update(rows(*(((int32(1), int32(c)), value) for c, value in values)))
@@ -80,7 +80,7 @@ def test_a_value_that_cannot_be_told_holds_up_no_row_behind_it(make: Make) -> No
     assert (len(staged.appended), again.unpublished) == (4, 0)
 
 
-def test_without_leave_a_value_that_cannot_be_told_stops_it(make: Make) -> None:
+def test_without_tolerance_an_unpublishable_value_stops_the_connector(make: Make) -> None:
     staged = make(CLUSTERED, **{"errors.tolerance": "none"})
     staged.live.update(rows(((int32(1), int32(2)), WRONG)))
     key = staged.codec.encode((int32(1), None))
@@ -89,7 +89,7 @@ def test_without_leave_a_value_that_cannot_be_told_stops_it(make: Make) -> None:
     assert error.value.kind is Kind.POISON_EVENT
 
 
-def test_a_row_that_cannot_be_told_is_one_dead_letter_for_all_its_events(make: Make) -> None:
+def test_an_unpublishable_row_is_one_dead_letter_for_all_its_events(make: Make) -> None:
     staged = make(CLUSTERED, **ALL)
     staged.live.update(rows(((int32(1), int32(2)), WRONG)))
     key = staged.codec.encode((int32(1), int32(2)))
@@ -103,7 +103,7 @@ def test_a_row_that_cannot_be_told_is_one_dead_letter_for_all_its_events(make: M
 
 
 @pytest.mark.parametrize("copies", [0, 3])
-def test_a_key_that_is_read_again_and_cannot_be_told(make: Make, copies: int) -> None:
+def test_a_key_that_becomes_unpublishable_when_it_is_read_again(make: Make, copies: int) -> None:
     """A later write made it so, and its event did not come yet."""
     staged = make(CLUSTERED, **ALL)
     key = staged.codec.encode((int32(1), int32(2)))
@@ -119,7 +119,7 @@ def test_a_key_that_is_read_again_and_cannot_be_told(make: Make, copies: int) ->
     assert (topic, kept, decode(value or b"").scope) == (DEAD_LETTERS, key, Scope.ROW)
 
 
-def test_a_bound_that_cannot_be_told(make: Make) -> None:
+def test_an_unpublishable_bound(make: Make) -> None:
     of = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
     staged = make(of, **ALL)
     change = Change("1" * 32, NODE, Scope.RANGE, write_time=5, start=Bound(True, (HOLLOW,)))

@@ -207,7 +207,7 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
     driven.check_sum()
 
 
-def test_without_leave_it_waits_for_ever_and_names_its_key(make: Make) -> None:
+def test_without_tolerance_an_unreadable_key_waits_for_ever_and_is_named(make: Make) -> None:
     driven = make()
     live(driven, k1=1, k2=2)
     driven.failing[2] = TOMBSTONES
@@ -356,7 +356,7 @@ def truncated(make: Make, monkeypatch: pytest.MonkeyPatch) -> Truncated:
     return Truncated(make(), monkeypatch)
 
 
-def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated: Truncated) -> None:
+def test_a_truncation_of_a_refilled_table_is_published_over_several_batches(truncated: Truncated) -> None:
     """A batch gives it some seconds, so others of the group go on; then it goes on where it stood."""
     outcome = truncated.run(truncated.event())
     assert (outcome.published, len(truncated.published())) == (1, 11), "the marker and ten seconds"
@@ -370,7 +370,7 @@ def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated:
     assert truncated.starts == sorted(truncated.starts)
 
 
-def test_a_truncation_of_which_a_part_is_told_is_told_again_if_the_batch_is(truncated: Truncated) -> None:
+def test_a_partly_published_truncation_is_published_again_with_its_batch(truncated: Truncated) -> None:
     """What the driver is to go on with did not reach it."""
     event = truncated.event()
     (left,) = truncated.driven.stage.run([event], [], True).waiting
@@ -393,14 +393,14 @@ def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncat
     assert set(published) == {None, *range(50)}
 
 
-def test_a_truncation_that_cannot_be_scanned_at_all_is_not_told(truncated: Truncated) -> None:
+def test_a_truncation_whose_first_read_fails_is_not_published(truncated: Truncated) -> None:
     truncated.fails_after = 0
     with pytest.raises(HelenusError, match="a node is away"):
         truncated.run(truncated.event())
     assert len(truncated.driven.unconfirmed) == 0
 
 
-def test_a_truncation_while_an_earlier_one_is_told_is_told_whole(truncated: Truncated) -> None:
+def test_a_truncation_during_an_earlier_one_is_published_completely(truncated: Truncated) -> None:
     """Another node's: what the first marker was followed by is gone again."""
     truncated.run(truncated.event())
     truncated.run(truncated.event())
@@ -412,7 +412,9 @@ def test_a_truncation_while_an_earlier_one_is_told_is_told_whole(truncated: Trun
     assert set(published[last:]) == set(range(50))
 
 
-def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Truncated, tmp_path: Path) -> None:
+def test_a_truncation_interrupted_by_a_restart_is_published_from_the_start(
+    truncated: Truncated, tmp_path: Path
+) -> None:
     driven = truncated.driven
     truncated.run(truncated.event())
     driven.now = 5000.0
@@ -427,7 +429,7 @@ def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Trun
     assert set(truncated.published()) == {None, *range(50)}
 
 
-def test_a_restart_reads_what_waited_at_the_level_of_reads(tmp_path: Path, make: Make) -> None:
+def test_a_restart_reads_unread_keys_at_the_level_of_reads(tmp_path: Path, make: Make) -> None:
     driven = make()
     live(driven, k1=1)
     driven.failing[1] = AWAY

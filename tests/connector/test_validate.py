@@ -99,7 +99,7 @@ def test_https_is_https_however_it_is_written(here: Path, listener: str) -> None
     assert worker.listener == ("0.0.0.0", 8443)
 
 
-def test_what_no_worker_can_use(here: Path) -> None:
+def test_settings_that_no_worker_can_use(here: Path) -> None:
     wrong = {
         "checkpoint.dir": "hdfs://nn:9000/cp",
         "bootstrap.servers": "k:99999",
@@ -113,7 +113,7 @@ def test_what_no_worker_can_use(here: Path) -> None:
     assert errors.keys() == wrong.keys() - {"log"}
 
 
-def test_what_no_connector_can_use(here: Path) -> None:
+def test_settings_that_no_connector_can_use(here: Path) -> None:
     wrong = {
         "table": "shop.orders",
         "cassandra.contact.points": "",

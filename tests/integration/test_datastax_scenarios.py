@@ -20,12 +20,12 @@ Where another test has a scenario already, this table says which.
 | testStaticColumn | test_static_column |
 | testMultithreadProcessing | test_agent_multithread_processing |
 | testNearRealTimeProcessing | test_agent_near_real_time_processing |
-| testInvalidSchema | agent/test_schema_live.py::test_made_anew_with_another_key_under_writes (they skip, we go on) |
+| testInvalidSchema | agent/test_schema_live.py::test_recreated_with_another_key_under_writes (they skip, we go on) |
 | testPulsarReconnection | agent/test_live.py::test_broker_away; test_failures.py::test_brokers_stopped |
 | testPartitionedTopic | test_agent_partitioned_topic |
 | **agent, two nodes** | |
 | testProducer | test_three_nodes.py::test_a_batch_of_a_thousand_rows_over_many_micro_batches (one digest, three nodes) |
-| testUnorderedMutations | test_three_nodes.py::test_a_paused_replica_gets_hints, ::test_hints_are_lost, ::test_repair_tells_again |
+| testUnorderedMutations | test_three_nodes.py::test_a_paused_replica_gets_hints, ::test_hints_are_lost, ::test_repair_is_reported_again |
 | **agent and connector on Kafka** | |
 | testBasicProducer, testMultipleTablesProducer | test_path.py: its five tables |
 | testAvroPipeline, testJsonPipeline | test_records.py::test_every_type_in_every_form |

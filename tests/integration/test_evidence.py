@@ -299,7 +299,7 @@ COSTS = {
 """Statements, and how often each has a key read at most where one node has the row."""
 
 
-def test_what_changes_cost_in_reads(evidence: Callable[[str], Evidence], session: Any) -> None:
+def test_reads_per_change(evidence: Callable[[str], Evidence], session: Any) -> None:
     table = "evidence.costs"
     session.execute(f"CREATE TABLE {table} {MIXED}")
     one = evidence(table)

@@ -156,7 +156,7 @@ def test_old_and_new_readers_read_every_record(pipeline: Pipeline, registry: Sch
     assert found == set(parsed), "there are records of every version"
 
 
-def test_a_table_made_anew_with_another_key_goes_on_in_a_new_topic(pipeline: Pipeline, session: Any) -> None:
+def test_a_table_recreated_with_another_key_goes_on_in_a_new_topic(pipeline: Pipeline, session: Any) -> None:
     for k in range(20):
         session.execute(f"INSERT INTO {AGAIN} (k, v) VALUES ({k}, 1)")
     pipeline.converges(AGAIN)
@@ -240,7 +240,7 @@ def table(name: str, *columns: tuple[str, str]) -> Table:
     return Table("evolution", name, uuid.uuid1(), tuple(made), cdc=True)
 
 
-def test_what_the_registry_refuses_is_said_with_advice(
+def test_an_error_of_the_registry_comes_with_advice(
     status: Status, registry: SchemaRegistryClient, tmp_path: Path
 ) -> None:
     shape(status, table("refused", ("v", "int")), tmp_path)
@@ -354,7 +354,7 @@ def test_tasks_that_register_a_schema_at_the_same_moment(
     assert registry.get_versions("data-evolution.together0-value") == [1]
 
 
-def test_a_key_that_the_server_refuses_is_told_from_a_schema_that_changed(status: Status, session: Any) -> None:
+def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status: Status, session: Any) -> None:
     """Of a table that was made anew: the old keys' bytes may have the form of new ones."""
     given = {
         "name": "n",

@@ -134,7 +134,7 @@ def test_a_topic_that_takes_less_than_the_producer(staged: Make, session: Any) -
     assert [k for k, r in found.items() if "left_out" in headers(r)] == [7]
 
 
-def test_a_large_row_behind_a_marker(staged: Make, session: Any) -> None:
+def test_a_large_row_after_a_marker(staged: Make, session: Any) -> None:
     """Its dead letter asks for the row by itself, and is replayed when the topic takes it."""
     columns = "p int, c int, v text, PRIMARY KEY (p, c)"
     stage = staged(columns, errors_large_record="dead-letter")

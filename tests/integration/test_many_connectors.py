@@ -168,7 +168,7 @@ def test_a_connector_whose_cassandra_is_away_leaves_the_others_alone(
     eventually(lambda: pipeline.connector.health()[0] == 200, "the worker is well again")
 
 
-def test_a_connector_is_reset_and_tells_all_again(pipeline: Pipeline, rest: Rest) -> None:
+def test_a_reset_connector_publishes_all_again(pipeline: Pipeline, rest: Rest) -> None:
     before = len(pipeline.records("many.two"))
     offsets = rest("GET", "/connectors/many-two/offsets")["offsets"]
     assert sum(o["offset"]["offset"] for o in offsets) > 0

@@ -219,7 +219,7 @@ def test_a_column_added_by_alter_appears_within_a_second_of_the_next_write(
     pipeline.converges(f"{ks}.narrow")
 
 
-def test_copies_of_settled_changes_are_dropped(pipeline: Pipeline, session: Any, ks: str) -> None:
+def test_copies_of_confirmed_changes_are_dropped(pipeline: Pipeline, session: Any, ks: str) -> None:
     """A second replica's agent reports the same mutations: nothing is read or published again."""
     session.execute(f"INSERT INTO {ks}.narrow (k, added) VALUES ('copy', {{'a': 1}})")
     pipeline.converges(f"{ks}.narrow")

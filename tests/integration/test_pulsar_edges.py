@@ -227,7 +227,7 @@ def test_a_namespace_whose_schemas_must_not_change(
         updates(admin, True)
 
 
-def test_a_table_that_is_made_anew_with_another_key(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     """The agent goes on; the connector stops, or goes on in another topic."""
     session.execute(f"CREATE TABLE edge.anew {TABLE}")
     connect(pipeline, rest, "anew")

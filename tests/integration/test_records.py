@@ -310,7 +310,7 @@ def test_the_keys_of_datastax_and_source_headers(pipeline: Pipeline, session: An
     assert set(record.headers) == {"node", "segpos", "digest", "exact_key"}
 
 
-def test_a_column_that_cannot_be_told_is_left_out(pipeline: Pipeline, session: Any) -> None:
+def test_a_column_that_cannot_be_published_is_left_out(pipeline: Pipeline, session: Any) -> None:
     session.execute(f"INSERT INTO rec.custom (k, a, ab, b, c) VALUES (1, 2, 3, {UUID}, 4)")
     record = eventually(lambda: pipeline.records("rec.custom"), "the record is there")[-1]
     assert record.value == {"a": 2, "ab": 3}
@@ -425,7 +425,7 @@ def test_times_that_neither_java_nor_python_has(pipeline: Pipeline, session: Any
     )
 
 
-def test_when_a_row_expires_is_told(pipeline: Pipeline, session: Any) -> None:
+def test_the_expiry_of_a_row_is_published(pipeline: Pipeline, session: Any) -> None:
     session.execute("INSERT INTO rec.hollow (p, a, b, v) VALUES (7, 7, uuid(), 1) USING TTL 10000")
     now = time.time()
     record = eventually(lambda: [r for r in pipeline.records("rec.hollow") if r.key["p"] == 7], "the record")[-1]

@@ -333,7 +333,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 ]
 
 
-def test_a_mistake_is_error_in_one_message(
+def test_every_mistake_is_one_clear_message(
     status: Status, session: Any, files: Callable[[str, Mapping[str, str | None]], list[str]], tmp_path: Path
 ) -> None:
     """All of them, some at a time: what most do is wait. None of them starts Spark."""

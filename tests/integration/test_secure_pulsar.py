@@ -181,7 +181,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 
 
 @pytest.mark.long
-def test_a_mistake_is_error_in_one_message(status: Status, session: Any, files: Files, tmp_path: Path) -> None:
+def test_every_mistake_is_one_clear_message(status: Status, session: Any, files: Files, tmp_path: Path) -> None:
     """All of them, some at a time: what most do is wait."""
     assert status.security
     assert status.pulsar_url

@@ -177,7 +177,7 @@ def reports(pipeline: Three, table: str) -> int:
     return sum(map(len, changes(pipeline, table).values()))
 
 
-def test_one_replica_tells_and_two_come_later(pipeline: Three, session: Any) -> None:
+def test_one_replica_reports_and_two_come_later(pipeline: Three, session: Any) -> None:
     """Nothing is proven by one replica at LOCAL_QUORUM: a second read at ALL settles. Copies after that are dropped."""
     for k in range(300):
         session.execute(f"INSERT INTO {ROWS} (k, v) VALUES ({k}, {k})")
@@ -207,7 +207,7 @@ a first read comes before a second replica reported. On one that is not, 1.1 and
 """
 
 
-def test_what_changes_cost_in_reads(pipeline: Three, session: Any) -> None:
+def test_reads_per_change(pipeline: Three, session: Any) -> None:
     """Of each kind, how many keys are read per change, whoever of three replicas reports it when."""
     for agent in pipeline.agents[1:]:
         if agent.process is None:  # where this test is run by itself
@@ -363,7 +363,7 @@ def test_hints_are_lost(pipeline: Three, three: Stack, session: Any, no_hints: N
     assert tellers.count(1) >= 20, "a deletion is repaired in other words; a whole row in the same"
 
 
-def test_read_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
+def test_read_repair_is_reported_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
     """A replica logs what a read brings it under digests of its own: Changes that one node alone ever tells."""
     before = reports(pipeline, ROWS)
     with unheard(three, 3):
@@ -378,7 +378,7 @@ def test_read_repair_tells_again(pipeline: Three, three: Stack, session: Any, no
     assert pipeline.count(ROWS, "records_total") <= records + 40
 
 
-def test_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
+def test_repair_is_reported_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
     """With cdc_on_repair, as is the default, replicas log what a repair brings them, in other mutations."""
     pipeline.connector.stop()  # its reads would repair first
     before = reports(pipeline, ROWS)
@@ -413,7 +413,9 @@ def test_workers_that_die_hand_their_partitions_to_others(pipeline: Three, sessi
     assert len(killed) > 2, "others took over"
 
 
-def test_there_and_back_with_a_kill_between_flush_and_mark(pipeline: Three, session: Any, tmp_path: Path) -> None:
+def test_a_value_that_changes_there_and_back_with_a_kill_between_flush_and_mark(
+    pipeline: Three, session: Any, tmp_path: Path
+) -> None:
     """v1 is published and waits; v2 is published by a worker that dies before it can say so; the row is v1 again."""
     killed = tmp_path / "killed"
     pipeline.connector.stop()

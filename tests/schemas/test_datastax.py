@@ -24,7 +24,7 @@ def test_the_key_s_schema_is_theirs() -> None:
     )
 
 
-def test_a_value_is_read_by_who_knows_three_fields() -> None:
+def test_a_value_is_read_with_a_schema_of_three_fields() -> None:
     for change in (
         Change(DIGEST, NODE),
         Change(DIGEST, NODE, Scope.RANGE, 1, 3, 7, 9, 5, None, Bound(True, (b"a", b"")), Bound(False, ())),

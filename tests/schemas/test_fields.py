@@ -88,7 +88,7 @@ def test_paths_stay_as_they_are(value: str) -> None:
         ("login", "", "give it as user:password"),
     ],
 )
-def test_what_is_wanted_is_said(key: str, value: str, reason: str) -> None:
+def test_errors_name_the_expected_value(key: str, value: str, reason: str) -> None:
     (problem,) = wrong({key: value})
     assert problem.key == key
     assert reason in problem.reason
@@ -110,7 +110,7 @@ def test_what_is_wanted_is_said(key: str, value: str, reason: str) -> None:
         ),
     ],
 )
-def test_what_is_taken(key: str, value: str, taken: object) -> None:
+def test_accepted_values(key: str, value: str, taken: object) -> None:
     assert getattr(Example.of({key: value}, "f"), key.replace(".", "_")) == taken
 
 

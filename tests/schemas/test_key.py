@@ -46,7 +46,7 @@ def test_several_types_of_a_key_got_fields() -> None:
     assert nested.decode(again) == (ONE, inner + b"\xff" * 4)
 
 
-def test_what_may_have_been_is_bounded() -> None:
+def test_the_number_of_former_key_types_is_bounded() -> None:
     now = codec(*(udt(f"t{i}", 20) for i in range(8)), *(udt(f"s{i}", 1) for i in range(40)))
     with pytest.raises(Malformed):
         now.current(b"\2\2")

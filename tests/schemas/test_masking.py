@@ -39,7 +39,7 @@ ADDRESSES = st.builds(
         ("me@example.org", "me@example.org"),
     ],
 )
-def test_a_login_is_stars_and_the_rest_is_told(address: str, expected: str) -> None:
+def test_a_login_is_stars_and_the_rest_is_shown(address: str, expected: str) -> None:
     assert shown(address, secret=False) == expected
 
 

@@ -79,7 +79,7 @@ def test_schemas_parse_and_keep_the_originals(case: str) -> None:
         assert schema["doc"] == f"Table {table.full_name}"
 
 
-def test_what_names_become() -> None:
+def test_avro_names_of_cql_names() -> None:
     some = ("a_b", "a-b", "a b", "1st", "_1st", "größe")
     assert [names.avro_name(name) for name in some] == [
         "a_b",
@@ -109,12 +109,12 @@ def fields(*columns: tuple[str, str | CqlType]) -> dict[str, Any]:
         (("a", udt("u", **{"x-y": "int"})), ("b", udt("x_y", f="int"))),
     ],
 )
-def test_what_comes_later_takes_no_name_over(one: tuple[str, Any], later: tuple[str, Any]) -> None:
+def test_a_later_column_takes_over_no_name(one: tuple[str, Any], later: tuple[str, Any]) -> None:
     assert fields(one, later)[one[0]] == fields(one)[one[0]]
     assert fields(one, later)[later[0]] == fields(later)[later[0]]
 
 
-def test_a_field_of_a_type_that_comes_later_takes_no_name_over() -> None:
+def test_a_later_field_of_a_type_takes_over_no_name() -> None:
     now, then = (fields(("a", udt("u", **of)))["a"]["type"][1] for of in ({"x-y": "int"}, {"x-y": "int", "x_y": "int"}))
     assert then["fields"][:1] == now["fields"]
 

@@ -80,7 +80,7 @@ def test_long_numbers_are_put_together_as_python_does_it(data: bytes) -> None:
 
 @pytest.mark.parametrize("first", [b"\x7f", b"\x80"])
 @pytest.mark.parametrize("size", [1 << 16, pytest.param(1 << 20, marks=pytest.mark.long)])
-def test_a_number_of_many_bytes_is_told(first: bytes, size: int) -> None:
+def test_a_number_of_many_bytes_is_shown(first: bytes, size: int) -> None:
     """A megabyte took minutes."""
     data = first + b"\x7f" * size
     value = int.from_bytes(data, "big", signed=True)

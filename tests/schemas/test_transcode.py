@@ -276,7 +276,7 @@ def test_keys_of_a_map_that_are_one_as_text_are_refused(t: str, keys: tuple[byte
     assert jsonform.encoder(of, key=True)(both) != jsonform.encoder(of, key=True)(single)
 
 
-def test_what_would_not_come_back_is_no_key() -> None:
+def test_values_that_do_not_round_trip_are_no_keys() -> None:
     pair = parse("tuple<int, int>")
     one = sized(b"\0\0\0\1")
     assert encoder(pair)(one + one) == b"\2\2\2\2"

@@ -67,7 +67,7 @@ def test_a_topic_that_is_between_being_there_and_not(address: str, monkeypatch: 
     assert error.value.kind is Kind.BROKER_REFUSED
 
 
-def test_what_is_on_its_way_lands_before_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_in_flight_arrive_before_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again may be written by another process: an older record is not to land after it."""
     slow = {"test.mock.num.brokers": "1", "test.mock.broker.rtt": "400", "allow.auto.create.topics": "true"}
     log = KafkaLog({"bootstrap.servers": "none:1", "linger.ms": "0", **slow})

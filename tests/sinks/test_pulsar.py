@@ -442,7 +442,7 @@ def failure(settings: PulsarConfig, topic: str = "t") -> HelenusError:
     raise AssertionError("nothing went wrong")
 
 
-def test_what_is_missing_is_told(settings: PulsarConfig) -> None:
+def test_missing_tenants_namespaces_and_topics_are_named(settings: PulsarConfig) -> None:
     error = failure(replace(settings, tenant="nobody"))
     assert (error.kind, "enant" in error.what or "namespace" in error.what.lower()) == (Kind.BROKER_REFUSED, True), (
         error

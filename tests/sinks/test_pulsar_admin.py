@@ -51,7 +51,7 @@ def answering() -> Iterator[Callable[[bytes], str]]:
         (b"", "closed connection"),
     ],
 )
-def test_what_is_no_answer(answering: Callable[[bytes], str], said: bytes, message: str) -> None:
+def test_invalid_answers(answering: Callable[[bytes], str], said: bytes, message: str) -> None:
     with pytest.raises(HelenusError, match=message) as error:
         Admin(answering(said), Access()).ask("GET", "clusters")
     assert error.value.kind is Kind.BROKER_UNREACHABLE
@@ -63,7 +63,7 @@ def test_an_answer(answering: Callable[[bytes], str]) -> None:
 
 
 @pytest.mark.parametrize("url", ["broker", "http://broker:abc", "http://[::1", "http://127.0.0.1:66500", "http://a..b"])
-def test_an_address_that_is_none(url: str) -> None:
+def test_an_invalid_address(url: str) -> None:
     with pytest.raises(HelenusError) as error:
         Admin(url, Access()).ask("GET", "clusters")
     assert error.value.kind is Kind.BROKER_UNREACHABLE

@@ -187,7 +187,7 @@ def test_the_files_are_what_the_commands_want(
         assert log == "kafka" or not any("kafka" in line.lower() or "registry" in line for line in lines)
 
 
-def test_what_is_left_running_says_where_it_is(tmp_path: Path) -> None:
+def test_running_servers_show_their_addresses(tmp_path: Path) -> None:
     status = Stack(tmp_path).status()
     agent = programs.agent(status, tmp_path / "demo")
     connector = programs.connector(status, tmp_path / "demo", "shop", "orders")

@@ -64,7 +64,7 @@ def cassandra(stack: Stack, password: str = "cassandra") -> Any:
     )
 
 
-def test_status_tells_where_everything_is(stack: Stack) -> None:
+def test_status_shows_all_addresses(stack: Stack) -> None:
     shown = run("status", "--json", "--dir", stack.directory)
     status = json.loads(shown.stdout)
     assert shown.returncode == 0
@@ -187,7 +187,7 @@ def test_three_nodes_see_each_other(tmp_path: Path) -> None:
         assert united(three.settings, three.directory)
 
 
-def test_a_server_that_can_not_start_is_told_and_nothing_stays(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_is_reported_and_nothing_stays(tmp_path: Path) -> None:
     options = ["--port-offset", str(OFFSET + 100), "--kafka-property", "listeners=nonsense", "--dir", tmp_path]
     failed = run("up", "kafka", "registry", *options)
     assert failed.returncode == 1
@@ -217,7 +217,7 @@ def test_an_interrupted_up_stops_what_it_started(
     assert registry.life == "stopped"
 
 
-def test_what_a_killed_up_leaves_is_found(starting: tuple[subprocess.Popen[str], Process], tmp_path: Path) -> None:
+def test_servers_of_a_killed_up_are_found(starting: tuple[subprocess.Popen[str], Process], tmp_path: Path) -> None:
     up, registry = starting
     up.kill()
     up.wait(20)
