@@ -1,4 +1,4 @@
-"""What /proc tells of running processes."""
+"""What /proc shows of running processes."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def test_a_corrupt_segment_is_quarantined_and_the_rest_goes_on(bench: Bench) -> 
 
 
 def test_the_log_says_how_much_is_not_read(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing, behind an entry with a wrong CRC; the rest of the section, where it is not known how long one is."""
+    """Nothing after an entry with a wrong CRC; the rest of the section, where it is not known how long one is."""
     bench.raw.segment(10)
     garbage = b"\0\0\0\x20garbage that is no entry at all, and long"
     bench.raw.write(10, raw=entry(write_of(TABLE, 1))[:-4] + b"\0\0\0\0" + entry(write_of(TABLE, 2)))

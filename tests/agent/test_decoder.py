@@ -228,7 +228,7 @@ def test_key_columns_are_exact(decoder: ModuleType, name: str) -> None:
 
 
 def test_key_columns_of_other_types(decoder: ModuleType) -> None:
-    """What `transcode` can turn into Avro, the agent can tell, though only scalars can be read back."""
+    """The agent encodes all that `transcode` can turn into Avro, though only scalars can be read back."""
     with pytest.raises(ValueError, match=r"primary key|Avro"):
         decoder.plan_of(table_of("t", "pk frozen<list<int>> pk, v 'org.example.Type' ck"), 0)
 
@@ -244,7 +244,7 @@ def test_a_key_that_is_no_value_of_its_type_is_skipped(decoder: ModuleType) -> N
 
 
 def test_a_value_of_no_bytes_in_a_composite_partition_key(decoder: ModuleType) -> None:
-    """Cassandra takes it, and the key tells it behind its record: of rows, statics, a partition and a range."""
+    """Cassandra accepts it, and the key notes it after its record: of rows, statics, a partition and a range."""
     table = table_of("t", "a int pk, b uuid pk, d text pk, ck int ck, s int static, v int")
     codec = KeyCodec(table)
     for values in itertools.product((b"", KEY), (b"", b"u" * 16), (b"", b"hi")):
@@ -382,7 +382,7 @@ def test_an_unknown_table_hides_what_follows_it(decoder: ModuleType) -> None:
     updates = [Update(known, KEY, [row]), Update(other, KEY, [row]), Update(known, KEY, [row])]
     stream = entry(mutation(*updates)) + entry(mutation(updates[0]))
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
-    # What is before it gets out, what is behind it can't be told from it: the segment has to be kept.
+    # What precedes it is emitted. What follows it can't be separated from it: the segment has to be kept.
     assert (len(batch.changes), batch.skipped, batch.broken) == (2, ["unknown_table"], False)
     assert [position for position, _ in batch.problems] == [100]
 
@@ -455,7 +455,7 @@ def test_zeros_end_a_section(decoder: ModuleType) -> None:
 
 
 def test_bytes_after_the_last_sync_marker(decoder: ModuleType) -> None:
-    """Every prefix of some entries, whatever stands behind: whole entries are told, the rest is left for later."""
+    """Every prefix of some entries, whatever follows: whole entries are decoded, the rest is left for later."""
     table = simple()
     entries = [entry(mutation(Update(table, KEY, [Row((bytes((0, 0, 0, n)),), time=T)]))) for n in range(2)]
     data = b"".join(entries)

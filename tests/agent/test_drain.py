@@ -107,7 +107,7 @@ def test_segments_made_ready_hold_nothing(bench: Bench) -> None:
 
 
 def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
-    """The agent saw it and was killed: the deletion of its rows is told behind what the table logged."""
+    """The agent saw it and was killed: the deletion of its rows is emitted after what the table logged."""
     bench.cassandra.set(TABLE, OTHER, SCHEMA)
     work(bench)
     bench.raw.write(10, write_of(TABLE, 2))
@@ -120,7 +120,7 @@ def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
     assert saved is not None
     assert saved.dropped == {str(TABLE.id): 0}
     assert drain(offline(bench)) is None
-    assert emitted(bench) == [1, 2, "TABLE"], "it is told once"
+    assert emitted(bench) == [1, 2, "TABLE"], "it is emitted once"
 
 
 def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""A table that is dropped: the deletion of its rows, told once, behind what it logged and before what its name gets."""
+"""A dropped table: one deletion of its rows, after what it logged and before the events of a new table of its name."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_dropped_and_recreated(bench: Bench) -> None:
     drop(bench, AGAIN)
     bench.raw.write(10, write_of(AGAIN, 3), write_of(TABLE, 4))
     bench.work()
-    # What the log can't hold, a change of the old table behind those of the new one, is told all the same.
+    # A change of the old table after those of the new one is impossible in a log; it is emitted nevertheless.
     assert emitted(bench) == [1, 2, "TABLE", 3, 4]
     assert emitted(bench, "events-else.other") == []
     (change,) = notices(bench, Scope.TABLE)
@@ -77,7 +77,7 @@ def test_dropped_and_recreated(bench: Bench) -> None:
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_drop_seen_long_before_its_segment_is_read(bench: Bench, again: bool) -> None:
-    """A backlog: the schema is ahead of it. All that the old table logged is told first, and nothing of the new one."""
+    """A backlog: the schema is ahead of it. All events of the old table come first, and none of the new one."""
     bench.start(topic_partitions="1")
     bench.raw.write(10, *(write_of(TABLE, key) for key in (1, 2)))
     bench.raw.segment(11)
@@ -122,7 +122,7 @@ def test_dropped_while_no_agent_ran(bench: Bench, again: bool) -> None:
 
 
 def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
-    """Nothing else of it is followed by then; and it stays to be told through a broker that is away, and restarts."""
+    """Nothing else of it is followed by then. The event survives an unavailable broker, and restarts."""
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(OTHER, 1))
     bench.work()
@@ -162,7 +162,7 @@ def test_a_refused_drop_is_emitted_again_with_the_same_digest(bench: Bench) -> N
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("there", [True, False])
 def test_a_refused_topic(bench: Bench, again: bool, there: bool) -> None:
-    """The others go on; who is let in again is told of the gap."""
+    """The others go on. The table gets a gap event when its topic is allowed again."""
     bench.raw.segment(11)
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1), write_of(OTHER, 1))
@@ -248,7 +248,7 @@ def test_the_creation_time_of_a_table_whose_id_holds_none(bench: Bench) -> None:
 
 
 def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
-    """Rows have lost their values of it, and no write tells that."""
+    """Rows have lost their values of it, and no write in the log says so."""
     from helenus_schemas.cql.table import Column
     from helenus_schemas.cql.types import parse
 

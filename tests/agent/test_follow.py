@@ -315,7 +315,7 @@ def test_a_backlog_of_small_sections_is_found_bit_by_bit(raw: Raw, monkeypatch: 
 
 
 def test_the_newer_segment_waits_for_all_of_the_older_one(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for what the older one gets while it is read; what was found behind a last marker may have one by then."""
+    """Also for what the older one gets while it is read; what was found after a last marker may have one by then."""
     monkeypatch.setattr(segment_module, "_SECTIONS", 3)
     for number in (10, 11):
         raw.segment(number)
@@ -513,7 +513,7 @@ def test_idx_with_many_that_have_no_index(raw: Raw) -> None:
 
 
 def test_eager_reads_a_new_segment_when_the_older_one_is_marked(raw: Raw) -> None:
-    """An entry of the older one may be on its way while the newer one has some: the newer one's marker tells."""
+    """An entry of the older one may be on its way while the newer one has some: the newer one's marker decides."""
     for number in (10, 11):
         raw.segment(number)
     raw.write(10, write_of(TABLE, 1))

@@ -76,7 +76,7 @@ def test_damaged_mutations(
 @slow
 @given(some=mutations(), data=st.data())
 def test_damaged_sections(decoder: ModuleType, some: list[list[Update]], data: st.DataObject) -> None:
-    """Damage that a CRC sees: changes are missing and a problem is told, or nothing is different."""
+    """Damage that a CRC sees: changes are missing and a problem is reported, or nothing is different."""
     stream = b"".join(entry(mutation(*updates)) for updates in some)
     whole = decode(decoder, stream, some)
     cut = stream[: data.draw(st.integers(0, len(stream)))]

@@ -67,7 +67,7 @@ def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMo
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_resumed_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -> None:
-    """Stopped and started at any position that a change tells, within sections too: it goes on with the next one."""
+    """Stopped and started at the position of any change, within sections too: it goes on with the next one."""
     recording = golden.load(name)
     plans = recording.plans(plain, recording.followed)
     follow = follow_of(recording, tmp_path)

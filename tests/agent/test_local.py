@@ -1,4 +1,4 @@
-"""Whether the node that answers is the one beside the agent: certain, not, or not to be told."""
+"""Whether the node that answers is the agent's own: yes, no, or unknown."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_data_centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
-    """What is done with is deleted there: it is no warning's matter."""
+    """The agent deletes segments that it has processed there: an error, not a warning."""
     (tmp_path / "commitlog").mkdir()
     link = tmp_path / "cdc_raw"
     link.symlink_to(tmp_path / "commitlog")

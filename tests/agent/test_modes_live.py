@@ -1,4 +1,4 @@
-"""The read modes and the forms of the log, beside a real Cassandra: one node and one agent go through them all."""
+"""The read modes and the forms of the log, with a real Cassandra: one node and one agent go through them all."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_nothing_is_lost(
         live.wait(lambda: len(live.keys(table)) == 1000)
         emitted = sum(live.keys(table).values())
 
-        # The node replays its log, says so in cdc_raw, and writes another; what the agent has is not told once more.
+        # The node replays its log, says so in cdc_raw, and writes another; nothing is emitted again.
         node = Stack(directory, cassandra_yaml={**OPTIONS, **yaml})
         node.kill("cassandra1")
         node.start("cassandra1")

@@ -1,4 +1,4 @@
-"""What is told of a whole table: TRUNCATE, and gaps in the log. Once, in order, through restarts and refusals."""
+"""Events of a whole table: TRUNCATE, and gaps in the log. Once, in order, through restarts and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def truncate(bench: Bench, segment: int, position: int, time: int = T, table: object = TABLE) -> None:
-    """As Cassandra notes it; that the note goes through the log is told apart from it."""
+    """As Cassandra notes it; the note's own entry in the log is a separate step."""
     bench.cassandra.truncations[table.id] = Truncation(table.id, (segment, position), time)  # type: ignore[attr-defined]
 
 
@@ -114,7 +114,7 @@ def test_truncated_while_the_agent_was_down(bench: Bench) -> None:
 
 
 def positions_of(bench: Bench, segment: int) -> list[Change]:
-    """The rows' Changes as an agent of its own tells them."""
+    """The rows' change events, decoded by a second agent."""
     other = Bench.__new__(Bench)
     other.__dict__.update(bench.__dict__)
     agent = bench.agent
@@ -335,14 +335,14 @@ def test_a_lost_segment_is_a_gap_in_all_tables(bench: Bench) -> None:
     bench.work()
     assert emitted(bench) == [10, 11, "GAP", 2]
     assert emitted(bench, "events-ks.other") == ["GAP"]
-    assert agent.ready() is None  # waiting mends nothing: it is told, and goes on
+    assert agent.ready() is None  # waiting mends nothing: the gap is emitted, and the agent goes on
     bench.start()
     bench.work()
     assert emitted(bench, "events-ks.other") == ["GAP"]
 
 
 def test_a_gap_is_kept_until_it_is_acknowledged(bench: Bench) -> None:
-    """Killed, or refused by the broker: the fact is in the state until it is told."""
+    """Killed, or refused by the broker: the fact is in the state until it is emitted."""
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.raw.index(10)
@@ -452,7 +452,7 @@ def test_headroom_warns_once_a_crossing(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_dropped_while_the_agent_was_down(bench: Bench) -> None:
-    """What it left in the log is told by the definition that was kept."""
+    """What it left in the log is decoded with the saved definition."""
     bench.raw.segment(10)
     bench.cassandra.set(TABLE, LOCAL, OTHER)
     bench.start(topic_partitions="1")
@@ -489,7 +489,7 @@ def test_recreated_with_another_key_while_the_agent_was_down(bench: Bench) -> No
 
 
 def test_a_start_that_fails_is_made_again(bench: Bench) -> None:
-    """What may be lost is counted once, and told although the first time it was refused."""
+    """A possible loss is counted once, and emitted although the first attempt was refused."""
     bench.cassandra.settings = {"cdc_block_writes": "false"}
     bench.state.save(Positions("ad310466-96a7-4cb2-acf4-59535a960812", done=[9], followed=[str(TABLE.id)]))
     bench.raw.segment(12)
@@ -536,7 +536,7 @@ def test_gaps_in_the_state(bench: Bench) -> None:
 
 
 def test_a_key_that_no_event_can_have_is_a_gap(bench: Bench) -> None:
-    """Its readers miss something, and are told so: a boolean of the byte 2 is a partition of its own."""
+    """Its readers miss something, and get a gap event: a boolean of the byte 2 is a partition of its own."""
     table = table_of("odd", "pk boolean pk, v int")
     bench.cassandra.set(table, TABLE, LOCAL)
     bench.raw.segment(10)

@@ -171,7 +171,7 @@ def test_killed_while_it_saves(agents: Agents) -> None:
 
 
 def test_started_together_with_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for them if it is told to; else it ends, and says why."""
+    """It waits for them if so configured; else it ends, and says why."""
     monkeypatch.setenv("HELENUS_TEST_LATE", "1")
     complete(agents.raw, 10, 1)
     agent = agents.start()
@@ -191,7 +191,7 @@ def test_started_together_with_its_servers(agents: Agents, monkeypatch: pytest.M
 
 
 def test_started_before_the_node_was(agents: Agents) -> None:
-    """A node makes its cdc_raw when it starts for the first time; the agent waits for it, if it is told to."""
+    """A node makes its cdc_raw when it starts for the first time; the agent waits for it, if so configured."""
     complete(agents.raw, 10, 1)
     aside = agents.directory / "aside"
     agents.raw.path.rename(aside)
@@ -313,7 +313,7 @@ def mend(agents: Agents, segment: int) -> None:
 
 @pytest.mark.parametrize("done", [False, True])
 def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
-    """The state says that it is read to its end, or done with: who heeds that skips it without a word."""
+    """The state says that it is read to its end, or fully processed: an agent that believes this skips it silently."""
     quarantine(agents, 10, 11)
     saved = read(agents.state)
     assert saved is not None

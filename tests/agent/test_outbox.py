@@ -1,4 +1,4 @@
-"""Topics that are deleted, or made anew, while the agent runs."""
+"""Topics that are deleted, or recreated, while the agent runs."""
 
 from __future__ import annotations
 

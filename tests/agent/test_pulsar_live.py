@@ -1,4 +1,4 @@
-"""The agent beside a real Cassandra and a real Pulsar: what it does with Kafka, it does with this."""
+"""The agent with a real Cassandra and a real Pulsar: it does the same as with Kafka."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def live(servers: Any, tmp_path: Path) -> Iterator[OnPulsar]:
 
 
 def test_events_have_their_schema_and_place(live: OnPulsar) -> None:
-    """As DataStax's agents write them: by token, with one version, and what they say beside if asked."""
+    """As DataStax's agents write them: by token, with one version, and further properties if asked."""
     live.table("placed")
     agent = live.start(headers="datastax")
     live.insert("placed", 0, 500)
@@ -132,7 +132,7 @@ def test_topics_are_unloaded_under_way(live: OnPulsar) -> None:
 
 def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
     """It was made before, for another key, and its schemas must fit each other: the other table goes on, through a
-    restart too, and this one goes on behind a gap when they need not fit any more."""
+    restart too, and this one goes on after a gap when they need not fit any more."""
     odd, other = "events-live.odd", '{"type": "record", "name": "odd", "fields": [{"name": "a", "type": "string"}]}'
     log = PulsarLog(PulsarConfig(live.status.pulsar_url, live.status.pulsar_admin_url))
     log.create(odd, 4, {})

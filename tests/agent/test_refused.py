@@ -277,7 +277,7 @@ def test_a_refused_table_that_is_no_longer_wanted_gives_no_warning(bench: Bench,
     bench.work()
     assert agent.ready() is None
     assert metric("refused_tables") == 0
-    # Where it is wanted again, it still has its gap; and one that is made anew has none.
+    # Where it is wanted again, it still has its gap; a recreated one has none.
     bench.log.closed.clear()
     if way == "excluded":
         bench.start(topic_partitions="1")
@@ -290,7 +290,7 @@ def test_a_refused_table_that_is_no_longer_wanted_gives_no_warning(bench: Bench,
 
 
 def test_truncated_while_it_is_refused(bench: Bench) -> None:
-    """The gap says it all; what comes after it is told."""
+    """The gap covers the truncation; what comes after it is emitted."""
 
     def truncate(time: int) -> None:
         bench.cassandra.truncations[ODD.id] = Truncation(ODD.id, (10, bench.raw.ends[10]), time)
@@ -320,7 +320,7 @@ def test_altered_while_it_is_refused(bench: Bench) -> None:
 
 
 def test_another_number_of_partitions_after_the_refusal(bench: Bench) -> None:
-    """Whoever mends the topic may make it anew."""
+    """The topic may be recreated when it is repaired."""
     bench.log.closed.clear()
     agent = bench.start(topic_partitions="1")
     write(bench, 1)

@@ -1,4 +1,4 @@
-"""The schema changes under the agent, or behind its back, on a real node; and the node's cdc_raw fills up."""
+"""The schema changes while the agent runs, or while it is down, on a real node; and the node's cdc_raw fills up."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_truncate(node: Node) -> None:
 
 
 def test_recreated_with_another_key_under_writes(node: Node) -> None:
-    node.cql("CREATE TABLE s.anew (a int PRIMARY KEY, v text) WITH cdc = true")
+    node.cql("CREATE TABLE s.recreated (a int PRIMARY KEY, v text) WITH cdc = true")
     written = 0
     stop = threading.Event()
 
@@ -237,23 +237,23 @@ def test_recreated_with_another_key_under_writes(node: Node) -> None:
         nonlocal written
         while not stop.is_set():
             try:
-                node.session.execute("INSERT INTO s.anew (a, v) VALUES (%s, 'x')", (written,))
+                node.session.execute("INSERT INTO s.recreated (a, v) VALUES (%s, 'x')", (written,))
             except Exception:
                 return
             written += 1
 
     thread = threading.Thread(target=write)
     thread.start()
-    node.arrive("anew", 50)
-    node.cql("DROP TABLE s.anew")
+    node.arrive("recreated", 50)
+    node.cql("DROP TABLE s.recreated")
     stop.set()
     thread.join()
-    node.cql("CREATE TABLE s.anew (a text, b text, v text, PRIMARY KEY (a, b)) WITH cdc = true")
+    node.cql("CREATE TABLE s.recreated (a text, b text, v text, PRIMARY KEY (a, b)) WITH cdc = true")
     for n in range(50):
-        node.cql(f"INSERT INTO s.anew (a, b, v) VALUES ('k{n}', 'b', 'x')")
-    node.wait(lambda: sum(key.endswith(b"\2\2b") for key in node.rows("anew")) >= 50)
+        node.cql(f"INSERT INTO s.recreated (a, b, v) VALUES ('k{n}', 'b', 'x')")
+    node.wait(lambda: sum(key.endswith(b"\2\2b") for key in node.rows("recreated")) >= 50)
     # What the old table logged and the agent had not read when it saw the new one would be no key of it.
-    keys = node.rows("anew")
+    keys = node.rows("recreated")
     passed_over = node.metric('skipped_total{reason="dropped_table"}')
     assert sum(key.endswith(b"\2\2b") for key in keys) == 50
     old = {number(key) for key in keys if not key.endswith(b"\2\2b")}
@@ -262,15 +262,15 @@ def test_recreated_with_another_key_under_writes(node: Node) -> None:
     # Behind the agent's back: what the old one left would be no key of the new one.
     node.stop()
     for n in range(20):
-        node.cql(f"INSERT INTO s.anew (a, b, v) VALUES ('old{n}', 'b', 'x')")
+        node.cql(f"INSERT INTO s.recreated (a, b, v) VALUES ('old{n}', 'b', 'x')")
     node.cql(
-        "DROP TABLE s.anew",
-        "CREATE TABLE s.anew (a int PRIMARY KEY, v text) WITH cdc = true",
+        "DROP TABLE s.recreated",
+        "CREATE TABLE s.recreated (a int PRIMARY KEY, v text) WITH cdc = true",
     )
-    node.insert("anew", 1_000_000, 1_000_020)
+    node.insert("recreated", 1_000_000, 1_000_020)
     node.start()
-    node.arrive("anew", len(keys) + 20)
-    later = node.rows("anew")
+    node.arrive("recreated", len(keys) + 20)
+    later = node.rows("recreated")
     assert {number(key) for key in later if key not in keys} == set(range(1_000_000, 1_000_020))
     assert node.metric('skipped_total{reason="dropped_table"}') == 20  # of an agent that began again
     assert node._ready() is not None
@@ -314,7 +314,7 @@ def test_dropped_while_the_agent_is_down(node: Node) -> None:
 
 
 def test_dropped_and_recreated_under_writes(node: Node) -> None:
-    """What is told of the old table stands before the drop, and what is of the new one behind it."""
+    """Events of the old table stand before the drop, those of the new one after it."""
     create = "CREATE TABLE s.twice (a int PRIMARY KEY, v text) WITH cdc = true"
     node.cql(create)
     node.insert("twice", 0, 10)
@@ -429,7 +429,7 @@ def test_cdc_off_and_on(node: Node) -> None:
         "ALTER TABLE s.switched ADD w int",
         "CREATE INDEX by_w ON s.switched (w)",
     )
-    # What comes and goes between two looks at the schema cannot be told from cdc off and on: the agent is to see it.
+    # A change undone between two looks at the schema looks like cdc off and on: the agent has to see it.
     for first, last in ((90, 93), (93, 95)):
         node.insert("switched", first, last)
         node.wait(lambda first=first, last=last: arrived(first, last))
@@ -448,7 +448,7 @@ def test_cdc_off_and_on(node: Node) -> None:
 
 
 def test_statements_over_several_tables(node: Node) -> None:
-    """Only what is of followed tables is told of a batch; nothing of views; counters as others."""
+    """Of a batch only changes of followed tables are emitted; nothing of views; counters as others."""
     node.cql(
         "CREATE TABLE s.b1 (a int PRIMARY KEY, v text) WITH cdc = true",
         "CREATE TABLE s.b2 (a int PRIMARY KEY, v text) WITH cdc = false",

@@ -1,4 +1,4 @@
-"""The agent on TLS and passwords: Cassandra and Kafka take it in, and every mistake is told in one message."""
+"""The agent on TLS and passwords: Cassandra and Kafka accept it, and every mistake gives one clear message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KEYS = {
     "kafka.producer.sasl.username": "agent",
     "kafka.producer.sasl.password": "${{env:KAFKA_PASSWORD}}",
 }
-"""What docs/security.md tells an operator to set."""
+"""The settings that docs/security.md prescribes."""
 AS_STRANGER = {
     "kafka.producer.sasl.username": STRANGER,
     "kafka.producer.sasl.password": "${{file:{passwords}:stranger}}",
@@ -230,7 +230,7 @@ def test_a_user_who_may_see_the_topic_but_not_write(status: Status, session: Any
         code, last = run_to_end(status, properties(status, tmp_path, {**changes, **only}))
         assert code == 1
         assert "uthorization failed" in last
-        # Who may write to no topic at all gets no number for a producer either: what is answered first is told.
+        # A user who may write to no topic at all gets no producer ID either: the message is of what is refused first.
         assert topic in last or (user == STRANGER and "idempotence PID" in last)
         assert last.endswith("[broker-refused]")
 

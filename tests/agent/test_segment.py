@@ -463,7 +463,7 @@ def test_idx_after_a_crash_of_a_compressed_segment(tmp_path: Path) -> None:
 
 
 def test_sections_that_end_before_the_index_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker that was there once: what is behind it is not forgotten."""
+    """A marker that was there once: what follows it is not forgotten."""
     monkeypatch.setattr(module, "_PATIENCE", -1.0)
     path = write(tmp_path, [b"a" * 10, b"b" * 10])
     write_index(path, f"{HEAD + 36}\nCOMPLETED")
@@ -496,7 +496,7 @@ def test_eager_reads_after_the_last_marker(tmp_path: Path) -> None:
     put(path, end + 8, two[:-1])
     assert not segment.look()  # it is being written
     put(path, end + 8 + len(two), three)
-    assert not segment.look()  # whatever is behind it
+    assert not segment.look()  # whatever follows it
     put(path, end + 8, two)
     assert segment.look()
     assert (segment.live, segment.position) == (True, end + 8)
@@ -507,7 +507,7 @@ def test_eager_reads_after_the_last_marker(tmp_path: Path) -> None:
     assert segment.look()
     assert segment.read(5)[0].startswith(three)
 
-    # The marker comes: the rest of its section, and then behind the next one.
+    # The marker comes: the rest of its section, and then after the next one.
     last = end + 8 + len(two + three)
     put(path, end, sync_marker(ID, end, last))
     segment.rewind(end + 8 + len(two))

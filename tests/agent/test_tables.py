@@ -113,7 +113,7 @@ def test_a_rewind_keeps_what_the_schema_said_since(with_cdc: bool) -> None:
     updated(tables, now, newest=11)
     tables.rewind()
     tables.retire_before(12)
-    # With CDC again it stays followed; made anew with another key, the old one's events would be none of its topic.
+    # With CDC again it stays followed; recreated with another key, the old one's events would not fit its topic.
     assert index(tables, now) >= 0
     assert (index(tables, A) >= 0) == with_cdc
 

@@ -94,7 +94,7 @@ def test_settings_of_librdkafka_by_file_and_full_key(tmp_path: Path) -> None:
                 done.stderr
             )
         assert "compression" not in done.stderr
-        assert "security.protocol" not in done.stderr, "it only needs others beside it"
+        assert "security.protocol" not in done.stderr, "it only needs further settings"
         assert "hunter2" not in done.stderr
 
 

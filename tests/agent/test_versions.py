@@ -1,4 +1,4 @@
-"""The agent beside Cassandra 4.1 and 4.0, which log as 5.0 does by default: the golden statements, and counters."""
+"""The agent with Cassandra 4.1 and 4.0, which log as 5.0 does by default: the golden statements, and counters."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any
 
 
 def seen(table: str, key: bytes, what: change.Change) -> tuple[Any, ...]:
-    """A change as a statement tells it: the time only where the statement gave it."""
+    """The change that a statement makes: with a time only where the statement gave one."""
     time = what.write_time if what.write_time is not None and what.write_time < T + 10**9 else None
     expires = what.expires_at is not None
     return table, what.scope.name, key, time, expires, what.parts, what.start, what.end

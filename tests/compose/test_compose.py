@@ -258,7 +258,7 @@ def test_pulsar_s_addresses() -> None:
     worker, connectors = stack.connector
     environment = stack.services["pulsar"]["environment"]
     for settings in (stack.agent, worker):
-        # The broker tells a client by which name to come back.
+        # The broker answers with the name under which a client has to come back.
         assert urlsplit(settings.pulsar_service_url).hostname == environment["advertisedAddress"]
         assert stack.is_there(settings.pulsar_service_url)
         assert stack.is_there(settings.pulsar_admin_url or "")

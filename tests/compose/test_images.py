@@ -70,6 +70,6 @@ def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None
             assert done.returncode == 0, done.stderr
         else:  # it looks for cdc_raw too, and names nothing else
             assert "cdc_raw is not a directory" in done.stderr
-    # What `log=pulsar` takes beside.
+    # What `log=pulsar` needs as well.
     modules = "helenus_sinks.pulsar.log" + (", helenus_connector.log._pulsar_planner" if part == "connector" else "")
     subprocess.run([target / "bin" / "python", "-c", f"import {modules}"], cwd=tmp_path, env=bare, check=True)

@@ -31,7 +31,7 @@ LABELS = ("shop-orders", "shop", "orders")
 
 @pytest.fixture
 def metrics() -> Iterator[int]:
-    """A port with the metrics of an agent and a connector that have something to tell."""
+    """A port with the metrics of an agent and a connector that have values."""
     connector.begin(LABELS, 0)
     connector.state(LABELS, "FAILED")
     connector.LAG.labels(*LABELS).set(7)

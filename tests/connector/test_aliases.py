@@ -1,4 +1,4 @@
-"""A configuration of DataStax's source connector: it loads, and each key of theirs is told of."""
+"""A configuration of DataStax's source connector: it loads, and each key of theirs is logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table that is altered, or made anew, while events of before are on their way, or while a batch is."""
+"""A table that is altered, or recreated, while earlier events are in flight or a batch runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Reader(MemoryReader):
 
 
 class Altered(Staged):
-    """A stage whose table is `now`; a node that lags tells `told` instead, unless all are asked."""
+    """A stage whose table is `now`; a node that lags shows `lagging` instead, unless all are asked."""
 
     def __init__(self, of: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
         super().__init__(of, directory, monkeypatch, **more)
@@ -147,7 +147,7 @@ def test_a_refused_key_that_is_younger_than_the_table_is_poison(make: Make, more
 
 
 def test_an_unconfirmed_key_that_is_refused_goes_on_waiting(make: Make) -> None:
-    """It was read before, so it is no poison; and not of a table before, so it is not done with."""
+    """It was read before, so it is no poison; and not of a former table, so it is not outdated."""
     altered = make(TEXT)
     altered.refused = {(b"",)}
     younger = waiting(ZERO)
@@ -234,7 +234,7 @@ def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> N
 
 @pytest.mark.parametrize("more", [{}, {"varint.handling.mode": "long"}])
 def test_a_new_column_repeats_no_batch(make: Make, more: dict[str, str]) -> None:
-    """Who writes it tells of it. What else is told in another form is no other type."""
+    """An event comes with the first write of it. A column shown in another form has no other type."""
     first = (FIRST, VALUE, Column("x", parse("varint")))
     altered = make(table(*first), **more)
     altered.before_rows = lambda: altered.alter(table(*first, Column("w", parse("text"))))

@@ -273,7 +273,7 @@ def test_unconfirmed_keys_are_saved_before_their_position_is_released(
 
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int) -> None:
-    """It is done as it was planned. Killed behind it, the next run would step back from here, and not far enough."""
+    """It is done as it was planned. Killed after it, the next run would step back from here, and not far enough."""
     query.plan(0, a=10, b=10)
     query.commit(0)
     query.plan(1, a=20, b=20)

@@ -80,7 +80,7 @@ def test_a_timeout_halves_the_rate_and_calm_restores_it(
         one.take(1)
         clock.now += 0.001
     one.timed_out()
-    one.timed_out()  # of a request beside it
+    one.timed_out()  # of a request at the same time
     assert rate(one, clock, 1.0) == pytest.approx(520, rel=0.1)
     assert capsys.readouterr().out.count("query.slowed_down") == 1
     clock.now += 1

@@ -152,7 +152,7 @@ def no_more(*_: object) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run's directory, where caches have no room, and beside it another temporary one."""
+    """A run's directory, where caches have no room, and another temporary one."""
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "disk"))
     monkeypatch.setattr(directory, "_locks", {})

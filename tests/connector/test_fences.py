@@ -77,7 +77,7 @@ def test_a_query_starts_when_no_task_of_before_is_left(tmp_path: Path) -> None:
     checkpoint = tmp_path / "default"
     assert fence(checkpoint, lambda: False) == 1
     with process(f"enter(Path({str(checkpoint)!r}), 1)") as other:
-        assert fence(checkpoint, lambda: True) is None, "told to stop while it waits"
+        assert fence(checkpoint, lambda: True) is None, "stopped while it waits"
         began, killed = time.monotonic(), threading.Timer(0.5, other.kill)
         killed.start()
         assert fence(checkpoint, lambda: False) == 2

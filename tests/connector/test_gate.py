@@ -50,7 +50,7 @@ def test_a_value_that_is_no_event_is_poison(tmp_path: Path, key: bytes | None, v
 
 
 def test_a_fault_of_the_host_is_no_poison(tmp_path: Path) -> None:
-    """To tell it of the event would dead-letter what is well: the batch fails, and is done again."""
+    """To blame the event would dead-letter a good one: the batch fails, and is repeated."""
     gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     codec = KeyCodec(INT)
     event = Event("t", 1, 2, 3, codec.encode((bytes(4),)), encode(Change(DIGEST, NODE)))
@@ -76,7 +76,7 @@ def test_a_key_of_a_recreated_table(tmp_path: Path, written: int, sent: int, cou
 
 
 def test_bounds_of_a_recreated_table(tmp_path: Path) -> None:
-    """Its partition key is the same, its clustering columns are others: what was told before is outdated."""
+    """Its partition key is the same, its clustering columns are others: earlier bounds are outdated."""
     gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     codec, old = KeyCodec(table("int", "bigint")), Bound(True, (bytes(4),))
     key = codec.encode((bytes(4), None))
@@ -94,7 +94,7 @@ def test_bounds_of_a_recreated_table(tmp_path: Path) -> None:
 
 
 def test_a_row_written_again_after_a_truncation_is_no_copy(tmp_path: Path) -> None:
-    """Who writes a row anew with the time it had writes the same bytes: no copies of what the truncation took."""
+    """A row written again with its former time has the same bytes: it is no copy of the truncated one."""
     who: Any = SimpleNamespace(factor=lambda: 1, some=lambda: False, alone=lambda: True, nodes=lambda key: set())
     codec = KeyCodec(INT)
     insert = Event("t", 1, 2, 3, codec.encode((bytes(4),)), encode(Change(DIGEST, NODE, write_time=5)))
@@ -163,7 +163,7 @@ def test_a_change_logged_again_is_a_new_write_and_one_sent_again_is_a_copy(tmp_p
 
 
 def test_a_truncation_that_is_sent_again_is_a_copy(tmp_path: Path) -> None:
-    """To tell it costs a scan of the table; and so it is with ranges."""
+    """To publish it takes a scan of the table; ranges are alike."""
     upto = Bound(True, (bytes(4),))
     for more in ({"scope": Scope.TABLE}, {"scope": Scope.RANGE, "start": None, "end": upto}):
         is_range = more["scope"] is Scope.RANGE
@@ -363,7 +363,7 @@ OF_DATASTAX: dict[str, tuple[Any, Any, bytes]] = {
 
 
 def table(*types: str) -> Table:
-    """A table whose key's first column is the partition key; DESC behind a type reverses its order."""
+    """A table whose key's first column is the partition key; DESC after a type reverses its order."""
     columns = [
         Column(f"k{i}", parse(t.removesuffix(" DESC")), "clustering" if i else "partition_key", i, t.endswith(" DESC"))
         for i, t in enumerate(types)
@@ -390,7 +390,7 @@ def works(path: Path, of: Table, *events: tuple[bytes, bytes]) -> list[Any]:
 @pytest.mark.parametrize("value", [KAFKA, PULSAR, b"\2\x20BACK_FILL_INSERT\0\0", b"\0\0\0"])
 @pytest.mark.parametrize("name", OF_DATASTAX)
 def test_the_key_of_a_datastax_agent_names_the_right_row(tmp_path: Path, name: str, value: bytes) -> None:
-    """In both orders of fields, of the backfill, and of one that tells nothing at all."""
+    """In both orders of fields, of the backfill, and of one that says nothing at all."""
     kind, shown, raw = OF_DATASTAX[name]
     alone = table(name)
     (work,) = works(tmp_path, alone, (of_datastax((kind, shown)), value))
@@ -466,7 +466,7 @@ def test_frames_of_a_registry_are_taken_off(tmp_path: Path) -> None:
 
 
 def test_clustering_values_of_no_bytes(tmp_path: Path) -> None:
-    """With others beside them they are a row's key; alone they are told with their partition."""
+    """With others they are a row's key; alone they are published with their partition."""
     of = table("int", "int", "uuid")
     one, both = (b"\0\0\0\1", b"", uuid.UUID(NODE).bytes), (b"\0\0\0\1", b"", b"")
     statics = encode(Change(DIGEST, NODE, Scope.STATIC))

@@ -1,4 +1,4 @@
-"""What is published in several ways: a unconfirmed key's image is what was published last, whichever way it was."""
+"""The known image of an unconfirmed key is what was published of it last, by whichever read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def change(scope: Scope, **more: Any) -> Change:
 
 
 def confirmed() -> Change:
-    """Of a node or digest that is not known: done with at once."""
+    """Of an unknown node or digest: confirmed at once."""
     return Change(None, None, Scope.ROW)
 
 
@@ -176,7 +176,7 @@ def test_a_marker_whose_scope_has_another_row_of_the_same_value(driven: Driven) 
 
 
 def test_a_copy_of_another_agents_partition_delete_waits_as_one(driven: Driven) -> None:
-    """Spark's query began anew: the driver's unconfirmed keys are new, the host's cache is not."""
+    """Spark's query began again: the driver's unconfirmed keys are new, the host's cache is not."""
     gone = Change(uuid.uuid4().hex, NODE, foreign=True)
     driven.batch((driven.whole, gone))
     driven.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, driven.unconfirmed._file)
@@ -189,7 +189,7 @@ def test_a_copy_of_another_agents_partition_delete_waits_as_one(driven: Driven) 
 
 @each_marker
 def test_a_marker_that_is_published_in_part(driven: Driven, reads: Reads, marked: Change) -> None:
-    """The read that its proof asks for fails in the middle: what was told would hide the rows that were not."""
+    """The read that its proof asks for fails in the middle: its published part would hide the other rows."""
     driven.batch((driven.whole, marked))
     driven.shows(2)
     due = driven.due()
@@ -201,7 +201,7 @@ def test_a_marker_that_is_published_in_part(driven: Driven, reads: Reads, marked
     driven.unconfirmed.forget_images(EVENTS)
     reads.after_range = fails
     driven.batch(due=due)
-    assert driven.values == [None, 1, None, 2, None, 2], "told once more, whole, by the replicas that are there"
+    assert driven.values == [None, 1, None, 2, None, 2], "published again, completely, from the replicas that are there"
     driven.shows(1)
     driven.batch(due=driven.due())
     assert driven.values == [None, 1, None, 2, None, 2, None, 1], "and it waits on"
@@ -222,7 +222,7 @@ def test_a_marker_published_in_part_publishes_no_other_key_again(driven: Driven,
 
     reads.after_range = fails
     driven.batch(due=due)
-    assert driven.values[before:] == [None, 1, None, 1], "the marker twice, and not the other row, which is as it was"
+    assert driven.values[before:] == [None, 1, None, 1], "the marker again, and not the other row, which is as it was"
 
 
 @each_marker
@@ -240,7 +240,7 @@ def test_nothing_of_a_batch_is_held_when_it_is_over(driven: Driven, marked: Chan
 @each_marker
 @pytest.mark.parametrize("known", [True, False])
 def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Change, known: bool) -> None:
-    """A guardrail does not allow its level: it waits, and its rows follow if it was told."""
+    """A guardrail does not allow its level: it waits, and its rows follow if it was published."""
     driven.batch((driven.whole, marked))
     if not known:
         driven.shows(2)

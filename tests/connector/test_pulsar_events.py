@@ -140,17 +140,17 @@ def test_the_last_event_that_is_alone_in_its_entry(config: PulsarConfig, planner
 
 
 def test_messages_that_a_subscription_has_not_read(config: PulsarConfig) -> None:
-    """A letter comes alone, or with others."""
+    """A dead letter comes alone, or with others."""
 
-    def letters() -> list[int]:
-        return numbers([m for chunk in unread(config, "helenus-replay", "letters", 0) for m in chunk])
+    def dead_letters() -> list[int]:
+        return numbers([m for chunk in unread(config, "helenus-replay", "dead-letters", 0) for m in chunk])
 
-    first = write(config, "letters", 1, [])
-    assert letters() == []
+    first = write(config, "dead-letters", 1, [])
+    assert dead_letters() == []
     for sizes in ([1], [3, 1], [2], [1]):
-        after = write(config, "letters", 1, sizes, first)
-        assert letters() == list(range(first, after))
-        assert letters() == []
+        after = write(config, "dead-letters", 1, sizes, first)
+        assert dead_letters() == list(range(first, after))
+        assert dead_letters() == []
         first = after
 
 
@@ -241,7 +241,7 @@ def test_a_group_that_goes_to_another_planner_or_is_deleted(
     assert not [name for name in admin.ask("GET", f"{topic}-partition-1/subscriptions") if name == "helenus-c"]
     planner.keep({})
     eventually(lambda: not admin.ask("GET", f"{topic}-partition-1/subscriptions"), every=0.1)
-    # It begins anew, for one that has the same name.
+    # It begins again, for one that has the same name.
     other.commit("helenus-c", ends)
     assert admin.ask("GET", f"{topic}-partition-1/subscriptions") == ["helenus-c"]
 

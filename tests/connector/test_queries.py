@@ -54,7 +54,7 @@ def test_it_is_started_again_for_ever(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_failure_in_spark_is_shown_by_its_cause() -> None:
-    """Py4J puts them behind its own, which say nothing."""
+    """Py4J puts it after its own words, which say nothing."""
     failure = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Exception thrown when the batch was done\n"
         "py4j.protocol.Py4JJavaError: An error occurred while calling o137.collectToPython.\n"

@@ -85,7 +85,7 @@ def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
         assert registry.register("a-value", '"string"') == 7
         registry.close()
     assert set(Answer.logins) == {"Basic " + base64.b64encode(b"me:s3/cret").decode()}
-    assert "127.0.0.1" in caplog.text, "the client's library tells where it asks"
+    assert "127.0.0.1" in caplog.text, "the client's library logs where it asks"
     assert "a-value" in memory.read_text()
     for text in (caplog.text, memory.read_text()):
         assert "cret" not in text

@@ -61,7 +61,7 @@ def settings(**more: str) -> ConnectorSettings:
 
 
 def is_proven(who: Replicas, reporters: Sequence[Any], directory: Path) -> bool:
-    """Whether a read at LOCAL_QUORUM proves a Change that these nodes told of."""
+    """Whether a read at LOCAL_QUORUM proves a change event that these nodes reported."""
     gate, codec = Gated(settings(), who, directory), KeyCodec(PAIR)
     values = [encode(Change("a" * 32, str(node.host_id), write_time=5)) for node in reporters]
     events = [Event("t", 0, i, 0, codec.encode(KEY), value) for i, value in enumerate(values)]
@@ -103,7 +103,7 @@ def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, 
     (work,) = gate.admit([], [waits], KeyCodec(PAIR)).works.values()
     assert work.consistency == ConsistencyLevel.ALL
     work.read_at, work.after = time.time(), None
-    assert not gate.unproven(work), "a read of all replicas meets the one that told of it"
+    assert not gate.unproven(work), "a read of all replicas meets the one that reported it"
 
 
 def test_level_quorum_counts_all_data_centres() -> None:

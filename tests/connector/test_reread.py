@@ -71,7 +71,7 @@ def unread(session: Rows) -> dict[Key, Unread]:
 
 
 def slow(_: Sequence[bytes]) -> Exception:
-    return ReadTimeout("told by the server", consistency=5, required_responses=3, received_responses=2)
+    return ReadTimeout("as the server says it", consistency=5, required_responses=3, received_responses=2)
 
 
 def test_groups_are_split_until_they_are_read() -> None:
@@ -210,7 +210,7 @@ def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
 
 
 def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
-    """It lags behind the ALTER: what it is asked for beside the key has the columns too."""
+    """It lags behind the ALTER: a comparison without the key names the columns too."""
     lagging = "the node that lags"
     session = Rows(lambda keys: InvalidRequest("Undefined column name v") if KEYS[50][0] in keys else None)
     asked: list[object] = []

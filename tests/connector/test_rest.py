@@ -202,7 +202,7 @@ def test_references_are_kept_and_shown_as_they_are(tmp_path: Path, monkeypatch: 
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """A folder with the files of a worker and its connectors, and a secret beside the folder."""
+    """A folder with the files of a worker and its connectors, and a secret outside the folder."""
     folder = tmp_path / "etc"
     (folder / "below").mkdir(parents=True)
     for file in (folder / "s.properties", folder / "below" / "s.properties", tmp_path / "s.properties"):
@@ -661,7 +661,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def tls(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
-    """The keys of an https listener, with a client's certificate beside its files."""
+    """The keys of an https listener, with a client's certificate and its files."""
     server, client = authority.issue_cert("127.0.0.1"), authority.issue_cert("client")
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     server.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))

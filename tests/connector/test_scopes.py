@@ -266,7 +266,7 @@ def test_a_partition_of_many_pages_is_read_as_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_partitions_of_a_statement_that_fails_are_not_gone(fails_at: int) -> None:
-    """Neither at its first page, nor behind a row that was told."""
+    """Neither at its first page, nor after a row that was returned."""
     session = Partitions(WIDE, {n: [1, 2] for n in range(4)})
     slow = ReadTimeout("as the server says it", consistency=6, required_responses=2, received_responses=1)
     session.fails = lambda partitions, state: slow if 2 in partitions and (state is not None) == fails_at else None

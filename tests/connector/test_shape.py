@@ -251,7 +251,7 @@ def test_headers() -> None:
     headers = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
     assert shape.row(key, None, 5, event).headers == headers
     assert shape.marker(key, None, 5, event).headers == [*headers, ("scope", b"partition")]
-    # A unconfirmed key that is read again has no event of its own.
+    # An unconfirmed key that is read again has no event of its own.
     assert shape.row(key, None, 5).headers == []
     assert RowShape(TWO, settings(headers=""), MemoryRegistry()).row(key, None, 5, event).headers == []
 
@@ -383,7 +383,7 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
 
 
 def test_a_number_of_many_digits_is_shown() -> None:
-    """Python by itself tells no int of more than 4300."""
+    """Python by itself shows no int of more than 4300 digits."""
     of = table(("m", "map<varint, int>"), ("v", "varint"))
     number = b"\x11" * 5000
     entry = int32(1) + int32(len(number)) + number + int32(4) + int32(7)
@@ -458,7 +458,7 @@ VARINTS = [("a", "varint"), ("b", "varint")]
 @pytest.mark.parametrize("values", [[], [("v", "int")]])
 @pytest.mark.parametrize(("form", "empty"), [("key-value-avro", b""), ("key-value-json", ""), ("json", "")])
 def test_a_varint_of_no_bytes_in_a_key(form: str, empty: Any, values: list[tuple[str, str]]) -> None:
-    """It is told, unlike other values of no bytes: the row has another key than its partition."""
+    """It is published, unlike other values of no bytes: the row has another key than its partition."""
     of, key, registry = table(*values, keys=VARINTS), (b"", b""), MemoryRegistry()
     shape = RowShape(of, settings(output_format=form), registry)
     row = shape.row(KeyCodec(of).encode(key), Image((int32(1),) if values else key, 5), 5, values=key)

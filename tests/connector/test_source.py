@@ -182,7 +182,7 @@ def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_
 
 
 def test_a_topic_that_is_refused_leaves_the_others_their_batches(tmp_path: Path) -> None:
-    """By the broker that is asked how many partitions it has. Its end is asked too, which tells why."""
+    """By the broker that is asked how many partitions it has. Its end is asked too, and the answer says why."""
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {str(p): 9 for p in range(4)}}
     at = offset(0, 5, 5, 5, 5)
@@ -235,7 +235,7 @@ def test_a_topic_whose_first_offset_is_not_known_yet_joins_later(tmp_path: Path)
 
 
 def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tmp_path: Path) -> None:
-    """That may have been a held position, which is released, and what was unconfirmed behind it is forgotten."""
+    """That may have been a held position, which is released, and what was unconfirmed after it is forgotten."""
     planned = Planned(tmp_path, {"0": 7})
     planned.broker.ends = {TOPIC: {"0": 25, "1": 0}}
     joined = offset(0, 20, 0)
@@ -245,7 +245,7 @@ def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tm
 
 
 def test_a_range_before_the_operators_position_is_not_done(tmp_path: Path) -> None:
-    """The batch was planned before the move: done as an empty range, it would take the move for done with."""
+    """The batch was planned before the move: done as an empty range, it would mark the move as processed."""
     planned = Planned(tmp_path)
     planned.tasks(offset(0, 0, 0), offset(0, 1, 1))
     planned.reader.plan = dataclasses.replace(planned.plan, held={TOPIC: {"0": 500}})
@@ -267,7 +267,7 @@ def test_a_topic_with_other_partitions_fails_its_own_connector_alone(tmp_path: P
 
 
 def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else would tell: the ends of those that are known are asked for, and no more."""
+    """Nothing else would show it: the ends of those that are known are asked for, and no more."""
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 9, "1": 9}, OTHER: {"0": 8}}

@@ -29,7 +29,7 @@ OLD, NEW = "data-ks.t", "data-ks.t-deadbeef"
 
 
 def refusing(keeps_schemas: bool = True) -> FaultyLog:
-    """A Log that keeps schemas, as Pulsar does, unless it is told not to; its first topic has others."""
+    """A Log that keeps schemas, as Pulsar does, unless that is switched off; its first topic has others."""
     log = FaultyLog(MemoryLog({OLD: 3}, keeps_schemas))
     log.fail("declare", HelenusError(Kind.REGISTRY_REFUSED, "incompatible"), times=None, topics=[OLD])
     return log
@@ -105,7 +105,7 @@ def test_an_unregistered_schema_is_no_reason_to_change_topics(tmp_path: Path, cl
     assert (error.value.kind, log.topics()) == (Kind.SCHEMA_MISSING, {OLD: 3})
     client.versions[f"{OLD}-value"] = [value]
     assert stage._versions.shaped(TABLE, stage.log)[0] == OLD
-    # A table that was made anew has to move; it waits for its schemas there.
+    # A recreated table has to move; it waits for its schemas there.
     recreated = replace(TABLE, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"), columns=(*COLUMNS, CLUSTERING))
     with pytest.raises(HelenusError, match=f"{OLD}-0badcafe-key") as error:
         stage._versions.shaped(recreated, stage.log)

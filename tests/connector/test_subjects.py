@@ -133,7 +133,7 @@ def test_names_that_would_be_wrong_are_refused(keys: Keys, before: Table, now: T
 
 
 def test_a_table_recreated_with_the_same_key_keeps_its_schema(keys: Keys) -> None:
-    """Its id is another: a new version would give every row another key, and tell readers nothing."""
+    """Its id is another: a new version would give every row another key, and readers would learn nothing."""
     assert keys.kept(table("k c", "v")) == keys.kept(table("k c", "w", of=NEW)) == 1
     assert len(keys.versions) == 1
 

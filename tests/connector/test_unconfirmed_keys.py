@@ -76,7 +76,7 @@ def test_keys_that_wait_longer_than_a_restart_steps_back_are_saved(tmp_path: Pat
     later.load(200.0)
     (held,) = later.due(202.0, 9)
     assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
-    assert [a.seen for a in unpacked(held.awaited).values()] == [200.0], "its proof begins anew"
+    assert [a.seen for a in unpacked(held.awaited).values()] == [200.0], "its proof begins again"
     later.apply([held], [], 203.0)
     later.save(230.0, ["t"])
     again = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
@@ -178,7 +178,7 @@ def test_very_many_changes_of_a_key_are_not_listed(tmp_path: Path) -> None:
         keys.apply([], [Unconfirmed("t", 0, b"k", 0, packed(awaited), copies=100)], 100.0 + n / 100)
     (held,) = keys.due(200.0, 9)
     assert (len(unpacked(held.awaited)) <= 1001, held.copies) == (True, 2000)
-    assert bytes(16) in unpacked(held.awaited), "no node told of it: level ALL"
+    assert bytes(16) in unpacked(held.awaited), "no node reported it: level ALL"
 
 
 @pytest.mark.parametrize("damaged", ["unconfirmed", "unconfirmed.keys"])

@@ -1,4 +1,4 @@
-"""Rows that cannot be told: behind a marker they hold up no other, and read again they stop nothing."""
+"""Rows that cannot be published: after a marker they hold up no other, and when read again they stop nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_row_without_a_key_form_after_a_truncation(make: Make) -> None:
 
 
 def test_partition_keys_with_values_of_no_bytes(make: Make) -> None:
-    """`blob_as_int(0x)` is legal in one of several columns: a row that was told by itself, and one behind a marker."""
+    """`blob_as_int(0x)` is legal in one of several columns: a row published by itself, and one after a marker."""
     of = table(("a", "int", "partition_key"), ("b", "text", "partition_key"), ("c", "int", "clustering"))
     staged = make(of)
     staged.live.update(rows(((b"", b"x", int32(1)), int32(5)), ((int32(0), b"x", int32(1)), int32(6))))
@@ -72,9 +72,11 @@ def test_an_unpublishable_value_holds_up_no_row_after_it(make: Make) -> None:
     outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), key)
     assert (outcome.published, outcome.dead_lettered, outcome.unpublished) == (1, 0, 1)
     assert [(k["c"], v) for k, v in staged.of(DATA)] == [(None, None), (1, {"v": 1}), (3, {"v": 3})]
-    (letter,) = [(key, decode(value or b"")) for topic, _, key, value, _ in staged.appended if topic == DEAD_LETTERS]
-    assert letter == (staged.codec.encode((int32(1), int32(2))), Change(None, None, Scope.ROW, write_time=5))
-    # It is read again for its proof: nothing is new, and nothing is told.
+    (dead_letter,) = [
+        (key, decode(value or b"")) for topic, _, key, value, _ in staged.appended if topic == DEAD_LETTERS
+    ]
+    assert dead_letter == (staged.codec.encode((int32(1), int32(2))), Change(None, None, Scope.ROW, write_time=5))
+    # It is read again for its proof: nothing is new, and nothing is published.
     (unconfirmed,) = outcome.waiting
     again = staged.stage.run([], [unconfirmed], trust_images=True)
     assert (len(staged.appended), again.unpublished) == (4, 0)
@@ -114,7 +116,7 @@ def test_a_key_that_becomes_unpublishable_when_it_is_read_again(make: Make, copi
     assert (outcome.dead_lettered, outcome.unpublished, outcome.unchanged, outcome.published) == (copies, 1, 0, 0)
     (unconfirmed,) = outcome.waiting
     again = staged.stage.run([], [unconfirmed], trust_images=True)
-    assert (again.dead_lettered, again.unpublished, unconfirmed.copies) == (0, 0, 0), "it is told once"
+    assert (again.dead_lettered, again.unpublished, unconfirmed.copies) == (0, 0, 0), "it is reported once"
     _, (topic, _, kept, value, _) = staged.appended
     assert (topic, kept, decode(value or b"").scope) == (DEAD_LETTERS, key, Scope.ROW)
 
@@ -158,7 +160,7 @@ LIMIT = 1_000_000
 def test_poison_that_is_too_large_for_a_dead_letter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, left_out: bytes | None
 ) -> None:
-    """The letter says what is not in it, and the connector goes on."""
+    """The dead letter says what is not in it, and the connector goes on."""
     staged = Staged(CLUSTERED, tmp_path, monkeypatch, **ALL)
     staged.log.log.largest = LIMIT
     outcome = staged.stage.run([Event(EVENTS, 0, 7, 1000, key, value)], [], trust_images=True)
@@ -173,7 +175,7 @@ def test_poison_that_is_too_large_for_a_dead_letter(
 
 
 def test_a_dead_letter_asks_for_all_that_its_events_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition's statics and its deletion are one work: its letter, replayed, tells the deletion too."""
+    """A partition's statics and its deletion are one read: its dead letter, replayed, asks for the deletion too."""
     of = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
     staged = Staged(of, tmp_path, monkeypatch, **{"errors.large.record": "dead-letter"})
     key = staged.codec.encode((int32(1), None))

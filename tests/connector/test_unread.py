@@ -66,7 +66,7 @@ class Driven(Staged):
         monkeypatch.setattr(MemoryReader, "scopes", scopes)
 
     def batch(self, *keys: int, scope: Scope = Scope.ROW, may_wait: int = 100) -> Outcome:
-        """Events of keys, of Changes without a digest: done with when they are published."""
+        """Events of keys, without a digest: confirmed when they are published."""
         events = []
         for key in keys:
             self.offset += 1
@@ -131,7 +131,7 @@ def test_a_key_whose_replicas_are_away_waits_alone(make: Make) -> None:
 
 
 def test_events_of_a_key_that_waits_are_read_at_once(make: Make) -> None:
-    """And what waits is told once more at most, never an older row."""
+    """And what waits is published once more at most, never an older row."""
     driven = make()
     live(driven, k1=1)
     driven.failing[1] = AWAY
@@ -148,7 +148,7 @@ def test_events_of_a_key_that_waits_are_read_at_once(make: Make) -> None:
 
 
 def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make, monkeypatch: Any) -> None:
-    """One replica told of it: a proof would ask for all of three. But it has to be published before."""
+    """One replica reported it: a proof would ask for all of three. But it has to be published before."""
     driven = make()
     monkeypatch.setattr(driven.stage._replicas, "factor", lambda: 3)
     live(driven, k1=1)
@@ -202,8 +202,8 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
     )
     assert all("k = 2" in entry["error"] and "ks.t" in entry["error"] for entry in logs)
     assert "tombstone_failure_threshold" in logs[0]["error"]
-    (letter,) = [key for topic, _, key, *_ in driven.appended if topic == DEAD_LETTERS]
-    assert letter == driven.codec.encode((int32(2),))
+    (dead_letter,) = [key for topic, _, key, *_ in driven.appended if topic == DEAD_LETTERS]
+    assert dead_letter == driven.codec.encode((int32(2),))
     driven.check_sum()
 
 
@@ -280,7 +280,7 @@ def test_a_marker_that_cannot_be_read_waits_alone(make: Make) -> None:
 
 
 def test_a_marker_whose_rows_fail_on_the_way_waits_after_the_next_attempt(make: Make, monkeypatch: Any) -> None:
-    """What was told of it would hide the rows that were not: that batch is done again, without it."""
+    """Its published part would hide the other rows: that batch is repeated without it."""
     driven = make(CLUSTERED)
     driven.stage.run([], [], True)
     driven.live.update(rows(((int32(1), int32(1)), int32(5))))

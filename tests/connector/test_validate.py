@@ -1,4 +1,4 @@
-"""`helenus-connector validate`: all that is wrong with any file, at once, and no secret told."""
+"""`helenus-connector validate`: all errors of all files at once, and no secret shown."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_errors_of_all_files(here: Path) -> None:
 
 
 def test_a_level_that_gives_up_the_order(here: Path) -> None:
-    """It is legal, and right with one replica; but nobody takes it without being told."""
+    """It is legal, and right with one replica; but it is always warned of."""
     (here / "a").write_text(TABLE + "query.consistency=LOCAL_ONE\n")
     done = validate("worker", "a")
     assert (done.exit_code, done.stdout) == (0, "worker is valid\na is valid\n")

@@ -1,4 +1,4 @@
-"""What a worker's metrics tell of connectors that cannot work: no Spark, no servers."""
+"""What a worker's metrics show of connectors that cannot work: no Spark, no servers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def read(name: str, /, **labels: str) -> float:
 
 
 def states() -> tuple[set[str], set[str]]:
-    """What is told of the connector, and of its task."""
+    """The states shown of the connector, and of its task."""
     of_connector = {s for s in metrics.STATES if read("helenus_connector_state", connector="shop", state=s)}
     return of_connector, {s for s in metrics.STATES if read("helenus_connector_task_state", **TABLE, state=s)}
 
@@ -245,7 +245,7 @@ def test_a_table_that_was_missing_is_looked_for_until_it_is_there(
 
 
 def reasons(worker: Fake) -> tuple[str, str]:
-    """What the status of the connector, and of its task, says beside their states."""
+    """What the status of the connector, and of its task, says besides their states."""
     status = worker.connectors.status("shop")
     return status.trace or "", status.tasks[0].trace or ""
 
@@ -294,7 +294,7 @@ def test_the_status_says_what_a_connector_waits_for(worker: Fake) -> None:
 
 
 def test_a_query_that_no_connector_has_any_more_ends(worker: Fake) -> None:
-    """Also while the connector that has it is looked at anew, it goes on."""
+    """It goes on while its connector is looked at again, too."""
     cache = worker._directory / "default" / "0" / "events-ks.t-0.cache"
     cache.parent.mkdir(parents=True)
     cache.touch()

@@ -1,4 +1,4 @@
-"""The worker's REST API: beside a real Kafka Connect worker, and what becomes of connectors that it drives."""
+"""The worker's REST API: compared with a real Kafka Connect worker, and its effect on connectors."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (3, 'three', 'third')")
     client.resume_connector("live")
     arrives(3, {"v": "three"})
-    # Offsets that are reset make a stopped one tell everything again.
+    # After a reset of its offsets a stopped one publishes everything again.
     before = {p: len(values(p)) for p in (1, 2, 3)}
     client.stop_connector("live")
     reaches(client, "live", "STOPPED")
     assert requests.delete(f"{base}/connectors/live/offsets", timeout=30).status_code == 200
     client.resume_connector("live")
-    eventually(lambda: all(len(values(p)) > count for p, count in before.items()), "all rows are told again")
+    eventually(lambda: all(len(values(p)) > count for p, count in before.items()), "all rows are published again")
 
 
 def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
@@ -139,6 +139,6 @@ def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: st
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (4, 'four', 'fourth')")
     client.resume_connector("live")
     reaches(client, "live", "RUNNING")
-    eventually(lambda: [r for r in pipeline.records(TABLE) if r.key == {"p": 4}], "what came meanwhile is told")
+    eventually(lambda: [r for r in pipeline.records(TABLE) if r.key == {"p": 4}], "what came meanwhile is published")
     client.delete_connector("live")
     assert client.list_connectors() == []

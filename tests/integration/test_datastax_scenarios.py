@@ -138,7 +138,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
     pipeline = Pipeline(status, directory)
     try:
         agent = {**pipeline.agent_properties(pipeline.agent.port), "topic.partitions": 3}
-        agent["table.exclude.list"] = "av.theirs"  # an agent of theirs tells of it
+        agent["table.exclude.list"] = "av.theirs"  # an agent of theirs reports it
         write_properties(directory / "agent.properties", agent)
         log = KafkaLog({"bootstrap.servers": status.bootstrap_servers})
         log.create("events-av.theirs", 1, {})
@@ -325,7 +325,7 @@ def test_agent_schema(pipeline: Pipeline, session: Any) -> None:
 
 
 def test_agent_multithread_processing(pipeline: Pipeline, session: Any) -> None:
-    """200 mutations of a quarter of a segment; each is told once, and the segments go."""
+    """200 mutations of a quarter of a segment; each is emitted once, and the segments go."""
     insert = session.prepare("INSERT INTO av.agent (k, v) VALUES (?, ?)")
     quarter = bytes(1 << 20)
     for k in range(200):

@@ -86,7 +86,7 @@ def registry(status: Status) -> Iterator[SchemaRegistryClient]:
 
 
 class Writer(threading.Thread):
-    """Writes a column of rows until it is told to stop; `clustering` is its name for the second key column."""
+    """Writes a column of rows until it is stopped; `clustering` is its name for the second key column."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(daemon=True)
@@ -266,7 +266,7 @@ def test_a_level_of_compatibility_that_an_operator_chose_stays(
 def test_columns_that_are_added_again_with_a_type_that_cassandra_takes(
     status: Status, session: Any, tmp_path: Path
 ) -> None:
-    """Those of which Avro reads what was told before. Of others, as a decimal as blob, the registry says no."""
+    """Types with which Avro reads earlier records. Others, as a decimal as blob, are refused by the registry."""
     pairs = ("ascii text", "text blob", "varint blob", "timestamp bigint", "bigint timestamp", "timeuuid uuid")
     for before, now in (*map(str.split, pairs), ("bigint", "varint")):
         name = f"again_{before}_{now}"
@@ -355,7 +355,7 @@ def test_tasks_that_register_a_schema_at_the_same_moment(
 
 
 def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status: Status, session: Any) -> None:
-    """Of a table that was made anew: the old keys' bytes may have the form of new ones."""
+    """Of a recreated table: the old keys' bytes may have the form of new ones."""
     given = {
         "name": "n",
         "keyspace": "evolution",

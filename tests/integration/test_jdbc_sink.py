@@ -281,7 +281,7 @@ def check(status: Status, name: str) -> None:
     try:
         with urllib.request.urlopen(f"{status.connect_url}/connectors/{name}/status", timeout=10) as answer:
             state = json.load(answer)
-    except urllib.error.HTTPError as error:  # the worker is giving out its tasks anew
+    except urllib.error.HTTPError as error:  # the worker is assigning its tasks again
         error.close()
         return
     for part in (state["connector"], *state["tasks"]):

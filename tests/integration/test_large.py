@@ -93,9 +93,9 @@ def test_a_dead_letter(staged: Make, session: Any) -> None:
     outcome = stage.run(events)
     assert (outcome.published, outcome.dead_lettered, outcome.records, outcome.too_large) == (2, 1, 2, 1)
     assert {json.loads(r.key())["k"] for r in stage.records()} == {0, 2}
-    (letter,) = stage.dead_letters()
-    assert (letter.key(), letter.value()) == (events[1].key, events[1].value)
-    found = headers(letter)
+    (dead_letter,) = stage.dead_letters()
+    assert (dead_letter.key(), dead_letter.value()) == (events[1].key, events[1].value)
+    found = headers(dead_letter)
     assert found["__connect.errors.offset"] == b"2"
     assert b"a record of 15" in found["__connect.errors.exception.message"]
     copies = stage.run([stage.event(key, digest=key.hex(), node=NODE_2) for key in keys(3)])
@@ -145,10 +145,10 @@ def test_a_large_row_after_a_marker(staged: Make, session: Any) -> None:
         )
     outcome = stage.run([stage.event(b"\0\0\0\1", None, scope=Scope.PARTITION)])
     assert (outcome.published, outcome.records, outcome.too_large) == (1, 3, 1)
-    (letter,) = stage.dead_letters()
-    change = decode(letter.value())
+    (dead_letter,) = stage.dead_letters()
+    change = decode(dead_letter.value())
     assert (change.scope, change.node, change.digest) == (Scope.ROW, None, None)
-    assert stage.codec.decode(letter.key()) == (b"\0\0\0\1", b"\0\0\0\2")
+    assert stage.codec.decode(dead_letter.key()) == (b"\0\0\0\1", b"\0\0\0\2")
 
 
 def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> N
     again = list(messages(stage.bootstrap, stage.settings.events))
     assert [m.key() for m in again] == [events[1].key, poison.key]
     assert again[1].value() == b"no event", "as it was"
-    assert decode(again[0].value()).node is None, "no copy of what is settled"
+    assert decode(again[0].value()).node is None, "no copy of what is confirmed"
 
     stage.topic_takes(10_000_000)
     other = staged(producer={"message.max.bytes": "10000000"})
@@ -201,7 +201,7 @@ def run(*arguments: object) -> Any:
 
 
 def test_a_partition_of_many_rows(staged: Make, session: Any) -> None:
-    """Live rows behind a marker are streamed; no more than a page of them is held."""
+    """Live rows after a marker are streamed; no more than a page of them is held."""
     stage = staged("p int, c int, v text, PRIMARY KEY (p, c)")
     insert = session.prepare(f"INSERT INTO large.{stage.settings.table} (p, c, v) VALUES (1, ?, ?) USING TIMESTAMP 1")
     execute_concurrent_with_args(session, insert, [(c, "v" * 100) for c in range(5_000)], concurrency=200)
@@ -298,8 +298,8 @@ def test_a_value_of_5_mb_where_the_broker_takes_1(
 
     letters = staged("", errors_large_record="dead-letter")
     assert letters.run(events).dead_lettered == 1
-    (letter,) = letters.dead_letters()
-    assert (letter.key(), letter.value()) == (events[1].key, events[1].value)
+    (dead_letter,) = letters.dead_letters()
+    assert (dead_letter.key(), dead_letter.value()) == (events[1].key, events[1].value)
 
     reference = staged("", errors_large_record="reference")
     assert reference.run(events).published == 3

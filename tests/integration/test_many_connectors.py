@@ -120,7 +120,7 @@ def test_a_paused_connector_waits_and_catches_up(pipeline: Pipeline, session: An
     with Writer(session, *OTHERS):
         time.sleep(3)
     agrees(pipeline, "many.two")
-    assert pipeline.differences("many.one"), "nothing of a paused table is told"
+    assert pipeline.differences("many.one"), "nothing of a paused table is published"
     assert len(pipeline.records("many.one")) <= before + 1, "but what was under way"
     rest("PUT", "/connectors/many-one/resume")
     agrees(pipeline, "many.one")
@@ -178,7 +178,7 @@ def test_a_reset_connector_publishes_all_again(pipeline: Pipeline, rest: Rest) -
     rest("DELETE", "/connectors/many-two/offsets")
     assert sum(o["offset"]["offset"] for o in rest("GET", "/connectors/many-two/offsets")["offsets"]) == 0
     rest("PUT", "/connectors/many-two/resume")
-    eventually(lambda: len(pipeline.records("many.two")) >= before + 20, "its rows are told again")
+    eventually(lambda: len(pipeline.records("many.two")) >= before + 20, "its rows are published again")
     agrees(pipeline, "many.two")
 
 

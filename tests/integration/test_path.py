@@ -148,7 +148,7 @@ def test_a_range_delete_is_a_marker_and_the_rows_that_live(pipeline: Pipeline, s
     session.execute(f"DELETE FROM {ks}.only_keys WHERE a = 9 AND b >= 'b' AND b < 'd'")
     pipeline.converges(f"{ks}.only_keys")
     markers = [r for r in pipeline.records(f"{ks}.only_keys") if r.headers.get("scope") == b"range"]
-    # Once more for each read of its proof, if rows of its partition were told behind it.
+    # Once more for each read of its proof, if rows of its partition were published after it.
     assert [(r.key, r.value) for r in markers] in ([({"a": 9, "b": None}, None)] * n for n in (1, 2, 3))
     assert json.loads(markers[0].headers["start"]) == {"inclusive": True, "values": {"b": "b"}}
     assert json.loads(markers[0].headers["end"]) == {"inclusive": False, "values": {"b": "d"}}
@@ -226,14 +226,14 @@ def test_copies_of_confirmed_changes_are_dropped(pipeline: Pipeline, session: An
     copies = list(pipeline.reader.messages(f"events-{ks}.narrow"))
     before = len(pipeline.records(f"{ks}.narrow"))
 
-    def settled() -> float:
+    def confirmed() -> float:
         return pipeline.connector.total("helenus_connector_events_total", connector=f"{ks}-narrow", outcome="confirmed")
 
-    already = settled()
+    already = confirmed()
     with pipeline.log() as log:
         for copy in copies:
             log.append(copy.topic(), copy.partition(), copy.key(), copy.value())
-    eventually(lambda: settled() >= already + len(copies), "copies are counted as settled")
+    eventually(lambda: confirmed() >= already + len(copies), "copies are counted as confirmed")
     pipeline.adds_up(f"{ks}-narrow")
     assert len(pipeline.records(f"{ks}.narrow")) == before
 
@@ -245,9 +245,9 @@ def test_an_event_that_cannot_be_decoded_goes_to_the_dead_letter_topic(pipeline:
     def dead() -> list[Any]:
         return list(pipeline.reader.messages(f"dlq-{ks}.narrow"))
 
-    (letter,) = eventually(dead, "the dead letter is there")
-    headers = dict(letter.headers())
-    assert (letter.key(), letter.value()) == (b"key", b"no event")
+    (dead_letter,) = eventually(dead, "the dead letter is there")
+    headers = dict(dead_letter.headers())
+    assert (dead_letter.key(), dead_letter.value()) == (b"key", b"no event")
     assert headers["__connect.errors.topic"] == f"events-{ks}.narrow".encode()
     assert headers["__connect.errors.partition"] == b"0"
     assert b"not an event" in headers["__connect.errors.exception.message"]

@@ -171,7 +171,7 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
         return distinct((m["record"]["key"], m["record"]["value"]) for m in found)
 
     def distinct(pairs: Any) -> list[tuple[Any, Any]]:
-        """Each once: a row is told again until it is proven. In any order: partitions are read in turns."""
+        """Each once: a row is published again until it is proven. In any order: partitions are read in turns."""
         return sorted({json.dumps(pair, ensure_ascii=False): pair for pair in pairs}.items())
 
     with ThreadPoolExecutor(2) as pool:
@@ -196,7 +196,7 @@ def updates(admin: Admin, allowed: bool) -> None:
 def test_a_namespace_whose_schemas_must_not_change(
     pipeline: Pipeline, session: Any, rest: Rest, admin: Admin, tmp_path: Path
 ) -> None:
-    """It is told at once what to change; then a restart by REST does, or the schema that somebody uploads."""
+    """The error says at once what to change; then a restart over REST suffices, or an uploaded schema."""
     session.execute(f"CREATE TABLE edge.fixed {TABLE}")
     session.execute("INSERT INTO edge.fixed (id, name, a) VALUES (1, 'x', '1')")
     eventually(lambda: list(pipeline.reader.messages("events-edge.fixed")), "the event is there")
@@ -229,23 +229,25 @@ def test_a_namespace_whose_schemas_must_not_change(
 
 def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     """The agent goes on; the connector stops, or goes on in another topic."""
-    session.execute(f"CREATE TABLE edge.anew {TABLE}")
-    connect(pipeline, rest, "anew")
+    session.execute(f"CREATE TABLE edge.recreated {TABLE}")
+    connect(pipeline, rest, "recreated")
     on = {"schema_on_incompatible": "new-topic"}
-    connect(pipeline, rest, "anew", "json", output_format="key-value-json", data_topic="json", query_group="json", **on)
-    session.execute("INSERT INTO edge.anew (id, name, a) VALUES (1, 'x', '1')")
-    for topic in ("data-edge.anew", "json"):
+    connect(
+        pipeline, rest, "recreated", "json", output_format="key-value-json", data_topic="json", query_group="json", **on
+    )
+    session.execute("INSERT INTO edge.recreated (id, name, a) VALUES (1, 'x', '1')")
+    for topic in ("data-edge.recreated", "json"):
         comes(pipeline, topic, (1, "x"), "1")
-    session.execute("DROP TABLE edge.anew")
-    session.execute("CREATE TABLE edge.anew (id text, name text, a text, PRIMARY KEY (id, name)) WITH cdc = true")
-    session.execute("INSERT INTO edge.anew (id, name, a) VALUES ('one', 'x', '1')")
-    trace = failed(pipeline, rest, "anew")
+    session.execute("DROP TABLE edge.recreated")
+    session.execute("CREATE TABLE edge.recreated (id text, name text, a text, PRIMARY KEY (id, name)) WITH cdc = true")
+    session.execute("INSERT INTO edge.recreated (id, name, a) VALUES ('one', 'x', '1')")
+    trace = failed(pipeline, rest, "recreated")
     assert trace.endswith("[registry-refused]")
     assert "schema.on.incompatible=new-topic" in trace
     assert len(trace) < 1200, trace
-    connect(pipeline, rest, "anew", **on)
-    rest("POST", "/connectors/anew/restart?includeTasks=true")
-    for first in ("data-edge.anew-", "json-"):
+    connect(pipeline, rest, "recreated", **on)
+    rest("POST", "/connectors/recreated/restart?includeTasks=true")
+    for first in ("data-edge.recreated-", "json-"):
         found = eventually(
             lambda first=first: [t for t in pipeline.reader.topics() if t.startswith(first)], pipeline.connector.tail
         )
@@ -359,11 +361,11 @@ def test_dead_letters_are_replayed_once(
     log.append("events-edge.poison", 1, b"\xff", b"no event", [("from", b"nowhere")])
     log.flush(20)
     log.close()
-    letters = "dlq-edge.poison"
-    eventually(lambda: list(pipeline.reader.messages(letters)), pipeline.connector.tail)
-    (letter,) = pipeline.reader.messages(letters)
-    assert letter.value() == b"no event"
-    assert dict(letter.headers())["__connect.errors.partition"] == b"1"
+    dead_letters = "dlq-edge.poison"
+    eventually(lambda: list(pipeline.reader.messages(dead_letters)), pipeline.connector.tail)
+    (dead_letter,) = pipeline.reader.messages(dead_letters)
+    assert dead_letter.value() == b"no event"
+    assert dict(dead_letter.headers())["__connect.errors.partition"] == b"1"
     rest("PUT", "/connectors/poison/pause")
     before = len(list(pipeline.reader.messages("events-edge.poison")))
     own = pipeline.connector_properties("edge.poison")
@@ -371,12 +373,12 @@ def test_dead_letters_are_replayed_once(
     command = [script("helenus-connector"), "replay", pipeline.connector.arguments[1], str(table)]
     for count in (1, 0):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert f"poison: {count} events replayed from {letters} to events-edge.poison" in done.stdout, done.stderr
+        assert f"poison: {count} events replayed from {dead_letters} to events-edge.poison" in done.stdout, done.stderr
     assert len(list(pipeline.reader.messages("events-edge.poison"))) == before + 1
     rest("PUT", "/connectors/poison/resume")
-    eventually(lambda: len(list(pipeline.reader.messages(letters))) == 2, pipeline.connector.tail)
-    again = list(pipeline.reader.messages(letters))[-1]
-    assert (again.key(), again.value()) == (letter.key(), letter.value())
+    eventually(lambda: len(list(pipeline.reader.messages(dead_letters))) == 2, pipeline.connector.tail)
+    again = list(pipeline.reader.messages(dead_letters))[-1]
+    assert (again.key(), again.value()) == (dead_letter.key(), dead_letter.value())
 
 
 @pytest.mark.parametrize(("log", "data"), [("pulsar", "kafka"), ("kafka", "pulsar")])

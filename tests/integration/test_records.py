@@ -109,7 +109,7 @@ MORE = {
     "hollows_json": {"output.format": "key-value-json"},
     "hollow_keys": {},
     "grown": {},
-    "told": {"decimal.handling.mode": "string", "varint.handling.mode": "long"},
+    "modes": {"decimal.handling.mode": "string", "varint.handling.mode": "long"},
     "far": {},
     **{f"odd_{name}": {} for name in ODD},
 }
@@ -160,7 +160,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
         )
     session.execute("CREATE TABLE hollow_keys (p decimal, q uuid, PRIMARY KEY ((p, q))) WITH cdc = true")
     session.execute("CREATE TABLE grown (p int, c frozen<growing>, v int, PRIMARY KEY (p, c)) WITH cdc = true")
-    session.execute("CREATE TABLE told (k decimal PRIMARY KEY, d list<decimal>, v varint) WITH cdc = true")
+    session.execute("CREATE TABLE modes (k decimal PRIMARY KEY, d list<decimal>, v varint) WITH cdc = true")
     session.execute("CREATE TABLE far (k timestamp PRIMARY KEY, v timestamp, m map<timestamp, date>) WITH cdc = true")
     for name, odd in ODD.items():
         for made in odd.types:
@@ -169,7 +169,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
         session.execute(f"CREATE TABLE odd_{name} ({odd.columns}) WITH {options}cdc = true")
     pipeline = Pipeline(status, directory)
     try:
-        # One partition each: what is told here does not depend on their number.
+        # One partition each: the records do not depend on their number.
         agent = {**pipeline.agent_properties(pipeline.agent.port), "topic.partitions": 1}
         write_properties(directory / "agent.properties", agent)
         pipeline.agent.start().ready()
@@ -336,7 +336,7 @@ def test_values_of_no_bytes_where_none_are_a_value(pipeline: Pipeline, session: 
         return {key: v for key, record in published.items() if record.value and (v := record.value["v"]) is not None}
 
     expected = {(1, None, UUID): 0, (1, 1, None): 1, (1, None, None): 2, (1, 1, UUID): 3}
-    eventually(lambda: values() == expected, "the rows are told")
+    eventually(lambda: values() == expected, "the rows are published")
     published = last_of_each(pipeline, "rec.hollow")
     assert json.loads(published[1, None, UUID].headers["empty"]) == ["a"]
     assert json.loads(published[1, None, None].headers["empty"]) == ["a", "b"]
@@ -355,7 +355,7 @@ def test_values_of_no_bytes_in_a_partition_key(pipeline: Pipeline, session: Any)
         for n, (p, q) in enumerate((("blob_as_int(0x)", "''"), ("0", "''"), ("blob_as_int(0x)", "'a'"))):
             session.execute(f"INSERT INTO {table} (p, q, c, v) VALUES ({p}, {q}, 1, {n})")
         expected = {(None, "", 1): 0, (0, "", 1): 1, (None, "a", 1): 2}
-        eventually(lambda: _values(pipeline, table) == expected, "the rows are told")  # noqa: B023
+        eventually(lambda: _values(pipeline, table) == expected, "the rows are published")  # noqa: B023
         assert json.loads(last_of_each(pipeline, table)[None, "a", 1].headers["empty"]) == ["p"]
         session.execute(f"DELETE FROM {table} WHERE p = blob_as_int(0x) AND q = '' AND c = 1")
         session.execute(f"UPDATE {table} SET v = 7 WHERE p = 0 AND q = '' AND c = 1")
@@ -409,8 +409,8 @@ def test_a_type_in_a_key_gets_a_field(pipeline: Pipeline, session: Any) -> None:
 
 
 def test_decimals_and_varints_as_asked_for(pipeline: Pipeline, session: Any) -> None:
-    session.execute("INSERT INTO rec.told (k, d, v) VALUES (1.50, [-0.10, 1E+10], -9223372036854775808)")
-    record = eventually(lambda: pipeline.records("rec.told"), "the record is there")[-1]
+    session.execute("INSERT INTO rec.modes (k, d, v) VALUES (1.50, [-0.10, 1E+10], -9223372036854775808)")
+    record = eventually(lambda: pipeline.records("rec.modes"), "the record is there")[-1]
     assert record.value == {"d": ["-0.10", "1E+10"], "v": -(2**63)}
     assert record.key["k"] == {"bigint": b"\x00\x96", "scale": 2}
 
@@ -459,7 +459,7 @@ def test_java_reads_what_python_reads(pipeline: Pipeline, tmp_path: Path) -> Non
         "hollow",
         "hollows",
         "hollow_keys",
-        "told",
+        "modes",
         *(f"odd_{name}" for name in ODD),
     ):
         for message in messages(pipeline.status.bootstrap_servers, f"data-rec.{table}"):

@@ -1,4 +1,4 @@
-"""The whole path on TLS and passwords, with the least rights: it works, tells no secret, and every mistake clearly."""
+"""The whole path on TLS and passwords, with the least rights: it works, shows no secret, and explains every mistake."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_every_mistake_is_one_clear_message(
         *_, last = done.stderr.splitlines() or [""]
         said = done.stderr + done.stdout
         faults = [f"does not say {word}" for word in words if word not in last]
-        faults += ["tells a secret"] * any(secret in said for secret in secrets_of(status))
+        faults += ["shows a secret"] * any(secret in said for secret in secrets_of(status))
         faults += ["has a traceback"] * ("Traceback" in said)
         faults += ["has no one message"] * (said.count("helenus-connector: ") != 1)
         faults += [f"ends with {done.returncode}"] * (done.returncode != code)

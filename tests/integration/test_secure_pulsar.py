@@ -1,4 +1,4 @@
-"""The whole path on Pulsar with TLS, tokens and the least rights; it tells no token, and every mistake clearly."""
+"""The whole path on Pulsar with TLS, tokens and the least rights; it shows no token, and explains every mistake."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_every_mistake_is_one_clear_message(status: Status, session: Any, files:
         *_, last = done.stderr.splitlines() or [""]
         said = done.stderr + done.stdout
         faults = [f"does not say {word}" for word in words if word not in last]
-        faults += ["tells a token"] * any(token in said for token in tokens(status))
+        faults += ["shows a token"] * any(token in said for token in tokens(status))
         faults += ["has a traceback"] * ("Traceback" in said)
         faults += ["has no one message"] * (said.count("helenus-connector: ") != 1)
         faults += [f"ends with {done.returncode}"] * (done.returncode != code)

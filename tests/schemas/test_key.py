@@ -95,7 +95,7 @@ HOLLOW += ["frozen<list<int>>", "frozen<set<text>>", "frozen<map<int, int>>", "v
 
 @pytest.mark.parametrize("name", HOLLOW)
 def test_values_of_no_bytes_in_a_composite_partition_key(name: str) -> None:
-    """They come back, and are no other key; who reads the record alone finds a value, and bytes behind it."""
+    """They come back, and are no other key; a reader of the record alone finds a value, and bytes after it."""
     names = ("text", name, name)
     columns = [Column(f"p{i}", parse(t), "partition_key", i) for i, t in enumerate(names)]
     columns.append(Column("c", parse("varint"), "clustering", 0))

@@ -120,7 +120,7 @@ def test_a_later_field_of_a_type_takes_over_no_name() -> None:
 
 
 def test_a_type_keeps_its_name_whatever_fields_it_gets() -> None:
-    """Also where decimals are told in another form, which the key of a row does not do."""
+    """Also where decimals are shown in another form, which the key of a row does not do."""
     for of in ({"f": "int"}, {"f": "int", "g": "decimal"}):
         t = udt("u", **of)
         table = Table("ks", "t", uuid.UUID(int=1), (Column("k", t, "partition_key", 0), Column("v", t)))

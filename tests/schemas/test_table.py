@@ -1,4 +1,4 @@
-"""Types and tables as system_schema tells them."""
+"""Types and tables as system_schema defines them."""
 
 import pickle
 import uuid

@@ -125,5 +125,5 @@ def test_small_things() -> None:
     assert form("time", (3_723_000_000_004).to_bytes(8, "big")) == "01:02:03.000000004"
     assert form("float", struct.pack(">f", 0.1)) == "0.1"
     assert form("float", struct.pack(">f", -0.0)) == "-0.0", "-0 would be an integer, without sign"
-    assert form("varint", b"\x11" * 5000).isdigit(), "Python by itself tells 4300 digits"
+    assert form("varint", b"\x11" * 5000).isdigit(), "Python by itself shows 4300 digits"
     assert as_text(CqlType("list", (CqlType("int"),))) is None

@@ -283,7 +283,7 @@ def test_values_that_do_not_round_trip_are_no_keys() -> None:
     for raw in (one, one + one + one, sized(b"", b"\0\0\0\1")):
         with pytest.raises(Malformed):
             encoder(pair)(raw)
-    # Cassandra tells these apart in a partition key, by their token, and not in a clustering key.
+    # Cassandra distinguishes these in a partition key, by their token, and not in a clustering key.
     assert encoder(pair, clustering=True)(one) == encoder(pair, clustering=True)(one + b"\xff\xff\xff\xff") == b"\2\2\0"
 
 

@@ -103,7 +103,7 @@ def test_a_flush_that_hangs_can_be_hurried(servers: Any, address: str) -> None:
 
 
 def test_a_flush_goes_on_while_records_are_acknowledged(address: str) -> None:
-    """`timeout` is the time without one: who is slow is not told everything again."""
+    """`timeout` is the time without one: a slow broker does not get everything again."""
 
     class Slow:
         """A producer that acknowledges a record every 30 ms."""
@@ -216,7 +216,7 @@ def test_a_broker_that_is_away(servers: Any, address: str, tmp_path: Path, how: 
         assert agent.megabytes < 130
         keys = agent.keys()
         assert set(keys) == set(range(101_000))
-        assert len(keys) < 2 * 101_000  # what was acknowledged is not told again
+        assert len(keys) < 2 * 101_000  # what was acknowledged is not sent again
         agent.process.send_signal(signal.SIGTERM)
         assert agent.process.wait(60) == 0
     finally:

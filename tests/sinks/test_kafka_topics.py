@@ -109,7 +109,7 @@ def test_one_client_and_one_listing_serve_for_all_topics(address: str, monkeypat
     assert {log.create(f"many{n}", 7, {}) for n in range(50)} == {4}
     assert (len(made), len(listed)) == (2, 2)
     assert len(log.topics()) >= 50
-    assert len(listed) == 3, "who asks for them is told what is there now"
+    assert len(listed) == 3, "a later question gets the current topics"
     for one in (before, log):
         one.close()
 

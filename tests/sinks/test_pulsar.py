@@ -123,7 +123,7 @@ def test_it_keeps_the_connection_while_nobody_writes(log: PulsarLog, monkeypatch
 
 
 class Writing:
-    """Numbers, written and flushed as fast as it goes, to two partitions, until told to stop."""
+    """Numbers, written and flushed as fast as it goes, to two partitions, until stopped."""
 
     def __init__(self, log: PulsarLog, topic: str) -> None:
         self.log, self.topic = log, topic
@@ -225,7 +225,7 @@ def test_a_deduplicating_broker_stores_each_once(stack: Stack, settings: PulsarC
 
 
 def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) -> None:
-    """A flush gives up in time, what is appended again arrives behind what was on its way."""
+    """A flush gives up in time, what is appended again arrives after what was in flight."""
     log.create("hangs", 1, KEEP)
     log.append("hangs", 0, b"k", b"0")
     log.flush(20)
@@ -250,7 +250,7 @@ def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) 
     log.flush(60)
     found = numbers(settings, "hangs")
     assert set(found) == set(range(2000))
-    assert found[-1999:] == list(range(1, 2000)), "nothing old behind something new"
+    assert found[-1999:] == list(range(1, 2000)), "nothing old after something new"
 
 
 def test_room_is_bounded(stack: Stack, log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_a_server_that_never_answers_misses_its_limit(tmp_path: Path) -> None:
 def test_a_server_that_is_stuck_is_started_again(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """As a Pulsar that was killed: its log says so, behind what earlier starts logged."""
+    """As a Pulsar that was killed: its log says so, after what earlier starts logged."""
     fake = dataclasses.replace(server(tmp_path / "fake", 30), stuck=pulsar.stuck)
     fake.log.parent.mkdir(exist_ok=True)
     fake.log.write_text("Lock on resource /x was invalidated. state Valid\n" * 100)

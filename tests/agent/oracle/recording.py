@@ -24,7 +24,7 @@ LONGEST_TTL = 300_000_000
 
 @dataclass
 class Recording:
-    """What was done, and the segments it is in; `told` is what Cassandra's own reader finds there."""
+    """What was done, and the segments it is in; `records` are what Cassandra's own reader finds there."""
 
     seed: int
     done: list[Done]

@@ -1,4 +1,4 @@
-"""Random statements for random tables, and what each must come to: told by the statement, not by a decoder."""
+"""Random statements for random tables, and the records each must give: by the statement, not by a decoder."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Expected:
 
 @dataclass
 class Operation:
-    """Statements with the values bound to them, and what they come to; None: this is not told here.
+    """Statements with the values bound to them, and the records they give; None: not known here.
 
     `conditional`: only if the answer says that it was applied. `batch`: they make one.
     """
@@ -179,7 +179,7 @@ class Workload:
         return made
 
     def subsets(self) -> list[Operation]:
-        """Rows of one mutation that have all of its columns, none, half of them: told in several ways in the log."""
+        """Rows of one mutation that have all of its columns, none, half of them: encoded in several ways in the log."""
         rng = self.rng
         table = self.tables["wide"]
         made = []
@@ -563,7 +563,7 @@ class Done:
 
 @dataclass
 class Runner:
-    """Runs operations one after the other; behind each goes a row of `marks` with its number."""
+    """Runs operations one after the other; each is followed by a row of `marks` with its number."""
 
     session: Any
     done: list[Done] = field(default_factory=list)
@@ -600,7 +600,7 @@ class Runner:
         self.session.execute(self._bound("INSERT INTO o.marks (n) VALUES (?)", [len(self.done).to_bytes(4, "big")]))
 
     def _bound(self, text: str, values: list[Any]) -> Any:
-        """Bound to CQL bytes as they are: the driver's own types can't tell all of them."""
+        """Bound to CQL bytes as they are: the driver's own types can't express all of them."""
         if text not in self._prepared:
             self._prepared[text] = self.session.prepare(text)
         bound = BoundStatement(self._prepared[text])
