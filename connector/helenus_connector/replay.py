@@ -25,9 +25,10 @@ _FLUSH_TIMEOUT_S = 60.0
 def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tuple[ConnectorSettings, int]]:
     """Append the dead letters that are there now, and were not replayed before, to the partitions they came from.
 
-    Yields each table of the connector, when it is done, with how many; none where there is no topic of dead letters,
-    unless no table has one. Raises HelenusError: what is no dead letter (POISON_EVENT), as `connect` and
-    TABLE_MISSING where tables are looked up, and the broker's errors. What was appended before stays, and is noted.
+    Yields each table of the connector, when it is done, with the number of its dead letters. Tables without a topic of
+    dead letters are left out, but one table must have one. Raises HelenusError: POISON_EVENT for a record that is no
+    dead letter; as `connect`, and TABLE_MISSING, where tables are looked up; and the broker's errors. Events that were
+    appended before stay, and count as replayed.
     """
     log, undelivered = events_log(worker), data_log(worker)
     try:
