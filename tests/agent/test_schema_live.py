@@ -211,7 +211,7 @@ def test_truncate(node: Node) -> None:
     change = assert_between(node, "trunc", Scope.TABLE, 0, range(50), range(50, 100))
     assert change.node is not None
     assert abs((change.write_time or 0) / 1e6 - time.time()) < 120
-    # Behind the agent's back, with changes before and after that it has not read.
+    # While the agent is down, with changes before and after that it has not read.
     node.stop()
     node.insert("trunc", 100, 150)
     node.cql("TRUNCATE s.trunc")
@@ -259,7 +259,7 @@ def test_recreated_with_another_key_under_writes(node: Node) -> None:
     old = {number(key) for key in keys if not key.endswith(b"\2\2b")}
     assert old == set(range(len(old)))
     assert written <= len(old) + passed_over <= written + 1  # the last one may fail as the table goes
-    # Behind the agent's back: what the old one left would be no key of the new one.
+    # While the agent is down: keys of the old table would not fit the new one.
     node.stop()
     for n in range(20):
         node.cql(f"INSERT INTO s.recreated (a, b, v) VALUES ('old{n}', 'b', 'x')")
@@ -315,29 +315,29 @@ def test_dropped_while_the_agent_is_down(node: Node) -> None:
 
 def test_dropped_and_recreated_under_writes(node: Node) -> None:
     """Events of the old table stand before the drop, those of the new one after it."""
-    create = "CREATE TABLE s.twice (a int PRIMARY KEY, v text) WITH cdc = true"
+    create = "CREATE TABLE s.dropped_twice (a int PRIMARY KEY, v text) WITH cdc = true"
     node.cql(create)
-    node.insert("twice", 0, 10)
-    node.arrive("twice", 10)
-    node.insert("twice", 10, 50)
-    node.cql("DROP TABLE s.twice", create)
-    node.insert("twice", 50, 100)
-    node.arrive("twice", 100)
-    change = assert_between(node, "twice", Scope.TABLE, 0, range(50), range(50, 100))
+    node.insert("dropped_twice", 0, 10)
+    node.arrive("dropped_twice", 10)
+    node.insert("dropped_twice", 10, 50)
+    node.cql("DROP TABLE s.dropped_twice", create)
+    node.insert("dropped_twice", 50, 100)
+    node.arrive("dropped_twice", 100)
+    change = assert_between(node, "dropped_twice", Scope.TABLE, 0, range(50), range(50, 100))
     assert abs((change.write_time or 0) / 1e6 - time.time()) < 120
-    # Behind the agent's back.
+    # While the agent is down.
     node.stop()
-    node.insert("twice", 100, 150)
-    node.cql("DROP TABLE s.twice", create)
-    node.insert("twice", 150, 200)
+    node.insert("dropped_twice", 100, 150)
+    node.cql("DROP TABLE s.dropped_twice", create)
+    node.insert("dropped_twice", 150, 200)
     node.start()
-    node.arrive("twice", 200)
-    assert_between(node, "twice", Scope.TABLE, 1, range(50, 150), range(150, 200))
+    node.arrive("dropped_twice", 200)
+    assert_between(node, "dropped_twice", Scope.TABLE, 1, range(50, 150), range(150, 200))
     node.stop()
     node.start()
-    node.insert("twice", 200, 210)
-    node.arrive("twice", 210)
-    assert [len(notices) for notices in node.notices("twice")] == [2] * PARTITIONS
+    node.insert("dropped_twice", 200, 210)
+    node.arrive("dropped_twice", 210)
+    assert [len(notices) for notices in node.notices("dropped_twice")] == [2] * PARTITIONS
 
 
 def test_a_column_that_is_added_again(node: Node) -> None:
@@ -407,7 +407,7 @@ def test_cdc_off_and_on(node: Node) -> None:
     node.insert("switched", 30, 50)
     node.wait(lambda: arrived(30, 50))
     assert_between(node, "switched", Scope.GAP, 0, range(20), range(30, 50))
-    # Off while it runs, on behind its back.
+    # Off while it runs, on while it is down.
     node.cql(off)
     node.wait(lambda: "table.retired" in node.out.read_text().rsplit("table.resumed", 1)[-1])
     node.stop()
@@ -416,7 +416,7 @@ def test_cdc_off_and_on(node: Node) -> None:
     node.start()
     node.wait(lambda: arrived(50, 70))
     assert_between(node, "switched", Scope.GAP, 1, range(30, 50), range(50, 70))
-    # Off and on behind its back.
+    # Off and on while it is down.
     node.stop()
     node.cql(off, on)
     node.insert("switched", 70, 90)

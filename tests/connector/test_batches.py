@@ -201,7 +201,7 @@ def test_a_batch_that_is_done_again_keeps_nothing_that_was_not_in_it(query: Quer
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_topic_that_joined_with_the_batch_is_kept_where_it_joined(query: Query, batch: int) -> None:
-    """That is where its log began, which may be far behind 0: what was before is not lost with it."""
+    """That is where its log began, which may be far after 0: what was before is not lost with it."""
     if batch:
         query.plan(0, a=10)
         query.commit(0)
