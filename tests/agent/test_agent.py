@@ -308,7 +308,7 @@ def test_the_log_says_how_much_is_not_read(bench: Bench, capsys: pytest.CaptureF
     assert bench.keys == [2]
 
 
-def test_bad_is_remembered_through_a_restart(bench: Bench) -> None:
+def test_a_bad_segment_is_remembered_through_a_restart(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
     bench.raw.index(10)
@@ -526,7 +526,7 @@ def test_not_ready_before_it_is_started(bench: Bench) -> None:
     assert agent.ready() is None
 
 
-def test_a_bad_segment_that_vanishes_is_lost(bench: Bench) -> None:
+def test_a_bad_segment_that_is_deleted_is_lost(bench: Bench) -> None:
     for number in (10, 11):
         bench.raw.segment(number)
     bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
@@ -539,7 +539,7 @@ def test_a_bad_segment_that_vanishes_is_lost(bench: Bench) -> None:
     assert metric("lost_segments_total") == before + 1
 
 
-def test_vanished_between_the_look_and_the_read(bench: Bench) -> None:
+def test_a_segment_deleted_between_listing_and_reading(bench: Bench) -> None:
     for number in (10, 11):
         bench.raw.segment(number)
         bench.raw.write(number, write_of(TABLE, number))
@@ -589,7 +589,7 @@ def test_updates_of_several_views_in_one_mutation(bench: Bench) -> None:
     assert (bench.keys, agent.ready()) == ([1], None)
 
 
-def test_a_closed_segment_that_vanishes_before_it_is_acknowledged_is_lost(
+def test_a_closed_segment_deleted_before_its_acknowledgement_is_lost(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_COMMIT", 60.0)

@@ -157,7 +157,7 @@ def test_imports() -> None:
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
-def test_pure_is_a_choice(pure: str, tmp_path: Path) -> None:
+def test_the_plain_decoder_can_be_chosen(pure: str, tmp_path: Path) -> None:
     code = "from helenus_agent.commitlog import decoder; print(decoder.__file__.endswith('.py'), decoder.COMPILED)"
     import os
 

@@ -137,7 +137,7 @@ def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert "t0ken" not in output
 
 
-def test_datastax_s_variables_are_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datastax_s_variables_have_the_lowest_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_TOPIC_PREFIX", "env-")
     monkeypatch.setenv("CDC_WORKING_DIR", "/env")
     monkeypatch.setenv("CDC_KAFKA_BOOTSTRAP_SERVERS", "env:9092")
@@ -289,7 +289,7 @@ def test_cdc_is_off(tmp_path: Path, text: str) -> None:
         ("cdc_enabled: true\ncdc_raw_directory: /does/not/exist\n", Kind.CDC_DIRECTORY),
     ],
 )
-def test_a_yaml_that_does_not_help(tmp_path: Path, text: str, kind: Kind) -> None:
+def test_a_yaml_without_usable_settings(tmp_path: Path, text: str, kind: Kind) -> None:
     with pytest.raises(HelenusError) as error:
         raw_directory(yaml(tmp_path, text))
     assert error.value.kind is kind

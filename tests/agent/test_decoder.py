@@ -233,7 +233,7 @@ def test_key_columns_of_other_types(decoder: ModuleType) -> None:
         decoder.plan_of(table_of("t", "pk frozen<list<int>> pk, v 'org.example.Type' ck"), 0)
 
 
-def test_a_key_that_is_no_value_of_its_type_is_skipped(decoder: ModuleType) -> None:
+def test_a_key_with_invalid_bytes_is_skipped(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, ck frozen<list<int>> ck, v int")
     good = Row((b"\0\0\0\1\0\0\0\4abcd",), {"v": Cell(b"1234")}, time=T)
     hollow = Row((b"\0\0\0\1\0\0\0\0",), {"v": Cell(b"1234")}, time=T)
@@ -355,7 +355,7 @@ def test_mutation_of_several_tables(decoder: ModuleType) -> None:
     assert scopes(batch) == [(Scope.ROW, 0, 2), (Scope.ROW, 1, 2)]
 
 
-def test_unknown_table_stops_until_it_is_given_up(decoder: ModuleType) -> None:
+def test_an_unknown_table_stops_decoding_until_the_agent_gives_up(decoder: ModuleType) -> None:
     known = table_of("a", "pk int pk, v int")
     other = table_of("b", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
@@ -387,7 +387,7 @@ def test_an_unknown_table_hides_what_follows_it(decoder: ModuleType) -> None:
     assert [position for position, _ in batch.problems] == [100]
 
 
-def test_unknown_column_stops_until_it_is_given_up(decoder: ModuleType) -> None:
+def test_an_unknown_column_stops_decoding_until_the_agent_gives_up(decoder: ModuleType) -> None:
     now = table_of("a", "pk int pk, v int")
     then = table_of("a", "pk int pk, u text, v int")
     payload = mutation(Update(then, KEY, [Row((), {"u": Cell(b"x"), "v": Cell(b"1234")}, time=T)]))
@@ -430,7 +430,7 @@ def test_reasons_of_tables_that_are_not_followed(decoder: ModuleType) -> None:
     assert (batch.skipped, batch.changes, batch.mutations) == (["excluded"], [], 1)
 
 
-def test_most_changes_and_pieces(decoder: ModuleType) -> None:
+def test_limits_of_changes_and_pieces(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int")
     one = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
     table_plans = plans(decoder, table)
@@ -480,7 +480,7 @@ def test_a_wrong_crc_costs_one_entry_if_the_size_is_right(decoder: ModuleType) -
     assert (len(batch.changes), batch.broken) == (1, True)
 
 
-def test_undecodable_mutations_cost_only_themselves(decoder: ModuleType) -> None:
+def test_undecodable_mutations_affect_no_others(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, ck int ck, s int static, v int, l list<int>")
     good = mutation(Update(table, KEY, [Row((b"\0\0\0\1",), {"v": Cell(b"1234")}, time=T)]))
     head = b"\1" + table.id.bytes + vbytes(KEY)
@@ -505,7 +505,7 @@ def test_undecodable_mutations_cost_only_themselves(decoder: ModuleType) -> None
         assert batch.next == 2 * len(good) + len(payload) + 36
 
 
-def test_events_do_not_depend_on_what_came_before(decoder: ModuleType) -> None:
+def test_events_do_not_depend_on_earlier_mutations(decoder: ModuleType) -> None:
     """More lists of columns than the decoder remembers."""
     names = [f"c{i:02}" for i in range(20)]
     table = table_of("t", "pk int pk, " + ", ".join(f"{n} int" for n in names))

@@ -85,7 +85,7 @@ def test_altered_between_the_queries(session: Session) -> None:
     assert last > 10
 
 
-def test_a_type_that_is_made_meanwhile(session: Session) -> None:
+def test_a_type_created_between_the_queries(session: Session) -> None:
     session.odd = 2
     assert cassandra().schema().tables == {TABLE.id: TABLE}
     session.odd = 99
@@ -93,7 +93,7 @@ def test_a_type_that_is_made_meanwhile(session: Session) -> None:
         cassandra().schema()
 
 
-def test_stamps(session: Session) -> None:
+def test_alter_times_and_option_digests(session: Session) -> None:
     stamps = [cassandra().schema().stamps[TABLE.id]]
     session.comment = "x"
     stamps.append(cassandra().schema().stamps[TABLE.id])

@@ -63,7 +63,7 @@ def drain(agent: Agent) -> str | None:
 
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize("dead", [True, False])
-def test_a_marker_in_doubt_is_waited_for(bench: Bench, dead: bool, complete: bool) -> None:
+def test_a_half_written_marker_is_waited_for(bench: Bench, dead: bool, complete: bool) -> None:
     """For a second it may be half written: that is not the end of the segment."""
     work(bench)
     at = bench.raw.ends[10]
@@ -96,7 +96,7 @@ def test_first_entries_without_a_marker_are_not_all_sent(bench: Bench) -> None:
     assert "1 segments could not be read wholly" in str(drain(offline(bench)))
 
 
-def test_segments_made_ready_hold_nothing(bench: Bench) -> None:
+def test_prepared_segments_hold_nothing(bench: Bench) -> None:
     """A header alone, or a file of which not even that was written."""
     work(bench)
     bench.raw.segment(11)

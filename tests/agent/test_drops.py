@@ -214,7 +214,7 @@ def test_tables_that_are_not_followed(bench: Bench) -> None:
     assert notices(bench, Scope.TABLE) == []
 
 
-def test_a_table_that_the_schema_has_again_was_not_dropped(bench: Bench) -> None:
+def test_a_table_that_reappears_in_the_schema_was_not_dropped(bench: Bench) -> None:
     """Read half made, it has been missing."""
     agent = bench.start(topic_partitions="1")
     bench.cassandra.set(OTHER, SCHEMA)

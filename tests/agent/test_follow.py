@@ -97,7 +97,7 @@ def test_finished_only_when_complete_and_read(raw: Raw) -> None:
     segment.close()
 
 
-def test_an_older_one_is_left_alone_until_its_index_is_complete(raw: Raw) -> None:
+def test_an_older_segment_waits_until_its_index_is_complete(raw: Raw) -> None:
     for number in (10, 11):
         raw.segment(number)
         raw.write(number, write_of(TABLE, number))
@@ -146,7 +146,7 @@ def test_rewinds_to_positions(raw: Raw) -> None:
     follow.close()
 
 
-def test_done_segments_that_come_back_are_finished_at_once(raw: Raw) -> None:
+def test_processed_segments_that_come_back_are_finished_at_once(raw: Raw) -> None:
     raw.segment(10)
     raw.write(10, write_of(TABLE, 1))
     raw.index(10, complete=True)
@@ -159,7 +159,7 @@ def test_done_segments_that_come_back_are_finished_at_once(raw: Raw) -> None:
     assert [s.id for s in follow.finished] == [10]
 
 
-def test_vanished_without_changes_of_cdc_tables(raw: Raw) -> None:
+def test_deleted_without_changes_of_cdc_tables(raw: Raw) -> None:
     before = lost()
     for number in (10, 11, 12):
         raw.segment(number)
@@ -173,7 +173,7 @@ def test_vanished_without_changes_of_cdc_tables(raw: Raw) -> None:
     follow.close()
 
 
-def test_vanished_unread(raw: Raw) -> None:
+def test_a_segment_deleted_before_it_was_read(raw: Raw) -> None:
     before = lost()
     raw.segment(10)
     raw.write(10, write_of(TABLE, 1))
@@ -186,7 +186,7 @@ def test_vanished_unread(raw: Raw) -> None:
     assert lost() == before + 1
 
 
-def test_vanished_while_it_is_read(raw: Raw) -> None:
+def test_a_segment_deleted_while_it_is_read(raw: Raw) -> None:
     """Held open, it is read to its end; nothing is lost."""
     before = lost()
     for number in (10, 11):
@@ -211,7 +211,7 @@ def test_vanished_while_it_is_read(raw: Raw) -> None:
     follow.close()
 
 
-def test_vanished_while_the_agent_was_down(raw: Raw) -> None:
+def test_a_segment_deleted_while_the_agent_was_down(raw: Raw) -> None:
     before = lost()
     positions = Positions(HOST, {8: Mark(100, False), 9: Mark(100, True)})
     follow_of(raw, positions)
@@ -344,7 +344,7 @@ def test_the_newer_segment_waits_for_all_of_the_older_one(raw: Raw, monkeypatch:
     follow.close()
 
 
-def test_vanished_between_two_looks_at_a_part(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_deleted_between_two_looks_at_a_part(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that was found is read, but it was not all."""
     monkeypatch.setattr(segment_module, "_SECTIONS", 3)
     before = lost()
@@ -364,7 +364,7 @@ def test_vanished_between_two_looks_at_a_part(raw: Raw, monkeypatch: pytest.Monk
     assert (follow.segments, follow.finished, lost()) == ([], [], before + 1)
 
 
-def test_older_ones_without_anything_do_not_hide_the_newer(raw: Raw) -> None:
+def test_empty_older_segments_do_not_hide_newer_ones(raw: Raw) -> None:
     for number in range(100, 130):
         raw.segment(number, size=200)
     raw.segment(130)
@@ -418,7 +418,7 @@ def test_other_files_are_ignored(raw: Raw) -> None:
     assert follow_of(raw).segments == []
 
 
-def test_a_directory_that_goes_away(raw: Raw) -> None:
+def test_a_directory_that_disappears(raw: Raw) -> None:
     follow = follow_of(raw)
     raw.path.rmdir()
     with pytest.raises(HelenusError) as error:
@@ -426,7 +426,7 @@ def test_a_directory_that_goes_away(raw: Raw) -> None:
     assert error.value.kind is Kind.CDC_DIRECTORY
 
 
-def test_vanished_between_the_listing_and_the_look(raw: Raw) -> None:
+def test_a_segment_deleted_between_listing_and_look(raw: Raw) -> None:
     """Complete, but never read: that is not finished."""
     before = lost()
     raw.segment(10)
@@ -571,7 +571,7 @@ def test_the_log_says_how_much_is_left_unread(raw: Raw, monkeypatch: pytest.Monk
     assert [line["left_unread_bytes"] for line in logs if line["event"] == "segment.corrupt"] == [raw.ends[10] - broken]
 
 
-def test_an_encrypted_segment_costs_the_others_nothing(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encrypted_segment_does_not_affect_others(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     path = raw.path / file_name(10)
     path.write_bytes(header(10, 7, b'{"encCipher":"AES/CBC/PKCS5Padding","encKeyAlias":"k","encIV":"00"}') + bytes(500))
     raw.ends[10] = 500

@@ -265,7 +265,7 @@ def test_damage_in_a_closed_segment(
 @pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
 @slow
 @given(data=st.data())
-def test_damage_in_one_that_is_still_written(
+def test_damage_in_a_segment_that_is_still_written(
     plain: ModuleType, compiled: ModuleType, tmp_path: Path, compressor: str, mode: ReadMode, data: st.DataObject
 ) -> None:
     contents = sections(SOME)

@@ -66,7 +66,7 @@ def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMo
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_resumed_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -> None:
+def test_decoding_resumes_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -> None:
     """Stopped and started at the position of any change, within sections too: it goes on with the next one."""
     recording = golden.load(name)
     plans = recording.plans(plain, recording.followed)
@@ -132,7 +132,7 @@ def test_every_table_can_be_walked(decoder: ModuleType, tmp_path: Path) -> None:
     assert {followed[index].keyspace for index, *_ in changes} >= {"system", "system_schema", "g"}
 
 
-def test_events_stay_the_same(decoder: ModuleType, tmp_path: Path) -> None:
+def test_recorded_events_stay_the_same(decoder: ModuleType, tmp_path: Path) -> None:
     """Byte for byte what they were when the golden segments were recorded: others read them."""
     recording = golden.load()
     plans = recording.plans(decoder, recording.followed)

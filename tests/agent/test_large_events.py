@@ -68,7 +68,7 @@ def row(ck: bytes) -> Row:
 
 
 @pytest.mark.parametrize("headers", ["none", "datastax"])
-def test_one_event_is_left_out_and_reported(bench: Bench, headers: str) -> None:
+def test_an_event_that_is_too_large_is_left_out_and_reported(bench: Bench, headers: str) -> None:
     skipped = metric("skipped_total", reason="record_too_large")
     agent = bench.start(topic_partitions="1", headers=headers)
     sizes = (1, 2, LIMIT + 10, 3, LIMIT + 20, 4)

@@ -100,7 +100,7 @@ def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
             raw_directory(AgentSettings.of({**given, "cdc.raw.dir": str(directory)}, "test"))
 
 
-def test_a_node_that_was_switched_off_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_cdc_off_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The start is refused, but what the node writes until it is on again is a gap."""
     bench = Bench(tmp_path)
     bench.raw.segment(10)

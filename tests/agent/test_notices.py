@@ -488,7 +488,7 @@ def test_recreated_with_another_key_while_the_agent_was_down(bench: Bench) -> No
     assert metric("skipped_total", reason="dropped_table") == before + 2
 
 
-def test_a_start_that_fails_is_made_again(bench: Bench) -> None:
+def test_a_failed_start_is_repeated(bench: Bench) -> None:
     """A possible loss is counted once, and emitted although the first attempt was refused."""
     bench.cassandra.settings = {"cdc_block_writes": "false"}
     bench.state.save(Positions("ad310466-96a7-4cb2-acf4-59535a960812", done=[9], followed=[str(TABLE.id)]))
@@ -512,7 +512,7 @@ def test_a_damaged_history_is_refused(bench: Bench) -> None:
             bench.start()
 
 
-def test_a_table_as_it_is_kept(tmp_path: Path) -> None:
+def test_a_table_in_its_saved_form(tmp_path: Path) -> None:
     from helenus_agent.node import saved_tables
     from helenus_schemas.cql.table import Column
     from helenus_schemas.cql.types import CqlType, parse
@@ -535,7 +535,7 @@ def test_gaps_in_the_state(bench: Bench) -> None:
     assert bench.saved == replace(saved, gaps=[Gap("", 5, "lost")])
 
 
-def test_a_key_that_no_event_can_have_is_a_gap(bench: Bench) -> None:
+def test_a_key_that_cannot_be_encoded_is_a_gap(bench: Bench) -> None:
     """Its readers miss something, and get a gap event: a boolean of the byte 2 is a partition of its own."""
     table = table_of("odd", "pk boolean pk, v int")
     bench.cassandra.set(table, TABLE, LOCAL)

@@ -190,7 +190,7 @@ def test_started_together_with_its_servers(agents: Agents, monkeypatch: pytest.M
     agents.stop(agent)
 
 
-def test_started_before_the_node_was(agents: Agents) -> None:
+def test_started_before_the_node(agents: Agents) -> None:
     """A node makes its cdc_raw when it starts for the first time; the agent waits for it, if so configured."""
     complete(agents.raw, 10, 1)
     aside = agents.directory / "aside"
@@ -602,7 +602,7 @@ def work(agent: Any, rounds: int = 1) -> None:
         time.sleep(0.03)
 
 
-def test_a_transfer_that_fails_costs_nothing_else(refused: Any) -> None:
+def test_a_failing_transfer_affects_nothing_else(refused: Any) -> None:
     agent, raw, log = refused
     agent._removal._transfer = transfer = Refusing(3)
     work(agent)

@@ -68,7 +68,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         bench.agent._follow.close()
 
 
-def test_a_topic_that_was_deleted_is_made_again(bench: Bench) -> None:
+def test_a_deleted_topic_is_created_again(bench: Bench) -> None:
     """Cassandra is not asked for that: it may be away."""
     del bench.log.counts[TOPIC]
     asked = bench.cassandra.asked
@@ -95,7 +95,7 @@ def test_a_topic_recreated_with_other_partitions_stops_the_agent(bench: Bench) -
     assert bench.keys == [1, 2]
 
 
-def test_topics_are_looked_at_after_a_failure_only(bench: Bench) -> None:
+def test_topics_are_checked_only_after_a_failure(bench: Bench) -> None:
     assert isinstance(bench.log, Broker)
     bench.log.created.clear()
     for key in range(5):
@@ -108,7 +108,7 @@ def test_topics_are_looked_at_after_a_failure_only(bench: Bench) -> None:
     assert sorted(bench.log.created) == ["events-ks.other", TOPIC]
 
 
-def test_the_topic_of_a_table_that_is_gone_is_not_made_again(bench: Bench) -> None:
+def test_the_topic_of_a_dropped_table_is_not_created_again(bench: Bench) -> None:
     bench.cassandra.set(TABLE)
     bench.cassandra.is_changed = True
     bench.work()

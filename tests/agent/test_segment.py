@@ -130,7 +130,7 @@ def test_resumes_anywhere(tmp_path: Path, position: int) -> None:
     segment.close()
 
 
-def test_nothing_is_written_yet(tmp_path: Path) -> None:
+def test_a_segment_without_any_section(tmp_path: Path) -> None:
     path = tmp_path / file_name(ID)
     path.write_bytes(bytes(1000))
     segment = Segment(path)
@@ -213,7 +213,7 @@ def test_markers_that_point_outside_the_file(tmp_path: Path, monkeypatch: pytest
     segment.close()
 
 
-def test_a_full_segment_ends_where_no_marker_fits(tmp_path: Path) -> None:
+def test_a_full_segment_ends_without_room_for_a_marker(tmp_path: Path) -> None:
     size = HEAD + 8 + 10
     for more in (0, 3, 7):
         path = tmp_path / file_name(ID)
@@ -268,7 +268,7 @@ def test_a_closed_segment_opens_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
-def test_a_look_ends_at_so_many_sections(tmp_path: Path, compressor: str) -> None:
+def test_a_look_ends_at_the_limit_of_sections(tmp_path: Path, compressor: str) -> None:
     """The next one goes on from there, or from where it is put back to."""
     contents = [number.to_bytes(4, "big") for number in range(2 * module._SECTIONS + 5)]
     segment = Segment(write(tmp_path, contents, 100_000, compressor=compressor))

@@ -242,7 +242,7 @@ def test_giving_up() -> None:
     assert str(column) == f"table {A.id.hex}, column u"
 
 
-def test_a_compact_table_with_hidden_columns_is_refused_until_it_is_none() -> None:
+def test_a_compact_table_with_hidden_columns_is_refused_until_compact_storage_is_dropped() -> None:
     compact = replace(A, hides_columns=True)
     tables = Tables()
     assert updated(tables, compact, B) == (["ks.b"], ["ks.a"], [])

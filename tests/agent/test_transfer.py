@@ -113,7 +113,7 @@ def test_the_archive_is_not_cdc_raw(segment: Path) -> None:
     assert error.value.kind is Kind.CONFIG
 
 
-def test_no_room_where_it_goes(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_at_the_destination(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 

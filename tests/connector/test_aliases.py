@@ -62,7 +62,7 @@ THEIRS = {
 }
 
 
-def test_a_file_of_theirs_loads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
     found = WorkerSettings.of(WORKER, "worker").model.of(THEIRS, "theirs")
     assert found.events == "events-db1.t1"
     assert found.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")

@@ -127,7 +127,7 @@ def test_a_topic_that_left_in_mid_batch_is_held(query: Query) -> None:
 
 
 @pytest.mark.parametrize("done", [fine, failed])
-def test_an_operators_move_beats_the_batch_that_is_under_way(query: Query, done: Callable[[str, int], Done]) -> None:
+def test_an_operators_move_overrides_the_running_batch(query: Query, done: Callable[[str, int], Done]) -> None:
     query.plan(0, a=10, b=10)
     query.held.move(B, {"0": 1})
     query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
@@ -178,7 +178,7 @@ def test_a_gap_is_counted_once(query: Query) -> None:
     assert batch(0, Gap(0, 1, "n", 300), lost=1) == (4, 1)
 
 
-def test_a_batch_that_is_done_again_without_a_topic_keeps_its_range(query: Query) -> None:
+def test_a_batch_repeated_without_a_topic_keeps_its_range(query: Query) -> None:
     """A run dies in batch 1; the next one begins with it, and B is paused by now."""
     query.plan(0, a=10, b=10)
     query.commit(0)
@@ -189,7 +189,7 @@ def test_a_batch_that_is_done_again_without_a_topic_keeps_its_range(query: Query
     assert query.held.offsets() == {B: {"0": 10}}
 
 
-def test_a_batch_that_is_done_again_keeps_nothing_that_was_not_in_it(query: Query) -> None:
+def test_a_repeated_batch_keeps_no_topic_that_was_not_in_it(query: Query) -> None:
     query.plan(0, a=10, b=10)
     query.commit(0)
     query.plan(1, a=20, b=10)
@@ -234,7 +234,7 @@ def test_a_held_position_replaces_the_one_of_spark(query: Query) -> None:
     assert query.held.offsets() == {B: {"0": 15}}
 
 
-def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_keys_are_distributed_in_turns(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than a batch may have events; and what a batch published is a waiting key's image no longer."""
     handed_out: list[list[Unconfirmed]] = []
 
@@ -272,7 +272,7 @@ def test_unconfirmed_keys_are_saved_before_their_position_is_released(
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int) -> None:
+def test_a_repeated_batch_moves_no_step_back(query: Query, batch: int) -> None:
     """It is done as it was planned. Killed after it, the next run would step back from here, and not far enough."""
     query.plan(0, a=10, b=10)
     query.commit(0)

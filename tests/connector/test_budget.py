@@ -46,7 +46,7 @@ def rate(one: Budget, clock: Clock, seconds: float = 2.0) -> float:
     return rows / (clock.now - start)
 
 
-def test_no_more_than_its_rate(tmp_path: Path, clock: Clock) -> None:
+def test_reads_stay_within_the_rate(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, 200, clock)
     rate(one, clock)  # a second's worth is there at once
     assert rate(one, clock, 10) == pytest.approx(200, rel=0.05)
@@ -116,7 +116,7 @@ def test_repeated_timeouts_halve_the_rate_of_reads(
     assert (len(rates), max(rates) <= 550) == (8, True)
 
 
-def test_it_never_stops_altogether(tmp_path: Path, clock: Clock) -> None:
+def test_the_rate_never_falls_to_zero(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, 0, clock)
     for _ in range(100):
         one.timed_out()

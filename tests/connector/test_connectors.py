@@ -54,7 +54,7 @@ def commit(directory: Path, batch: int, topics: dict[str, dict[str, int]]) -> No
         (directory / name / str(batch)).write_text(text)
 
 
-def test_a_connector_runs_pauses_stops_and_goes(tmp_path: Path) -> None:
+def test_a_connector_runs_pauses_stops_and_is_deleted(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     assert all_of.put("a", CONFIG)
     assert not all_of.put("a", CONFIG)
@@ -304,7 +304,7 @@ def test_held_positions_are_saved_and_released(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TABLE_MISSING, Kind.CDC_DISABLED])
-def test_a_look_between_drop_and_create_fails_no_table_at_once(
+def test_a_scan_between_drop_and_create_fails_no_table_at_once(
     tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connector with patterns looks at all of its tables again and again."""
@@ -451,7 +451,7 @@ def test_a_data_topic_is_written_by_one_query_at_a_time(tmp_path: Path) -> None:
     assert all_of.status("b").tasks[0].trace is None
 
 
-def test_one_of_a_file_that_was_deleted_stays_deleted(tmp_path: Path) -> None:
+def test_a_deleted_connector_of_a_file_stays_deleted(tmp_path: Path) -> None:
     """As what was changed over REST stays changed: until its file says something else, or somebody makes it again."""
     first = connectors(tmp_path)
     first.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
@@ -502,7 +502,7 @@ def test_half_written_files_of_spark_are_named(tmp_path: Path) -> None:
     assert error.value.kind is Kind.STATE
 
 
-def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_our_error(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     (tmp_path / "connectors.new").symlink_to("/dev/full")
     with pytest.raises(HelenusError, match="cannot save the connectors: No space left"):

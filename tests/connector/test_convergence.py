@@ -445,7 +445,7 @@ def test_writes_of_several_columns_are_proven_by_one_read(simulated: Any) -> Non
     assert (len(connector.unconfirmed), connector.totals.keys_read) == (0, 1)
 
 
-def test_a_key_that_is_written_all_the_time_does_not_pile_up(simulated: Any) -> None:
+def test_a_key_written_all_the_time_does_not_accumulate(simulated: Any) -> None:
     """What a read proves is confirmed, though the last write of the key is not."""
     cluster, connector = simulated(0)
     for i in range(400):

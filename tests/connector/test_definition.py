@@ -99,7 +99,7 @@ def test_a_type_that_was_altered() -> None:
     assert read(Nodes(Node(1, "v", (10, 5)), Node(2, "x", (10, 6)))) == (2, "x")
 
 
-def test_a_table_that_one_node_has_already() -> None:
+def test_a_table_that_only_one_node_has_yet() -> None:
     lags = Node(1, "", (0, 5))
     lags.table = None  # type: ignore[assignment]
     assert read(Nodes(lags, Node(2, "v", (20, 5)))) == (2, "v")
@@ -136,7 +136,7 @@ def test_nodes_that_agree_are_followed_whatever_they_had() -> None:
     assert read(Nodes(Node(1, "v", (10, 5)), Node(1, "v", (10, 5))), 2) == (1, "v")
 
 
-def test_nodes_that_are_away_or_hang_are_not_waited_for() -> None:
+def test_unavailable_and_hanging_nodes_are_not_waited_for() -> None:
     down, hangs = Node(3, "y", (30, 0)), Node(4, "z", (40, 0))
     down.is_up, hangs.hangs = False, True
     session = Nodes(Node(1, "v", (10, 0)), down, hangs)

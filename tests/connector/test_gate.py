@@ -49,7 +49,7 @@ def test_a_value_that_is_no_event_is_poison(tmp_path: Path, key: bytes | None, v
     assert len(admitted.poison) == 1
 
 
-def test_a_fault_of_the_host_is_no_poison(tmp_path: Path) -> None:
+def test_an_error_of_the_host_is_no_poison(tmp_path: Path) -> None:
     """To blame the event would dead-letter a good one: the batch fails, and is repeated."""
     gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     codec = KeyCodec(INT)
@@ -426,7 +426,7 @@ def test_a_time_of_datastax_stands_for_all_rows_of_its_microsecond(tmp_path: Pat
     assert (work.scope, work.values, work.events) == (Scope.RANGE, (b"\0\0\0\1", None, None, None), 2)
 
 
-def test_a_time_of_datastax_at_the_end_of_all_numbers(tmp_path: Path) -> None:
+def test_a_time_of_datastax_at_the_largest_number(tmp_path: Path) -> None:
     """Cassandra refuses it, and nothing here fails at it."""
     last = (1 << 63) - 1
     (work,) = works(tmp_path, table("int", "time"), (of_datastax(("int", 1), ("long", last // 1000)), KAFKA))
@@ -443,7 +443,7 @@ def test_a_time_of_datastax_at_the_end_of_all_numbers(tmp_path: Path) -> None:
         (Change("1" * 32, NODE), 70_000),
     ],
 )
-def test_numbers_and_keys_beyond_what_there_can_be(tmp_path: Path, change: Change, size: int) -> None:
+def test_numbers_and_keys_out_of_range(tmp_path: Path, change: Change, size: int) -> None:
     gate = Gated(SETTINGS, None, tmp_path)  # type: ignore[arg-type]
     columns = (Column(name, parse("text"), "partition_key", n) for n, name in enumerate("ab"))
     codec = KeyCodec(Table("ks", "t", uuid.uuid1(), tuple(columns)))
@@ -479,7 +479,7 @@ def test_clustering_values_of_no_bytes(tmp_path: Path) -> None:
     assert (second.values, second.scope) == ((b"\0\0\0\1", None, None), Scope.PARTITION)
 
 
-def test_a_key_of_before_its_type_got_fields(tmp_path: Path) -> None:
+def test_a_key_from_before_its_type_got_fields(tmp_path: Path) -> None:
     """ALTER TYPE ADD, while events wait on the topic: for Cassandra it is the row whose new fields are null."""
 
     def of(fields: int) -> Table:

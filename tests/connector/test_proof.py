@@ -163,7 +163,7 @@ def test_the_deletion_of_one_element_takes_no_column_away() -> None:
     assert said(LIVE | V, 5, None, 9, timed=many, deletion=Deletion(6, ALL_COLUMNS)) is ABSENT
 
 
-def test_another_write_of_the_same_time_is_another() -> None:
+def test_a_second_write_of_the_same_time_is_another_change() -> None:
     """As clients set times of their own."""
     assert said(LIVE | V, 5, None, 5) is AGAINST
     assert said(LIVE | V, 5, 5, 5) is SHOWN

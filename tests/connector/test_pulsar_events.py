@@ -154,7 +154,7 @@ def test_messages_that_a_subscription_has_not_read(config: PulsarConfig) -> None
         first = after
 
 
-def test_going_on_and_again(config: PulsarConfig, planner: Planner, stack: Stack) -> None:
+def test_reading_on_and_reading_again(config: PulsarConfig, planner: Planner, stack: Stack) -> None:
     """As micro-batches do: from where the last one ended, and the same range again after the broker was killed."""
     total, at = 0, 0
     ranges = []
@@ -214,9 +214,7 @@ def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planne
     assert done() == parts(offsets[29])[1], "it never goes back"
 
 
-def test_a_group_that_goes_to_another_planner_or_is_deleted(
-    config: PulsarConfig, planner: Planner, other: Planner
-) -> None:
+def test_a_group_taken_by_another_planner_or_deleted(config: PulsarConfig, planner: Planner, other: Planner) -> None:
     """Its subscription has one consumer at a time, and while it has one nobody can delete it."""
     write(config, "moves", 2, [5])
     ends = planner.latest({"moves": 2})

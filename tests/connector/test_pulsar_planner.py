@@ -164,9 +164,7 @@ def test_a_commit_refused_for_one_topic_succeeds_for_the_others(planner: Planner
     assert topics.acknowledged == [("a", "g"), ("b", "g")]
 
 
-def test_a_consumer_that_comes_too_late_is_closed(
-    planner: Planner, topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_consumer_is_closed(planner: Planner, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulsar_planner, "TIMEOUT_S", 0.5)
     topics.slow = True
     with pytest.raises(HelenusError, match="does not answer"):

@@ -107,7 +107,9 @@ def offsets(config: PulsarConfig) -> list[int]:
     return [m.offset() for chunk in unread(config, GROUP, TOPIC, 0) for m in chunk]
 
 
-def test_each_is_read_once_however_slow_the_first_is(dead_letters: DeadLetters, config: PulsarConfig) -> None:
+def test_each_dead_letter_is_read_once_however_slow_the_first_is(
+    dead_letters: DeadLetters, config: PulsarConfig
+) -> None:
     dead_letters.slow = 30
     (chunk,) = unread(config, GROUP, TOPIC, 0)
     assert [m.offset() for m in chunk] == dead_letters.dead_letters
@@ -129,7 +131,7 @@ def test_each_is_read_once_however_slow_the_first_is(dead_letters: DeadLetters, 
         ({"ledgerId": 11, "entryId": NONE}, 5),
     ],
 )
-def test_it_begins_where_the_subscription_is(
+def test_reading_starts_at_the_subscriptions_position(
     dead_letters: DeadLetters, config: PulsarConfig, mark: dict[str, int] | None, first: int
 ) -> None:
     dead_letters.mark = mark
@@ -155,7 +157,7 @@ def test_a_topic_without_dead_letters_and_one_that_lost_them(dead_letters: DeadL
     assert offsets(config) == []
 
 
-def test_a_reader_that_hears_nothing_says_so(
+def test_a_reader_without_an_answer_raises_an_error(
     dead_letters: DeadLetters, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulsar_unread, "_PATIENCE_S", 0.0)

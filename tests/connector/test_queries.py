@@ -34,7 +34,7 @@ class Waits:
         return False
 
 
-def test_it_is_started_again_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_query_is_restarted_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when Spark's own disk is full: each pause is longer than the one before, to half a minute."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
@@ -153,9 +153,7 @@ def test_a_query_starts_after_its_fence(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("ending", [False, True])
-def test_a_query_that_is_over_lets_go_of_its_topics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: bool
-) -> None:
+def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: bool) -> None:
     """As when the last connector of its group is deleted while a batch runs: but not before its tasks have ended."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})

@@ -119,7 +119,7 @@ def test_an_invalid_address_shows_no_part_of_a_login(url: str, tmp_path: Path) -
     assert "s3" not in str(failed.value)
 
 
-def test_two_logins_are_one_too_many(tmp_path: Path) -> None:
+def test_two_logins_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HelenusError, match="leave one out") as failed:
         of(tmp_path / "ids", "http://me:s3cret@h:1", **{USER_INFO: "me:s3cret"})
     assert "s3cret" not in str(failed.value)

@@ -118,7 +118,7 @@ def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
 
 
 @pytest.mark.parametrize("until", [math.inf, 60.0])
-def test_replicas_that_are_away_hold_up_no_others(until: float) -> None:
+def test_unavailable_replicas_delay_no_other_keys(until: float) -> None:
     away = Unavailable("all of these", consistency=5, required_replicas=3, alive_replicas=2)
     session = Rows(lambda keys: away if KEYS[0][0] in keys else None)
     assert read(session, until=time.monotonic() + until) == set(KEYS[64:])
@@ -239,7 +239,7 @@ def test_a_column_of_many_cells_has_a_time_too() -> None:
 
 
 @pytest.mark.parametrize("until", [math.inf, 60.0])
-def test_a_key_that_is_never_read_is_left_out_soon(until: float) -> None:
+def test_a_key_that_always_times_out_is_left_out_soon(until: float) -> None:
     session = Rows(lambda keys: slow(keys) if KEYS[50][0] in keys else None)
     assert read(session, until=time.monotonic() + until) == {*KEYS} - {KEYS[50]}
     assert len(session.asked) < 30
@@ -248,7 +248,7 @@ def test_a_key_that_is_never_read_is_left_out_soon(until: float) -> None:
     assert (key, one.is_away) == (KEYS[50], False)
 
 
-def test_many_keys_that_are_not_read_in_time_are_the_clusters_fault() -> None:
+def test_many_keys_that_time_out_are_an_error_of_the_cluster() -> None:
     session = Rows(lambda keys: slow(keys) if {*keys} & {key for (key,) in KEYS[::4]} else None)
     with pytest.raises(HelenusError) as error:
         read(session)

@@ -103,7 +103,7 @@ def error(status: int, message: str) -> tuple[int, dict[str, Any]]:
     return status, {"error_code": status, "message": message}
 
 
-def test_a_life_over_rest(made: Api) -> None:
+def test_the_life_of_a_connector_over_rest(made: Api) -> None:
     expected = {"name": "f1", "config": {**CONFIG, "name": "f1"}, "type": "source"}
     tasks = [{"connector": "f1", "task": 0}, {"connector": "f1", "task": 1}]
     assert made.ask("GET", "/connectors") == (200, ["f1"])
@@ -126,7 +126,7 @@ def test_created_in_a_state(api: Api) -> None:
     assert api.connectors.status("f1").state == "STOPPED"
 
 
-def test_put_makes_and_changes(api: Api) -> None:
+def test_put_creates_and_changes(api: Api) -> None:
     assert api.ask("PUT", "/connectors/f1/config", CONFIG)[0] == 201
     status, answer = api.ask("PUT", "/connectors/f1/config", {**CONFIG, "table": "c", "tasks.max": 2})
     assert (status, answer["config"]["tasks.max"], answer["tasks"]) == (200, "2", [{"connector": "f1", "task": 0}])
@@ -143,7 +143,7 @@ def test_a_name_with_a_slash(api: Api) -> None:
     assert api.ask("GET", "/connectors/a/b c/config")[0] == 404
 
 
-def test_two_at_once_make_one(api: Api) -> None:
+def test_two_requests_at_once_create_one_connector(api: Api) -> None:
     def create(_: int) -> int:
         return requests.post(f"{api.base}/connectors", json={"name": "f1", "config": CONFIG}, timeout=10).status_code
 

@@ -130,7 +130,7 @@ def test_a_first_batch_reads_everything_again(tmp_path: Path) -> None:
     assert committed == [False, True, True]
 
 
-def test_a_run_begins_at_once(tmp_path: Path) -> None:
+def test_a_run_starts_at_once(tmp_path: Path) -> None:
     """What waits is known by its events, and by the first batch."""
     for found in (9, 4):
         planned = Planned(tmp_path, {"0": found})
@@ -193,7 +193,7 @@ def test_a_topic_that_is_refused_leaves_the_others_their_batches(tmp_path: Path)
     assert planned.reader.latestOffset(at, ReadMaxRows(5)) == offset(0, 12, 12, 12, 12)
 
 
-def test_a_tick_plans_every_partition_so_that_due_keys_find_their_task(tmp_path: Path) -> None:
+def test_a_tick_plans_every_partition_for_its_due_keys(tmp_path: Path) -> None:
     planned = Planned(tmp_path, tasks=2)
     planned.ranges(offset(0, 0, 0, 0, 0), offset(0, 1, 1, 1, 1))
     assert planned.ranges(offset(0, 1, 1, 1, 1), offset(1, 1, 1, 1, 1)) == [
@@ -327,7 +327,7 @@ def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -
     assert {r.topic for task in planned.tasks(start, end) for part in task for r in part.ranges} == {TOPIC, OTHER}
 
 
-def test_a_planner_that_gets_no_answer_says_so_to_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes no batch then, and so no error of a batch."""
     query = Query(
         Planned(tmp_path).plan.worker, Connectors(Planned(tmp_path).plan.worker, lambda _: {}), "default", tmp_path
@@ -547,7 +547,7 @@ def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, b
     assert events == [("t", 3, offset, 5, key, value) for offset, key, value in found]
 
 
-def test_a_pack_is_of_some_size() -> None:
+def test_packs_are_limited_in_size() -> None:
     many: list[Any] = [Message("t", 0, n, (1, 5), b"k", b"v") for n in range(2_500)]
     large: list[Any] = [Message("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
     assert [len(list(unpacked(pack))) for pack in packed(many)] == [1_000, 1_000, 500]

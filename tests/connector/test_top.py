@@ -77,7 +77,7 @@ def top(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["top", "--once", "--interval", "0.1", *arguments], env={"COLUMNS": "160"})
 
 
-def test_one_table(worker: str) -> None:
+def test_top_of_one_table(worker: str) -> None:
     done = top("--url", worker)
     assert done.exit_code == 0, done.output
     (row,) = [line for line in done.stdout.splitlines() if "ks.orders" in line]
@@ -106,7 +106,7 @@ def test_a_worker_that_asks_for_a_password(worker: str, monkeypatch: pytest.Monk
     assert (done.exit_code, "HELENUS_NOT_THERE" in done.stderr) == (2, True)
 
 
-def test_nobody_listens() -> None:
+def test_top_without_a_worker() -> None:
     done = top("--url", "http://127.0.0.1:1")
     assert done.exit_code == 1
     assert done.stderr.startswith(

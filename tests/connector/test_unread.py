@@ -221,7 +221,7 @@ def test_without_tolerance_an_unreadable_key_waits_for_ever_and_is_named(make: M
     driven.check_sum()
 
 
-def test_an_outage_is_not_the_keys_fault(make: Make) -> None:
+def test_an_outage_counts_against_no_key(make: Make) -> None:
     """However long it was: what comes back slowly is no dead letter at once."""
     driven = make(**{"errors.tolerance": "all"})
     live(driven, k1=1)
@@ -279,7 +279,7 @@ def test_a_marker_that_cannot_be_read_waits_alone(make: Make) -> None:
     driven.check_sum()
 
 
-def test_a_marker_whose_rows_fail_on_the_way_waits_after_the_next_attempt(make: Make, monkeypatch: Any) -> None:
+def test_a_marker_whose_rows_fail_midway_waits_after_the_next_attempt(make: Make, monkeypatch: Any) -> None:
     """Its published part would hide the other rows: that batch is repeated without it."""
     driven = make(CLUSTERED)
     driven.stage.run([], [], True)
@@ -379,7 +379,7 @@ def test_a_partly_published_truncation_is_published_again_with_its_batch(truncat
     assert [(p.scope, p.stripe) for p in again.waiting] == [(left.scope, left.stripe)]
 
 
-def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncated) -> None:
+def test_a_truncation_whose_scan_fails_resumes_at_its_position(truncated: Truncated) -> None:
     truncated.fails_after = 5
     assert truncated.run(truncated.event()).published == 1
     assert len(truncated.published()) == 6

@@ -263,7 +263,7 @@ def logged(evidence: Evidence, least: int = 1) -> int:
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["backlog", "one by one"])
-def test_no_ordinary_write_waits_in_vain(
+def test_no_ordinary_write_waits_for_long(
     evidence: Callable[[str], Evidence], session: Any, rows: Any, at_once: bool
 ) -> None:
     """A key that a row contradicts waits ten times longer: that is for memtables that are late, not for these."""
@@ -314,7 +314,7 @@ def test_reads_per_change(evidence: Callable[[str], Evidence], session: Any) -> 
     assert all(most - 1 < costs[kind] <= most for kind, (most, _) in COSTS.items()), costs
 
 
-def test_truncated_rows_do_not_wait_in_vain(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
+def test_truncated_rows_do_not_wait_for_long(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
     table = "evidence.truncated"
     session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
     one = evidence(table)
@@ -343,7 +343,7 @@ def test_counters(evidence: Callable[[str], Evidence], session: Any, rows: Any) 
     assert not one.in_vain()
 
 
-def test_random_writes_do_not_wait_in_vain(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
+def test_random_writes_do_not_wait_for_long(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
     """Run again with HELENUS_SEED as the failure shows it."""
     create(session, "evidence", "all_kinds")
     tables = [RandomTable("evidence", f"random{i}", random.Random(SEED + i)) for i in range(4)]

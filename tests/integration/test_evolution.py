@@ -281,7 +281,7 @@ def test_columns_that_are_added_again_with_a_type_that_cassandra_takes(
             shape(status, table(name, ("v", kind)), tmp_path)
 
 
-def test_names_that_a_key_of_before_would_make_wrong(
+def test_column_names_that_an_earlier_key_schema_would_make_wrong(
     status: Status, registry: SchemaRegistryClient, tmp_path: Path
 ) -> None:
     one = table("swapped", ("v", "int"))

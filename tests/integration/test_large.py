@@ -68,7 +68,7 @@ def fill(session: Any, stage: Staged, large: int = 1, rows: int = 3) -> None:
         session.execute(insert, (k, k, "v" * (LARGE if k == large else 10), b"w" * 20))
 
 
-def test_the_connector_stops_and_says_which(staged: Make, session: Any) -> None:
+def test_the_connector_stops_and_names_the_record(staged: Make, session: Any) -> None:
     stage = staged()
     fill(session, stage)
     events = [stage.event(key) for key in keys(3)]

@@ -225,7 +225,7 @@ def test_keys_that_are_never_read_in_time_end_the_batch(staged: Away, monkeypatc
 
 
 @pytest.mark.parametrize("staged", ["pairs"], indirect=True)
-def test_a_key_that_is_never_proven_holds_up_no_other(staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_never_proven_delays_no_other(staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose partition is too much for level ALL, say."""
     waiting = staged.run(staged.events()).waiting
     timing_out(staged, monkeypatch, lambda read: read.values[0] == staged.keys[10])

@@ -256,7 +256,7 @@ def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, re
     assert pipeline.agent.health()[0] == 200
 
 
-def test_a_name_that_avro_has_not(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_name_that_is_illegal_in_avro(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     session.execute('CREATE TABLE edge.named (id int PRIMARY KEY, "my col" text) WITH cdc = true')
     session.execute("INSERT INTO edge.named (id, \"my col\") VALUES (1, '1')")
     connect(pipeline, rest, "named")

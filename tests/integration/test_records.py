@@ -260,7 +260,7 @@ def test_names_that_avro_forbids(pipeline: Pipeline, session: Any) -> None:
     }
 
 
-def test_a_registry_that_is_only_asked(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_registry_without_registration(pipeline: Pipeline, tmp_path: Path) -> None:
     given = {**pipeline.connector_properties("rec.wide"), "value.converter.auto.register.schemas": "false"}
     registry = Registry(ConnectorSettings.of({k: str(v) for k, v in given.items()}, "test"), tmp_path / "ids")
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})
@@ -415,7 +415,7 @@ def test_decimals_and_varints_as_asked_for(pipeline: Pipeline, session: Any) -> 
     assert record.key["k"] == {"bigint": b"\x00\x96", "scale": 2}
 
 
-def test_times_that_neither_java_nor_python_has(pipeline: Pipeline, session: Any) -> None:
+def test_times_beyond_those_of_java_and_python(pipeline: Pipeline, session: Any) -> None:
     least, most = "blob_as_timestamp(0x8000000000000000)", "blob_as_timestamp(0x7fffffffffffffff)"
     session.execute(f"INSERT INTO rec.far (k, v, m) VALUES ({least}, {most}, {{{least}: blob_as_date(0xffffffff)}})")
     record = eventually(lambda: pipeline.records("rec.far"), "the record is there")[-1]

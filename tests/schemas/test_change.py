@@ -91,7 +91,7 @@ def test_frames_of_a_registry() -> None:
 
 
 @given(changes)
-def test_ours_have_no_frame(change: Change) -> None:
+def test_our_events_have_no_frame(change: Change) -> None:
     for data in (
         encode(change),
         encode(change._replace(foreign=True)),

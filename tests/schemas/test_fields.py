@@ -114,7 +114,7 @@ def test_accepted_values(key: str, value: str, taken: object) -> None:
     assert getattr(Example.of({key: value}, "f"), key.replace(".", "_")) == taken
 
 
-def test_a_user_alone_logs_nobody_in() -> None:
+def test_a_user_without_a_password_is_refused() -> None:
     for password in ({}, {"cassandra.password": ""}):
         (problem,) = wrong({"cassandra.username": "u", **password})
         assert (problem.key, problem.reason[:11]) == ("cassandra.password", "set it too:")
@@ -175,7 +175,7 @@ def test_topics() -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".b"])
-def test_a_name_that_is_none_has_no_address(host: str) -> None:
+def test_an_invalid_host_name_has_no_address(host: str) -> None:
     """However it came by the model."""
     settings = CassandraSettings.model_construct(cassandra_contact_points=(host,), cassandra_port=9042)
     with pytest.raises(HelenusError, match="no contact point has an address") as error:

@@ -54,7 +54,7 @@ def test_the_number_of_former_key_types_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4])
-def test_a_key_of_before_that_could_be_one_of_now(columns: int) -> None:
+def test_an_earlier_key_that_could_be_a_current_one(columns: int) -> None:
     """({5}, {0}) of before has the bytes of ({5, 1}, null), which no row has."""
     before, now = (codec(*(udt("a", fields) for _ in range(columns))) for fields in (1, 2))
     for parts in itertools.product((None, -1, 0, 1, 5), repeat=columns):

@@ -53,7 +53,7 @@ def test_no_password_is_shown(addresses: list[str], between: str) -> None:
 
 
 @given(st.lists(ADDRESSES, min_size=1, max_size=3))
-def test_nor_in_a_list_without_spaces(addresses: list[str]) -> None:
+def test_no_password_is_shown_in_a_list_without_spaces(addresses: list[str]) -> None:
     assume(not any(re.search(r",[\w+.-]+://", address) for address in addresses))
     text = shown(",".join(addresses), secret=False)
     assert MARK not in text

@@ -54,7 +54,7 @@ def test_the_type_of_an_old_compact_table_has_no_bytes() -> None:
     assert parse("empty").label.endswith("EmptyType")
 
 
-def test_a_type_of_that_name_is_no_such_type() -> None:
+def test_a_user_type_of_that_name_is_another_type() -> None:
     types = [{"keyspace_name": "ks", "type_name": "empty", "field_names": ["a"], "field_types": ["int"]}]
     key = column("pk", "int", "partition_key", 0)
     of = read_tables(schema(key, column("v", "frozen<empty>"), types=types))[ID].values[0].type

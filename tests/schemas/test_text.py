@@ -40,7 +40,7 @@ def test_timestamps(moment: datetime.datetime) -> None:
         (-62_167_219_200_000, "0000-01-01T00:00:00.000Z"),
     ],
 )
-def test_years_that_python_has_not(millis: int, text: str) -> None:
+def test_years_beyond_pythons_range(millis: int, text: str) -> None:
     assert form("timestamp", millis.to_bytes(8, "big", signed=True)) == text
 
 

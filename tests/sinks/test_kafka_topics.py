@@ -42,7 +42,7 @@ def test_a_topic_that_is_gone_is_named_and_not_made_by_the_way(address: str) -> 
     log.close()
 
 
-def test_a_partition_that_is_gone(address: str) -> None:
+def test_a_partition_that_disappears(address: str) -> None:
     made = KafkaLog({"bootstrap.servers": address, "allow.auto.create.topics": "true"})
     made.append("small", 0, b"k", b"v")
     made.flush(30)

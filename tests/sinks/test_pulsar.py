@@ -107,7 +107,7 @@ def test_records_arrive_as_they_were(settings: PulsarConfig, log: PulsarLog) -> 
     assert not messages(settings, "bytes", 0)
 
 
-def test_it_keeps_the_connection_while_nobody_writes(log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_kept(log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker asks every 2 s whether we live, and we ask it."""
     monkeypatch.setattr(connection, "_KEEP_ALIVE", 0.5)
     log.create("idle", 1, KEEP)

@@ -57,7 +57,7 @@ def test_invalid_answers(answering: Callable[[bytes], str], said: bytes, message
     assert error.value.kind is Kind.BROKER_UNREACHABLE
 
 
-def test_an_answer(answering: Callable[[bytes], str]) -> None:
+def test_a_valid_answer(answering: Callable[[bytes], str]) -> None:
     url = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n[1, 2] ")
     assert Admin(url, Access()).ask("GET", "clusters") == [1, 2]
 

@@ -373,7 +373,7 @@ def test_an_invalid_address_is_an_error_of_ours(host: str, port: int) -> None:
 @pytest.mark.parametrize(
     "url", ["pulsar://127.0.0.1:66500", "pulsar://broker..local:6650", "pulsar://a,", "broker:6650", ""]
 )
-def test_a_service_that_is_none(url: str) -> None:
+def test_addresses_that_are_no_service(url: str) -> None:
     with pytest.raises(HelenusError, match=r"pulsar\.service\.url") as error:
         connection.Address.parse(url)
     assert error.value.kind is Kind.CONFIG

@@ -28,7 +28,7 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, list(map(str, arguments)))
 
 
-def test_status_of_nothing(directory: Path) -> None:
+def test_status_without_servers(directory: Path) -> None:
     result = run("status", "--json", "--dir", directory)
     assert result.exit_code == 1
     status = json.loads(result.stdout)
@@ -46,7 +46,7 @@ def test_status_is_a_table(directory: Path) -> None:
     assert len({line.index(word) for line, word in zip(lines[1:], ["stopped"] * 3, strict=True)}) == 1
 
 
-def test_down_of_nothing_is_done(directory: Path) -> None:
+def test_down_without_servers_succeeds(directory: Path) -> None:
     assert run("down", "--dir", directory).exit_code == 0
 
 
