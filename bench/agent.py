@@ -129,7 +129,7 @@ def measure_decoder(decoder: ModuleType, raw: Path, tables: Any) -> tuple[int, i
 
 
 class Running:
-    """An agent process beside the stack's first node."""
+    """An agent process for the stack's first node."""
 
     def __init__(self, status: Any, directory: Path, cores: Sequence[int] = (), **environment: str) -> None:
         directory.mkdir(exist_ok=True)

@@ -241,7 +241,7 @@ def in_groups(reader: Reader, batch: Sequence[Key]) -> None:
 
 
 def copies(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
-    """Changes of few keys, each told by three nodes: in the same batch, and in later ones."""
+    """Change events of few keys, each reported by three nodes: in the same batch, and in later ones."""
     bench = Bench(status, "single", directory, cache_max_capacity=1 << 20)
     count, batch = 60_000, 20_000
     chosen = skewed(ROWS, count)
@@ -271,16 +271,18 @@ def copies(status: Status, cassandra: Any, directory: Path, options: argparse.Na
 def memory(status: Status, cassandra: Any, directory: Path, options: argparse.Namespace) -> None:
     capacity = 20_000
     bench = Bench(status, "single", directory, cache_max_capacity=capacity)
-    told = []
+    sizes = []
     for turn in range(11):
         for part in range(4):
             events = bench.events(
                 random.choices(range(ROWS), k=capacity // 4), 1, turn * capacity + part * capacity // 4
             )
             bench.stage.run(events, (), True)
-        told.append(resident())
+        sizes.append(resident())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"memory after 1 to 11 times the cache's capacity, MB: {' '.join(f'{m:.0f}' for m in told)}; peak {peak:.0f}")
+    print(
+        f"memory after 1 to 11 times the cache's capacity, MB: {' '.join(f'{m:.0f}' for m in sizes)}; peak {peak:.0f}"
+    )
     bench.close()
 
 
@@ -323,7 +325,7 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         def written() -> float:
             return read_metrics(port).get(f"helenus_connector_records_total{labels('backlog')}", 0)
 
-        def told(state: str) -> None:
+        def put(state: str) -> None:
             request = urllib.request.Request(f"http://127.0.0.1:{port}/connectors/bench-backlog/{state}", method="PUT")
             urllib.request.urlopen(request, timeout=30).close()
 
@@ -335,12 +337,12 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
         produce(warm, 0)
         wait(lambda: written() >= warm, "warm-up")
         for turn in range(options.rounds):
-            told("pause")
+            put("pause")
             produce(count, turn + 1)
             wait(lambda: cost(node) < 0.1, "Cassandra is done with the inserts", 120)
             before = [cpu_of(pid) for pid in (mine, node, broker)]
             start, done = time.monotonic(), written()
-            told("resume")
+            put("resume")
             wait(lambda done=done: written() >= done + count, "the backlog", 600)  # type: ignore[misc]
             seconds = time.monotonic() - start
             spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, node, broker)], strict=True)]

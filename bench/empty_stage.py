@@ -26,7 +26,7 @@ _logs: dict[str, Log] = {}
 
 @dataclass(frozen=True)
 class _Module(Program):
-    """A module of the benchmarks, run as a program beside the stack."""
+    """A module of the benchmarks, run as a program of its own."""
 
     def start(self, environment: Any) -> None:
         here = {"PYTHONPATH": str(Path(__file__).parents[1])}

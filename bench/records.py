@@ -51,11 +51,11 @@ def main() -> None:
             settings = ConnectorSettings.of({**given, "value.converter.schema.registry.url": "http://none"}, "bench")
             shape = RowShape(table, settings, MemoryRegistry())
             value = shape.row(key, image, 123).value or b""
-            told = f"{width} columns, {form}: {_cost(lambda s=shape, k=key, i=image: s.row(k, i, 123)):.1f} µs"
+            line = f"{width} columns, {form}: {_cost(lambda s=shape, k=key, i=image: s.row(k, i, 123)):.1f} µs"
             if form == "key-value-json":
                 built = json.loads(value)
-                told += f" (json.dumps alone of built values: {_cost(lambda b=built: json.dumps(b)):.1f})"
-            print(f"{told}, {len(value)} bytes")
+                line += f" (json.dumps alone of built values: {_cost(lambda b=built: json.dumps(b)):.1f})"
+            print(f"{line}, {len(value)} bytes")
 
 
 def _cost(work: Callable[[], object]) -> float:

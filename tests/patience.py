@@ -12,7 +12,7 @@ PATIENCE_S = 240
 def eventually(check: Callable[[], Any], what: str | Callable[[], str] = "", every: float = 0.5) -> Any:
     """Ask until `check` answers with something true, `every` so many seconds; returns that answer.
 
-    An AssertionError says what did not come, or what `what` has to tell then, such as the end of a log.
+    An AssertionError says what did not come, or what `what` returns then, such as the end of a log.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:

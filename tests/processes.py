@@ -1,4 +1,4 @@
-"""What /proc tells of running processes."""
+"""What /proc shows of running processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def family(pid: int) -> list[Path]:
     return [Path("/proc") / str(member) for member in members if os.access(f"/proc/{member}/environ", os.R_OK)]
 
 
-def told(process: Path, *files: str) -> bytes:
+def contents(process: Path, *files: str) -> bytes:
     """What is in a process's files, such as `environ`; nothing once it ended."""
     try:
         return b"".join((process / file).read_bytes() for file in files)

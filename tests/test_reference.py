@@ -52,18 +52,20 @@ def test_examples_load(name: str, tmp_path: Path) -> None:
 
 def test_every_event_of_the_log_is_listed_and_no_other() -> None:
     guide = (ROOT / "docs" / "operations.md").read_text()
-    told: set[str] = set()
+    logged: set[str] = set()
     for folder in ("agent", "connector", "schemas", "sinks"):
         for path in (ROOT / folder).rglob("*.py"):
-            told.update(re.findall(r"""\.(?:debug|info|warning|error)\(\s*"([a-z_-]+\.[a-z_-]+)\"""", path.read_text()))
-    assert len(told) > 30
+            logged.update(
+                re.findall(r"""\.(?:debug|info|warning|error)\(\s*"([a-z_-]+\.[a-z_-]+)\"""", path.read_text())
+            )
+    assert len(logged) > 30
     _, log = guide.split("\n## Log\n")
     rows = re.findall(r"^\| (`.*?) \|", log, re.MULTILINE)
-    assert {event for row in rows for event in re.findall(r"`([^`]+)`", row)} == told
+    assert {event for row in rows for event in re.findall(r"`([^`]+)`", row)} == logged
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_units_restart_what_may_pass_and_shut_the_rest_in(name: str) -> None:
+def test_units_restart_after_transient_errors_and_are_sandboxed(name: str) -> None:
     lines = [line.strip() for line in (ROOT / name).read_text().splitlines()]
     for needed in (
         "Restart=on-failure",

@@ -131,7 +131,7 @@ class Agent:
         return f"{count} segments could not be read wholly, see {where}" if count else None
 
     def run(self, stop: threading.Event, drain: bool = False) -> None:
-        """Work until `stop`; to `drain`, until all that there is is read and acknowledged.
+        """Work until `stop`; with `drain`, until everything in cdc_raw is read and acknowledged.
 
         Raises HelenusError for what no retry will mend.
         """
@@ -273,7 +273,7 @@ class Agent:
             self._read(segment, most * 2)  # an entry larger than the piece
 
     def _take(self, segment: Segment, batch: Batch) -> None:
-        """Append the events of a batch, and count and report what else was met."""
+        """Append the events of a batch; count and report its problems."""
         self._following.emit_drops_before(batch.changes)
         tables = self._following.tables
         for index, error in self._outbox.append(batch):
@@ -325,8 +325,8 @@ class Agent:
         self._committed = time.monotonic()
 
     def _report_unreadable(self) -> None:
-        """All is read. Without its node nothing is added any more: a segment that holds bytes, and of which nothing
-        could be read, is corrupt.
+        """All is read. Offline nothing is added any more: a segment with bytes, of which nothing could be read, is
+        corrupt.
         """
         if not self._offline:
             return

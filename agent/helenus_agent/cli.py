@@ -173,8 +173,8 @@ def _code(error: HelenusError) -> int:
 
 
 def run(settings: AgentSettings, drain: bool = False, offline: bool = False) -> str | None:
-    """Run the agent until SIGTERM or SIGINT; to `drain`, until all that is there is acknowledged: returns why not all
-    is, None if it is. `offline`: without Cassandra. Raises HelenusError.
+    """Run the agent until SIGTERM or SIGINT; with `drain`, until everything in cdc_raw is acknowledged. Returns why
+    something is not, or None. `offline`: without Cassandra. Raises HelenusError.
     """
     logs.configure(settings.log_level, settings.log_format)
     stop = threading.Event()
@@ -243,7 +243,7 @@ def _log_of(settings: AgentSettings) -> KafkaLog | PulsarLog:
 
 
 def _waiting(seconds: float, stop: threading.Event) -> Retrying:
-    """Repeats a call until its server is up: for so long in all, counted from now, and until `stop`."""
+    """Repeats a call until its server is up, `stop` is set, or so many seconds from now have passed."""
     deadline = time.monotonic() + seconds
     last = "", 0.0
 

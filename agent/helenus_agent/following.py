@@ -141,7 +141,7 @@ class Following:
         self.emit()
 
     def learn_of(self, unknown: Unknown, place: Place) -> None:
-        """Learn the schema, since the decoder met something there that it does not know."""
+        """Learn the schema: the decoder met something that it does not know."""
         self.learn()
         if not self.tables.knows(unknown):
             segment, position = place

@@ -73,7 +73,7 @@ class Status:
 
 
 def status(settings: AgentSettings) -> Status:
-    """Look. Whatever an agent can leave on its disk raises nothing: it is `trouble`."""
+    """Look at an agent's state. Nothing that it may leave on its disk raises an error: it is shown as `trouble`."""
     trouble: list[str] = []
     running = state.is_held(settings.state_dir)
     if not running:

@@ -130,7 +130,7 @@ def digest(path: Path) -> str:
 def unpack(archive: Path, progress: Progress) -> Path:
     """The folder in which a fetched .tar.gz, or the .txz in a .jar, lies unpacked, next to it.
 
-    Unpacked at the first call.
+    The first call unpacks it.
     """
     folder = archive.with_name(archive.name.removesuffix(".tar.gz").removesuffix(".jar"))
     with exclusive(archive.with_name(f".{folder.name}.lock"), progress, f"waiting for {archive.name} to be unpacked"):

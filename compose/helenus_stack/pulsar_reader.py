@@ -85,18 +85,18 @@ class PulsarReader:
         self._arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def topics(self) -> set[str]:
-        with self._told():
+        with self._stack_errors():
             names = self._admin.ask("GET", f"{self._path('')}partitioned")
         return {name.rpartition("/")[2] for name in names}
 
     def messages(self, topic: str) -> Iterator[Message]:
-        with self._told():
+        with self._stack_errors():
             for number in range(self._partitions(topic)):
                 yield from self._partition(f"{topic}-partition-{number}")
 
     def follow(self, topic: str, whole: bool) -> None:
         start = pulsar.MessageId.earliest if whole else pulsar.MessageId.latest
-        with self._told():
+        with self._stack_errors():
             self._client.create_reader(
                 self._config.name(topic), start, reader_listener=lambda _, message: self._arrivals.put(message)
             )
@@ -110,7 +110,7 @@ class PulsarReader:
 
     def record(self, message: Any) -> Record:
         key, value = message.key(), message.value()
-        with self._told():
+        with self._stack_errors():
             schema = self._schema(message.topic(), message.version)
         return Record(
             message.partition(),
@@ -173,8 +173,8 @@ class PulsarReader:
         return f"persistent/{self._config.tenant}/{self._config.namespace}/{name}"
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Errors of the client and the admin API as ours."""
+    def _stack_errors(self) -> Iterator[None]:
+        """Errors of the client and the admin API as StackError."""
         try:
             yield
         except (pulsar.PulsarException, HelenusError) as error:

@@ -74,15 +74,15 @@ class KafkaReader:
         self._consumer = Consumer({**self._login, **config})
 
     def topics(self) -> set[str]:
-        with _told(self._where):
+        with _stack_errors(self._where):
             return {name for name in self._consumer.list_topics(timeout=_TIMEOUT).topics if not name.startswith("_")}
 
     def messages(self, topic: str) -> Iterator[Message]:
-        with _told(self._where):
+        with _stack_errors(self._where):
             yield from messages(self._where, topic, self._login)
 
     def follow(self, topic: str, whole: bool) -> None:
-        with _told(self._where):
+        with _stack_errors(self._where):
             known = self._consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
             places = [TopicPartition(topic, number) for number in known.partitions]
             for place in places:
@@ -91,7 +91,7 @@ class KafkaReader:
             self._consumer.incremental_assign(places)
 
     def arrival(self, seconds: float) -> Message | None:
-        with _told(self._where):
+        with _stack_errors(self._where):
             polled = self._consumer.poll(seconds)
             error = polled.error() if polled is not None else None
             if error is not None and not error.retriable():
@@ -111,8 +111,8 @@ class KafkaReader:
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
-    """Errors of the client as ours."""
+def _stack_errors(where: str) -> Iterator[None]:
+    """Errors of the client as StackError."""
     try:
         yield
     except KafkaException as error:

@@ -99,7 +99,7 @@ def _ivy_jar() -> Path:
     reraise=True,
 )
 def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], progress: Progress) -> None:
-    """Runs a client, telling how far it is; what it already has it doesn't download again at a further attempt."""
+    """Runs a client and shows its progress. A further attempt does not download again what is there already."""
     log = folder / "log"
     started = time.monotonic()
     progress.say(f"fetching {len(artifacts)} files with {'Maven' if command[0] == 'mvn' else 'Ivy'}")

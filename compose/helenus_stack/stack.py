@@ -256,7 +256,7 @@ class Stack:
 
     @contextmanager
     def _ports(self) -> Iterator[None]:
-        """Settles the stack's ports, and holds them while its servers start."""
+        """Chooses the stack's ports, and holds them while its servers start."""
         offset = self._port_offset
         if offset is None and self._file.exists():
             offset = self.settings.port_offset

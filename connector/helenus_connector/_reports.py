@@ -38,7 +38,7 @@ class Reports:
         for group in {c.settings.query_group for c in connectors}:
             with contextlib.suppress(HelenusError):  # of files that can't be read: its connectors say so
                 where[group] = self._connectors.held(group).where()
-        # Of one that failed before its tables were looked at: what was read in an earlier run falls behind too.
+        # Of a connector that failed before its tables were looked at: tables of an earlier run lag, too.
         tasks = [
             task
             for connector in connectors
@@ -66,7 +66,7 @@ class Reports:
             topic = task.settings.events
             at = where.get(task.settings.query_group, {}).get(topic, {})
             unread = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
-            # It is not known of a topic that alone can't be asked, or that is gone.
+            # Unknown for a topic that is gone, or that alone can't be asked.
             lag = sum(topics.sizes(unread)) if topic in latest else math.nan
             metrics.LAG.labels(*task.labels).set(lag)
 
@@ -81,11 +81,11 @@ class Reports:
             for task in list(connector.tasks.values()):
                 if task.labels not in self._tables:
                     metrics.begin(task.labels, task.id)
-                # Over REST they are UNASSIGNED then, as in Kafka Connect; an alert is to know that none is published.
+                # Over REST they are UNASSIGNED then, as in Kafka Connect; alerts must see that none is published.
                 now = "FAILED" if status.state == "FAILED" else states.get(task.id, connector.wanted)
                 metrics.state(task.labels, now)
                 tables.add(task.labels)
-        # A batch that was under way may count for a table that has just left: its series are ended again for a while.
+        # A running batch may still count for a table that has just left: its series are ended again for a while.
         now_s = time.monotonic()
         self._left.update(dict.fromkeys(self._tables - tables, now_s))
         recent = {labels: at for labels, at in self._left.items() if now_s - at < _LEAVING_S}

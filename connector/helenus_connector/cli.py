@@ -147,7 +147,8 @@ def _top(
 
     events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
     not read yet; waiting: those that are not confirmed yet. latency: from the newest write to its record; query: from a
-    read statement to its answer. errors (failed attempts), dead (letters) and lost are since the worker's start.
+    read statement to its answer. errors (failed attempts), dead (dead-lettered events) and lost count
+    from the worker's start.
     """
     from helenus_connector.top import Worker, show
 

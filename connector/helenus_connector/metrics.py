@@ -1,4 +1,4 @@
-"""What the connector exports to Prometheus: its metrics, and the same values under the names that others gave them.
+"""What the connector exports to Prometheus: its metrics, and the same values under the names of other products.
 
 Connect's and Debezium's are as the usual rules of the JMX exporter write their beans, DataStax's as Pulsar writes those
 of its source. A table's series begin at 0 when its connector starts (`begin`), so that they can be alerted on, and end
@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 _LABELS = ("connector", "keyspace", "table")
 OUTCOMES = ("published", "unchanged", "confirmed", "outdated", "dead_lettered")
-"""What becomes of events that do not wait."""
+"""The outcomes of events that do not wait."""
 STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
 """Of a connector and of a table's task, as Kafka Connect names them."""
 
@@ -183,7 +183,7 @@ class Twins(Collector):
             yield metric
 
     def _datastax(self) -> Iterator[Metric]:
-        """Theirs are summaries: each quantile is the one value that there is here. Times are in ms."""
+        """Theirs are summaries: each quantile has the one value that we have. Times are in ms."""
         read, confirmed = _by_table(EVENTS_READ), _by_table(EVENTS, outcome="confirmed")
         statements, seconds = _by_table(STATEMENTS), _by_table(QUERY_SECONDS)
         latency = _by_table(REPLICATION_SECONDS)

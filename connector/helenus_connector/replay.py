@@ -25,9 +25,10 @@ _FLUSH_TIMEOUT_S = 60.0
 def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tuple[ConnectorSettings, int]]:
     """Append the dead letters that are there now, and were not replayed before, to the partitions they came from.
 
-    Yields each table of the connector, when it is done, with how many; none where there is no topic of dead letters,
-    unless no table has one. Raises HelenusError: what is no dead letter (POISON_EVENT), as `connect` and
-    TABLE_MISSING where tables are looked up, and the broker's errors. What was appended before stays, and is noted.
+    Yields each table of the connector, when it is done, with the number of its dead letters. Tables without a topic of
+    dead letters are left out, but one table must have one. Raises HelenusError: POISON_EVENT for a record that is no
+    dead letter; as `connect`, and TABLE_MISSING, where tables are looked up; and the broker's errors. Events that were
+    appended before stay, and count as replayed.
     """
     log, undelivered = events_log(worker), data_log(worker)
     try:
@@ -68,18 +69,18 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
     for chunk in unread(worker, f"helenus-replay-{settings.name}", settings.dead_letters, partition):
         others: Counter[str] = Counter()
         incomplete = 0
-        for letter in chunk:
-            topic, target = _origin(letter)
+        for dead_letter in chunk:
+            topic, target = _origin(dead_letter)
             if topic != settings.events:
                 others[topic] += 1
                 continue
-            if dead_letters.is_incomplete(letter.headers()):
+            if dead_letters.is_incomplete(dead_letter.headers()):
                 incomplete += 1
                 continue
             if not 0 <= target < partitions:
                 what = f"a dead letter of {topic}, partition {target}, which has {partitions}"
-                raise HelenusError(Kind.POISON_EVENT, what, _place(letter))
-            key, value = without_frames(letter.key(), letter.value() or b"")
+                raise HelenusError(Kind.POISON_EVENT, what, _place(dead_letter))
+            key, value = without_frames(dead_letter.key(), dead_letter.value() or b"")
             log.append(settings.events, target, key, _again(value, log.keeps_schemas))
             done += 1
         log.flush(_FLUSH_TIMEOUT_S)
@@ -96,16 +97,16 @@ def _schemas(settings: ConnectorSettings, table: Table | None) -> Schemas:
     return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
-def _origin(letter: Message) -> tuple[str, int]:
+def _origin(dead_letter: Message) -> tuple[str, int]:
     """Topic and partition of its event. Raises POISON_EVENT."""
     try:
-        return dead_letters.origin(letter.headers())
+        return dead_letters.origin(dead_letter.headers())
     except ValueError as error:
-        raise HelenusError(Kind.POISON_EVENT, f"not a dead letter: {error}", _place(letter)) from None
+        raise HelenusError(Kind.POISON_EVENT, f"not a dead letter: {error}", _place(dead_letter)) from None
 
 
-def _place(letter: Message) -> str:
-    return f"topic {letter.topic()}, partition {letter.partition()}, offset {letter.offset()}"
+def _place(dead_letter: Message) -> str:
+    return f"topic {dead_letter.topic()}, partition {dead_letter.partition()}, offset {dead_letter.offset()}"
 
 
 def _again(value: bytes, is_sorted: bool) -> bytes:

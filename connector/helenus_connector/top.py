@@ -34,14 +34,14 @@ _HEADINGS = (
     *("lag", "waiting", "latency", "query", "errors", "dead", "lost"),
 )
 _LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "events/s")
-"""What a narrow terminal shows no more, in this order: lag and latency say how a table fares."""
+"""The columns that a narrow terminal leaves out, in this order: lag and latency matter most."""
 _WIDE = 10_000
 _STYLES = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "STOPPED": "yellow"}
 
 
 @dataclass(frozen=True)
 class Worker:
-    """How to reach a worker's listener. `login` is user:password, which the address has not. Raises HelenusError."""
+    """How to reach a worker's listener. `login` is user:password; the address has none. Raises HelenusError."""
 
     url: str
     login: str | None = None
@@ -128,7 +128,7 @@ def look(worker: Worker) -> Moment:
 
 
 def _reasons(status: Mapping[str, Any], failed: bool) -> Iterator[str]:
-    """Why connectors and tasks are FAILED, or what those wait for that are not."""
+    """Why connectors and tasks are FAILED, or what the others wait for."""
     for name, of in sorted(status.items()):
         whole = of["status"]["connector"].get("trace")
         for part in (of["status"]["connector"], *of["status"]["tasks"]):
@@ -140,7 +140,7 @@ def _reasons(status: Mapping[str, Any], failed: bool) -> Iterator[str]:
 
 
 def view(before: Moment, now: Moment) -> RenderableType:
-    """The table of what happened between two moments, with the columns that the terminal has room for."""
+    """The table of the changes between two moments, with the columns that fit the terminal."""
     seconds = now.at - before.at
     rows = [
         tuple(_row(labels, before.tables.get(labels, Fares()), fares, seconds))

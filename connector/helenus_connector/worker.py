@@ -62,7 +62,7 @@ class Worker:
         self._missing: set[metrics.Labels] = set()
 
     def stop(self) -> None:
-        """Ask the worker to end; `run` returns within seconds. A batch that is under way is done again at the start."""
+        """Ask the worker to end; `run` returns within seconds. A running batch is repeated at the next start."""
         self._stopping.set()
         self.connectors.ending = True
         self.connectors.changed.set()
@@ -71,7 +71,7 @@ class Worker:
             query.stop()
 
     def ready(self) -> str | None:
-        """Why not all that is to run does, or None."""
+        """Why something that should run does not, or None."""
         return self.connectors.trouble() or self.health()
 
     def health(self) -> str | None:
@@ -142,7 +142,7 @@ class Worker:
         return spark
 
     def _turn(self, directory: Path) -> None:
-        """What is due: topics of new tables, queries of new groups, plans that changed, lag."""
+        """Do what is due: topics of new tables, queries of new groups, changed plans, lag."""
         now = time.monotonic()
         if now - self._made_at > _TOPICS_S:
             self._made_at = now
@@ -189,7 +189,7 @@ class Worker:
             with self.connectors.lock:
                 settings = connector.settings
                 again = settings.table_refresh_interval_ms / 1000 if settings.has_patterns else math.inf
-                # Before the look: what is changed while it lasts wants another one at once.
+                # Before the look: a change during it needs another look at once.
                 connector.look_at, connector.looked_at = time.time() + again, time.time()
             try:
                 found = self._tables.look(settings, directory)
@@ -201,7 +201,7 @@ class Worker:
                 self._look_failed(name, connector, settings, error)
                 continue
             except Exception as error:
-                # A fault of ours in one connector is not to stop the others.
+                # A bug of ours that one connector meets must not stop the others.
                 fault = HelenusError(Kind.BATCH_FAILED, f"{type(error).__name__}: {error}", name)
                 self._look_failed(name, connector, settings, fault)
                 continue
@@ -214,7 +214,7 @@ class Worker:
 
     @staticmethod
     def _look_at(connector: Connector) -> float:
-        """When to look at a connector's tables, s since the epoch. One that was dropped may be there again."""
+        """When to look at a connector's tables, s since the epoch. A dropped one may exist again."""
         if not any(task.misses_table for task in list(connector.tasks.values())):
             return connector.look_at
         again = connector.looked_at + connector.settings.table_refresh_interval_ms / 1000
@@ -237,7 +237,7 @@ class Worker:
                 _log.error("connector.failed", connector=name, error=str(error))
 
     def _may_wait(self) -> bool:
-        """Whether servers that start together with the worker, and tables that are made after it, still have time."""
+        """Whether servers that start together with the worker, and tables that are created later, still have time."""
         return (time.monotonic() - self._started) * 1000 < self.worker.startup_timeout_ms
 
     def _end_if_all_failed(self) -> None:
@@ -286,7 +286,7 @@ class Worker:
 
 
 def _in_thread(work: Callable[[], T]) -> Future[T]:
-    """Do this in a thread that the end of the process does not wait for: what it asks may not answer."""
+    """Do this in a thread that the end of the process does not wait for: a server may never answer."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""A Log that can refuse, a Cassandra that knows what it is told, and a cdc_raw directory to write into."""
+"""A broker that can refuse, a Cassandra with the tables it is given, and a cdc_raw directory to write into."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Raw:
             file.write(b"".join(entry(p) for p in payloads))
 
     def write(self, segment: int, *payloads: bytes, raw: bytes = b"") -> None:
-        """A section of these mutations, and of `raw` bytes behind them."""
+        """A section of these mutations, and of `raw` bytes after them."""
         content = b"".join(entry(p) for p in payloads) + raw
         at = self.ends[segment]
         end = at + 8 + len(content)

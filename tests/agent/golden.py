@@ -1,8 +1,8 @@
-"""Segments recorded from a real Cassandra 5.0.9, and what the statements in them must come to.
+"""Segments recorded from a real Cassandra 5.0.9, and the events that the statements in them must give.
 
-`python tests/agent/golden.py directory [name ...]` records them anew, each way in which that Cassandra writes its log:
+`python tests/agent/golden.py directory [name ...]` records them again, in each form of that Cassandra's log:
 it runs the statements below, one after the other, on a node of helenus_stack in the directory, and keeps the segments
-that have an index. What is expected is told by the statements, not by a decoder.
+that have an index. The expected events follow from the statements, not from a decoder.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ class Bench:
     @property
     def keys(self) -> list[int]:
         """Keys of the acknowledged events of rows, in the order of the commit log: a topic has one per partition."""
-        told = [(wire.decode(value or b""), key) for _, _, key, value, _ in self.log.acknowledged if key is not None]
-        told.sort(key=lambda event: (event[0].segment, event[0].position, event[0].part))
-        return [int.from_bytes(self.number(key), "big") for _, key in told]
+        events = [(wire.decode(value or b""), key) for _, _, key, value, _ in self.log.acknowledged if key is not None]
+        events.sort(key=lambda event: (event[0].segment, event[0].position, event[0].part))
+        return [int.from_bytes(self.number(key), "big") for _, key in events]
 
     @staticmethod
     def number(key: bytes | None) -> bytes:
@@ -129,11 +129,11 @@ def test_changes_become_events(bench: Bench) -> None:
         assert value is not None
         found = wire.decode(value)
         assert (found.node, found.segment, found.parts) == (bench.state.load(found.node or "").host_id, 10, 1)
-    told: dict[int, list[int]] = {}
+    positions_of: dict[int, list[int]] = {}
     for _, partition, _, value, _ in bench.log.acknowledged:
-        told.setdefault(partition, []).append(wire.decode(value or b"").position)
-    assert all(positions == sorted(positions) for positions in told.values())
-    assert max(max(positions) for positions in told.values()) == bench.raw.ends[10]
+        positions_of.setdefault(partition, []).append(wire.decode(value or b"").position)
+    assert all(positions == sorted(positions) for positions in positions_of.values())
+    assert max(max(positions) for positions in positions_of.values()) == bench.raw.ends[10]
     assert bench.saved.segments[10].offset == bench.raw.ends[10]
     assert metric("events_total", table="ks.t") == before + 50
 
@@ -295,7 +295,7 @@ def test_a_corrupt_segment_is_quarantined_and_the_rest_goes_on(bench: Bench) -> 
 
 
 def test_the_log_says_how_much_is_not_read(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing, behind an entry with a wrong CRC; the rest of the section, where it is not known how long one is."""
+    """Nothing after an entry with a wrong CRC; the rest of the section, where it is not known how long one is."""
     bench.raw.segment(10)
     garbage = b"\0\0\0\x20garbage that is no entry at all, and long"
     bench.raw.write(10, raw=entry(write_of(TABLE, 1))[:-4] + b"\0\0\0\0" + entry(write_of(TABLE, 2)))
@@ -303,12 +303,12 @@ def test_the_log_says_how_much_is_not_read(bench: Bench, capsys: pytest.CaptureF
     bench.start()
     capsys.readouterr()
     bench.work()
-    told = re.findall(r"segment\.corrupt .*left_unread_bytes=(\d+)", capsys.readouterr().out)
-    assert told == ["0", str(len(garbage))]
+    sizes = re.findall(r"segment\.corrupt .*left_unread_bytes=(\d+)", capsys.readouterr().out)
+    assert sizes == ["0", str(len(garbage))]
     assert bench.keys == [2]
 
 
-def test_bad_is_remembered_through_a_restart(bench: Bench) -> None:
+def test_a_bad_segment_is_remembered_through_a_restart(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
     bench.raw.index(10)
@@ -336,8 +336,8 @@ def test_a_crash_after_quarantine(bench: Bench) -> None:
         bench.start()
         bench.work()
         assert metric("lost_segments_total") == before
-        (told,) = (decode(value or b"") for _, partition, _, value, _ in bench.log.acknowledged if not partition)
-        assert told.scope is Scope.GAP
+        (change,) = (decode(value or b"") for _, partition, _, value, _ in bench.log.acknowledged if not partition)
+        assert change.scope is Scope.GAP
 
 
 def test_a_new_table_is_followed_from_its_first_change(bench: Bench) -> None:
@@ -371,7 +371,7 @@ def test_a_table_that_gets_cdc_is_followed_from_then_on(bench: Bench) -> None:
     assert bench.keys == [3, 4]
 
 
-def test_a_table_that_loses_cdc_is_told_through_the_segments_there_are(bench: Bench) -> None:
+def test_a_table_that_loses_cdc_is_read_to_the_end_of_the_existing_segments(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.start()
@@ -401,7 +401,7 @@ def test_a_table_that_lost_cdc_while_the_agent_was_down(bench: Bench) -> None:
     assert bench.keys == [1, 2]
 
 
-def test_a_table_that_nobody_knows_is_counted(bench: Bench) -> None:
+def test_an_unknown_table_is_counted(bench: Bench) -> None:
     dropped = table_of("dropped", "pk int pk, v int")
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1), write_of(dropped, 2), write_of(dropped, 2), write_of(TABLE, 3))
@@ -494,7 +494,7 @@ def test_quiet_segments_are_saved_seldom(bench: Bench) -> None:
     assert bench.log.flushes == flushes + 1  # the first, long after the last commit
 
 
-def test_age_of_what_waits(bench: Bench) -> None:
+def test_the_age_of_waiting_segments(bench: Bench) -> None:
     bench.raw.segment(10)
     agent = bench.start()
     bench.work()
@@ -526,7 +526,7 @@ def test_not_ready_before_it_is_started(bench: Bench) -> None:
     assert agent.ready() is None
 
 
-def test_a_bad_segment_that_vanishes_is_lost(bench: Bench) -> None:
+def test_a_bad_segment_that_is_deleted_is_lost(bench: Bench) -> None:
     for number in (10, 11):
         bench.raw.segment(number)
     bench.raw.write(10, raw=b"\0\0\0\x20garbage that is no entry at all, and long")
@@ -539,7 +539,7 @@ def test_a_bad_segment_that_vanishes_is_lost(bench: Bench) -> None:
     assert metric("lost_segments_total") == before + 1
 
 
-def test_vanished_between_the_look_and_the_read(bench: Bench) -> None:
+def test_a_segment_deleted_between_listing_and_reading(bench: Bench) -> None:
     for number in (10, 11):
         bench.raw.segment(number)
         bench.raw.write(number, write_of(TABLE, number))
@@ -589,7 +589,7 @@ def test_updates_of_several_views_in_one_mutation(bench: Bench) -> None:
     assert (bench.keys, agent.ready()) == ([1], None)
 
 
-def test_a_closed_segment_that_vanishes_before_it_is_acknowledged_is_lost(
+def test_a_closed_segment_deleted_before_its_acknowledgement_is_lost(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_COMMIT", 60.0)

@@ -13,8 +13,8 @@ def test_stays_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: 
     pytest.importorskip("Cython")
     build = load("hatch_build", ROOT / "hatch_build.py")
     monkeypatch.setenv(variable, value)
-    told: list[str] = []
-    assert build.compile_decoder(PACKAGE, tmp_path, told.append) is None
-    assert len(told) == 1
-    assert "plain Python" in told[0]
+    messages: list[str] = []
+    assert build.compile_decoder(PACKAGE, tmp_path, messages.append) is None
+    assert len(messages) == 1
+    assert "plain Python" in messages[0]
     assert list(tmp_path.iterdir()) == []

@@ -45,55 +45,55 @@ def properties(tmp_path: Path, **more: str) -> Path:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    code, told, _ = agent(tmp_path / "none.properties")
+    code, output, _ = agent(tmp_path / "none.properties")
     assert code == 2
-    assert "none.properties" in told
-    assert "Traceback" not in told
+    assert "none.properties" in output
+    assert "Traceback" not in output
 
 
 def test_unknown_property(tmp_path: Path) -> None:
-    code, told, seconds = agent(properties(tmp_path, state_dri="x"))
-    assert (code, told.count("\n")) == (2, 1)
-    assert "did you mean state.dir" in told
+    code, output, seconds = agent(properties(tmp_path, state_dri="x"))
+    assert (code, output.count("\n")) == (2, 1)
+    assert "did you mean state.dir" in output
     assert seconds < 10
 
 
 def test_cdc_is_off(tmp_path: Path) -> None:
     (tmp_path / "cassandra.yaml").write_text("cdc_enabled: false\n")
-    code, told, _ = agent(properties(tmp_path, cassandra_config=str(tmp_path / "cassandra.yaml")))
-    assert (code, told.count("\n")) == (2, 1)
-    assert "cdc_enabled" in told
+    code, output, _ = agent(properties(tmp_path, cassandra_config=str(tmp_path / "cassandra.yaml")))
+    assert (code, output.count("\n")) == (2, 1)
+    assert "cdc_enabled" in output
 
 
 def test_no_directory(tmp_path: Path) -> None:
-    code, told, _ = agent(properties(tmp_path, cdc_raw_dir="/does/not/exist"))
-    assert (code, told.count("\n")) == (1, 1)
-    assert "/does/not/exist" in told
+    code, output, _ = agent(properties(tmp_path, cdc_raw_dir="/does/not/exist"))
+    assert (code, output.count("\n")) == (1, 1)
+    assert "/does/not/exist" in output
 
 
 def test_another_agent(tmp_path: Path) -> None:
     path = properties(tmp_path)
     state = State(tmp_path / "state")
-    code, told, _ = agent(path)
+    code, output, _ = agent(path)
     state.close()
-    assert (code, told.count("\n")) == (1, 1)
-    assert "another agent" in told
+    assert (code, output.count("\n")) == (1, 1)
+    assert "another agent" in output
 
 
 def test_no_cassandra(tmp_path: Path) -> None:
-    code, told, seconds = agent(properties(tmp_path))
-    assert (code, told.count("\n")) == (1, 1)
-    assert "cassandra.contact.points" in told
+    code, output, seconds = agent(properties(tmp_path))
+    assert (code, output.count("\n")) == (1, 1)
+    assert "cassandra.contact.points" in output
     assert seconds < 15
 
 
 def test_a_contact_point_without_an_address(tmp_path: Path) -> None:
     """As where a machine boots, or in containers: it may get one."""
     given = {"cassandra_contact_points": "no-such-node.invalid", "startup_timeout_ms": "2500"}
-    code, told, seconds = agent(properties(tmp_path, **given))
+    code, output, seconds = agent(properties(tmp_path, **given))
     assert code == 1
-    assert "Traceback" not in told
-    *waiting, last = told.splitlines()
+    assert "Traceback" not in output
+    *waiting, last = output.splitlines()
     assert "agent.waiting" in waiting[0]
     assert last.startswith("helenus-agent: no contact point has an address")
     assert "cassandra.contact.points" in last
@@ -123,9 +123,9 @@ def deaf() -> Iterator[int]:
 
 
 def test_a_cassandra_that_does_not_answer(tmp_path: Path, deaf: int) -> None:
-    code, told, seconds = agent(properties(tmp_path, cassandra_port=str(deaf), cassandra_connect_timeout_ms="2000"))
-    assert (code, told.count("\n")) == (1, 1), told
-    assert str(deaf) in told
+    code, output, seconds = agent(properties(tmp_path, cassandra_port=str(deaf), cassandra_connect_timeout_ms="2000"))
+    assert (code, output.count("\n")) == (1, 1), output
+    assert str(deaf) in output
     assert seconds < 20
 
 
@@ -157,7 +157,7 @@ def test_imports() -> None:
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
-def test_pure_is_a_choice(pure: str, tmp_path: Path) -> None:
+def test_the_plain_decoder_can_be_chosen(pure: str, tmp_path: Path) -> None:
     code = "from helenus_agent.commitlog import decoder; print(decoder.__file__.endswith('.py'), decoder.COMPILED)"
     import os
 

@@ -34,7 +34,7 @@ def test_pass_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"read.mode": "fast"}, "read.mode"),
         ({"segment.transfer": "keep"}, "segment.transfer"),
@@ -55,8 +55,8 @@ def test_pass_through() -> None:
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers"),
     ],
 )
-def test_wrong_properties_are_named(more: dict[str, str], told: str) -> None:
-    with pytest.raises(HelenusError, match=told) as error:
+def test_wrong_properties_are_named(more: dict[str, str], message: str) -> None:
+    with pytest.raises(HelenusError, match=message) as error:
         AgentSettings.of({**LEAST, **more}, "agent.properties")
     assert error.value.kind is Kind.CONFIG
     assert "agent.properties" in str(error.value)
@@ -128,16 +128,16 @@ def test_a_file_of_datastax_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
         "enable.ssl.certificate.verification": "true",
         "ssl.endpoint.identification.algorithm": "https",
     }
-    told = capsys.readouterr().out
-    assert [name for name in DATASTAX if f"key={name} " not in told] == []
-    assert "s3cret" not in told
+    output = capsys.readouterr().out
+    assert [name for name in DATASTAX if f"key={name} " not in output] == []
+    assert "s3cret" not in output
     assert found.pulsar_service_url == "pulsar://localhost:6650"
     assert found.pulsar_auth_token
     assert found.pulsar_auth_token.get_secret_value() == "t0ken"
-    assert "t0ken" not in told
+    assert "t0ken" not in output
 
 
-def test_datastax_s_variables_are_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datastax_s_variables_have_the_lowest_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC_TOPIC_PREFIX", "env-")
     monkeypatch.setenv("CDC_WORKING_DIR", "/env")
     monkeypatch.setenv("CDC_KAFKA_BOOTSTRAP_SERVERS", "env:9092")
@@ -191,11 +191,11 @@ def test_an_older_file_of_debezium_s_loads(capsys: pytest.CaptureFixture[str]) -
     assert found.cassandra_contact_points == ("127.0.0.1",)
     assert found.kafka_producer == {"retries": "3", "retry.backoff.ms": "1000"}
     assert found.state_dir == Path("/var/offsets")
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     ours = {"http.port", "cassandra.config", "cassandra.port", "cassandra.username", "cassandra.password"}
     ours |= {"cassandra.ssl.enabled", "poll.interval.ms", *(f"kafka.producer.{key}" for key in found.kafka_producer)}
-    assert {name for name in theirs if f"key={name} " not in told} == ours
-    assert "key=cassandra.hosts source=f use=cassandra.contact.points" in told
+    assert {name for name in theirs if f"key={name} " not in output} == ours
+    assert "key=cassandra.hosts source=f use=cassandra.contact.points" in output
 
 
 def test_a_file_of_debezium_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,10 +244,10 @@ def test_a_file_of_debezium_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found.state_dir, found.kafka_bootstrap_servers) == (Path("/var/offsets"), "k:9092")
     assert (found.segment_transfer, found.segment_archive_dir) == ("delete", Path("/var/relocation/archive"))
     assert found.kafka_producer == {"security.protocol": "SSL"}
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     same = {"topic.prefix", "cassandra.config", "http.port", "kafka.producer.security.protocol"}
-    assert [name for name in theirs if f"key={name} " not in told and name not in same] == []
-    assert "end it in a dot" in told
+    assert [name for name in theirs if f"key={name} " not in output and name not in same] == []
+    assert "end it in a dot" in output
 
     kept = AgentSettings.of({**theirs, "commit.log.post.processing.enabled": "false"}, "f")
     assert kept.segment_transfer == "delete"  # the last line counts
@@ -289,7 +289,7 @@ def test_cdc_is_off(tmp_path: Path, text: str) -> None:
         ("cdc_enabled: true\ncdc_raw_directory: /does/not/exist\n", Kind.CDC_DIRECTORY),
     ],
 )
-def test_a_yaml_that_does_not_help(tmp_path: Path, text: str, kind: Kind) -> None:
+def test_a_yaml_without_usable_settings(tmp_path: Path, text: str, kind: Kind) -> None:
     with pytest.raises(HelenusError) as error:
         raw_directory(yaml(tmp_path, text))
     assert error.value.kind is kind

@@ -33,7 +33,7 @@ def decode(decoder: ModuleType, payloads: list[bytes], *tables: Table, base: int
     return decoder.decode(data, base, True, plans(decoder, *tables), NODE, SEGMENT, 10**6)
 
 
-def told(batch: Any, *tables: Table) -> list[Event]:
+def events_of(batch: Any, *tables: Table) -> list[Event]:
     followed = [t.full_name for t in tables if t.cdc]
     return [(followed[index], partition, key, value) for index, partition, key, value in batch.changes]
 
@@ -44,7 +44,7 @@ def check(decoder: ModuleType, *updates: Update, base: int = 100) -> Any:
     payload = mutation(*updates)
     batch = decode(decoder, [payload], *tables, base=base)
     assert batch.problems == []
-    assert told(batch, *tables) == events(updates, NODE, SEGMENT, base + len(payload) + 12)
+    assert events_of(batch, *tables) == events(updates, NODE, SEGMENT, base + len(payload) + 12)
     assert (batch.next, batch.mutations) == (len(payload) + 12, 1)
     return batch
 
@@ -75,7 +75,7 @@ def test_update_has_no_liveness_and_deletes_have_no_cells(decoder: ModuleType) -
     check(decoder, Update(table, KEY, [Row((b"\0\0\0\1",), deletion=(T, 1_700_000_000), shadowable=True)]))
 
 
-def test_one_update_tells_partition_then_static_then_rows(decoder: ModuleType) -> None:
+def test_one_update_gives_partition_then_static_then_rows(decoder: ModuleType) -> None:
     rows = [Row((struct.pack(">i", i),), {"v": Cell(b"1234")}, time=T + i) for i in range(3)]
     static = Row(columns={"s": Cell(b"abcd", time=T + 9)})
     batch = check(decoder, Update(simple(), KEY, rows, static, deletion=(T - 1, 1_700_000_000), estimate=3))
@@ -228,12 +228,12 @@ def test_key_columns_are_exact(decoder: ModuleType, name: str) -> None:
 
 
 def test_key_columns_of_other_types(decoder: ModuleType) -> None:
-    """What `transcode` can turn into Avro, the agent can tell, though only scalars can be read back."""
+    """The agent encodes all that `transcode` can turn into Avro, though only scalars can be read back."""
     with pytest.raises(ValueError, match=r"primary key|Avro"):
         decoder.plan_of(table_of("t", "pk frozen<list<int>> pk, v 'org.example.Type' ck"), 0)
 
 
-def test_a_key_that_is_no_value_of_its_type_is_skipped(decoder: ModuleType) -> None:
+def test_a_key_with_invalid_bytes_is_skipped(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, ck frozen<list<int>> ck, v int")
     good = Row((b"\0\0\0\1\0\0\0\4abcd",), {"v": Cell(b"1234")}, time=T)
     hollow = Row((b"\0\0\0\1\0\0\0\0",), {"v": Cell(b"1234")}, time=T)
@@ -244,7 +244,7 @@ def test_a_key_that_is_no_value_of_its_type_is_skipped(decoder: ModuleType) -> N
 
 
 def test_a_value_of_no_bytes_in_a_composite_partition_key(decoder: ModuleType) -> None:
-    """Cassandra takes it, and the key tells it behind its record: of rows, statics, a partition and a range."""
+    """Cassandra accepts it, and the key notes it after its record: of rows, statics, a partition and a range."""
     table = table_of("t", "a int pk, b uuid pk, d text pk, ck int ck, s int static, v int")
     codec = KeyCodec(table)
     for values in itertools.product((b"", KEY), (b"", b"u" * 16), (b"", b"hi")):
@@ -314,22 +314,22 @@ def test_range_deletions(decoder: ModuleType) -> None:
     ]
     batch = check(decoder, Update(table, KEY, [markers[0], row, *markers[1:], row]))
     assert batch.skipped == []
-    told = [wire.decode(value) for _, _, _, value in batch.changes]
-    assert [(c.scope, c.write_time, c.start, c.end) for c in told if c.scope is Scope.RANGE] == [
+    decoded = [wire.decode(value) for _, _, _, value in batch.changes]
+    assert [(c.scope, c.write_time, c.start, c.end) for c in decoded if c.scope is Scope.RANGE] == [
         (Scope.RANGE, T, Bound(True, (one,)), Bound(True, (one, b"b"))),
         (Scope.RANGE, T + 1, Bound(False, (one, b"b")), Bound(False, (one, b"c"))),
         (Scope.RANGE, T + 2, Bound(True, (one, b"c")), Bound(True, (two,))),
         (Scope.RANGE, T + 3, Bound(False, (two, b"a")), None),
     ]
-    assert [(c.part, c.parts) for c in told] == [(part, 6) for part in range(6)]
-    untold = table_of("u", "pk int pk, a int ck, b text ck, v int", cdc=False)
-    assert check(decoder, Update(untold, KEY, markers), Update(table, KEY, [row])).skipped == []
+    assert [(c.part, c.parts) for c in decoded] == [(part, 6) for part in range(6)]
+    without_cdc = table_of("u", "pk int pk, a int ck, b text ck, v int", cdc=False)
+    assert check(decoder, Update(without_cdc, KEY, markers), Update(table, KEY, [row])).skipped == []
 
 
 @pytest.mark.parametrize(
     ("kinds", "what"), [((0,), "did not start"), ((1, 7), "within another"), ((1,), "is not closed"), ((2,), "did not")]
 )
-def test_ranges_that_are_none(decoder: ModuleType, kinds: tuple[int, ...], what: str) -> None:
+def test_empty_ranges(decoder: ModuleType, kinds: tuple[int, ...], what: str) -> None:
     table = table_of("t", "pk int pk, a int ck, v int")
     gone = (T, 7)
     markers = [Marker(kind, (b"1234",), (gone, gone) if kind == 2 else (gone,)) for kind in kinds]
@@ -355,7 +355,7 @@ def test_mutation_of_several_tables(decoder: ModuleType) -> None:
     assert scopes(batch) == [(Scope.ROW, 0, 2), (Scope.ROW, 1, 2)]
 
 
-def test_unknown_table_stops_until_it_is_given_up(decoder: ModuleType) -> None:
+def test_an_unknown_table_stops_decoding_until_the_agent_gives_up(decoder: ModuleType) -> None:
     known = table_of("a", "pk int pk, v int")
     other = table_of("b", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
@@ -374,7 +374,7 @@ def test_unknown_table_stops_until_it_is_given_up(decoder: ModuleType) -> None:
     assert (scopes(batch), batch.problems) == ([(Scope.ROW, 0, 1)] * 3, [])
 
 
-def test_an_unknown_table_hides_what_is_behind_it(decoder: ModuleType) -> None:
+def test_an_unknown_table_hides_what_follows_it(decoder: ModuleType) -> None:
     known, other = table_of("a", "pk int pk, v int"), table_of("b", "pk int pk, v int")
     row = Row((), {"v": Cell(b"1234")}, time=T)
     table_plans = plans(decoder, known)
@@ -382,12 +382,12 @@ def test_an_unknown_table_hides_what_is_behind_it(decoder: ModuleType) -> None:
     updates = [Update(known, KEY, [row]), Update(other, KEY, [row]), Update(known, KEY, [row])]
     stream = entry(mutation(*updates)) + entry(mutation(updates[0]))
     batch = decoder.decode(stream, 100, True, table_plans, NODE, SEGMENT, 100)
-    # What is before it gets out, what is behind it can't be told from it: the segment has to be kept.
+    # What precedes it is emitted. What follows it can't be separated from it: the segment has to be kept.
     assert (len(batch.changes), batch.skipped, batch.broken) == (2, ["unknown_table"], False)
     assert [position for position, _ in batch.problems] == [100]
 
 
-def test_unknown_column_stops_until_it_is_given_up(decoder: ModuleType) -> None:
+def test_an_unknown_column_stops_decoding_until_the_agent_gives_up(decoder: ModuleType) -> None:
     now = table_of("a", "pk int pk, v int")
     then = table_of("a", "pk int pk, u text, v int")
     payload = mutation(Update(then, KEY, [Row((), {"u": Cell(b"x"), "v": Cell(b"1234")}, time=T)]))
@@ -409,7 +409,7 @@ def test_dropped_columns_are_known_by_the_schema(decoder: ModuleType) -> None:
     assert decode(decoder, [payload], now).changes == decode(decoder, [payload], then).changes != []
 
 
-def test_a_mutation_of_the_schema_stops_behind_itself(decoder: ModuleType) -> None:
+def test_reading_stops_after_a_schema_mutation(decoder: ModuleType) -> None:
     schema = table_of("tables", "pk text pk, ck text ck, v int", cdc=False, keyspace="system_schema")
     known = table_of("a", "pk int pk, v int")
     table_plans = plans(decoder, known)
@@ -430,7 +430,7 @@ def test_reasons_of_tables_that_are_not_followed(decoder: ModuleType) -> None:
     assert (batch.skipped, batch.changes, batch.mutations) == (["excluded"], [], 1)
 
 
-def test_most_changes_and_pieces(decoder: ModuleType) -> None:
+def test_limits_of_changes_and_pieces(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, v int")
     one = entry(mutation(Update(table, KEY, [Row((), {"v": Cell(b"1234")}, time=T)])))
     table_plans = plans(decoder, table)
@@ -454,8 +454,8 @@ def test_zeros_end_a_section(decoder: ModuleType) -> None:
     assert (len(batch.changes), batch.broken, [p for p, _ in batch.problems]) == (1, True, [len(one)])
 
 
-def test_bytes_that_no_marker_vouches_for(decoder: ModuleType) -> None:
-    """Every prefix of some entries, whatever stands behind: whole entries are told, the rest is left for later."""
+def test_bytes_after_the_last_sync_marker(decoder: ModuleType) -> None:
+    """Every prefix of some entries, whatever follows: whole entries are decoded, the rest is left for later."""
     table = simple()
     entries = [entry(mutation(Update(table, KEY, [Row((bytes((0, 0, 0, n)),), time=T)]))) for n in range(2)]
     data = b"".join(entries)
@@ -480,7 +480,7 @@ def test_a_wrong_crc_costs_one_entry_if_the_size_is_right(decoder: ModuleType) -
     assert (len(batch.changes), batch.broken) == (1, True)
 
 
-def test_undecodable_mutations_cost_only_themselves(decoder: ModuleType) -> None:
+def test_undecodable_mutations_affect_no_others(decoder: ModuleType) -> None:
     table = table_of("t", "pk int pk, ck int ck, s int static, v int, l list<int>")
     good = mutation(Update(table, KEY, [Row((b"\0\0\0\1",), {"v": Cell(b"1234")}, time=T)]))
     head = b"\1" + table.id.bytes + vbytes(KEY)
@@ -505,7 +505,7 @@ def test_undecodable_mutations_cost_only_themselves(decoder: ModuleType) -> None
         assert batch.next == 2 * len(good) + len(payload) + 36
 
 
-def test_events_do_not_depend_on_what_came_before(decoder: ModuleType) -> None:
+def test_events_do_not_depend_on_earlier_mutations(decoder: ModuleType) -> None:
     """More lists of columns than the decoder remembers."""
     names = [f"c{i:02}" for i in range(20)]
     table = table_of("t", "pk int pk, " + ", ".join(f"{n} int" for n in names))
@@ -518,4 +518,4 @@ def test_events_do_not_depend_on_what_came_before(decoder: ModuleType) -> None:
     for u in updates:
         at += len(mutation(u)) + 12
         expected += events([u], NODE, SEGMENT, at)
-    assert told(batch, table) == expected
+    assert events_of(batch, table) == expected

@@ -85,7 +85,7 @@ def test_altered_between_the_queries(session: Session) -> None:
     assert last > 10
 
 
-def test_a_type_that_is_made_meanwhile(session: Session) -> None:
+def test_a_type_created_between_the_queries(session: Session) -> None:
     session.odd = 2
     assert cassandra().schema().tables == {TABLE.id: TABLE}
     session.odd = 99
@@ -93,7 +93,7 @@ def test_a_type_that_is_made_meanwhile(session: Session) -> None:
         cassandra().schema()
 
 
-def test_stamps(session: Session) -> None:
+def test_alter_times_and_option_digests(session: Session) -> None:
     stamps = [cassandra().schema().stamps[TABLE.id]]
     session.comment = "x"
     stamps.append(cassandra().schema().stamps[TABLE.id])
@@ -105,7 +105,7 @@ def test_stamps(session: Session) -> None:
     assert stamps[3] == Stamp(2, stamps[2].options)
 
 
-def test_a_driver_that_has_given_its_node_up_is_made_anew(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_gave_up_its_node_is_recreated(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """It misses that a node is up again, if that goes fast: then it has none to ask, and tries none."""
     made: list[object] = []
     cluster = SimpleNamespace(shutdown=lambda: made.append("shut down"))
@@ -144,7 +144,7 @@ def test_a_driver_that_has_given_its_node_up_is_made_anew(session: Session, monk
         ("3.11.17", InvalidRequest("Keyspace system_views does not exist"), False),
     ],
 )
-def test_silence_is_not_taken_for_the_default_settings(
+def test_a_missing_answer_is_not_taken_for_the_default_settings(
     session: Session, monkeypatch: pytest.MonkeyPatch, release: str, error: Exception, raises: bool
 ) -> None:
     """What is known of cdc_block_writes and the commit log's directory stays so until the node says otherwise."""

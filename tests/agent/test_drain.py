@@ -10,7 +10,7 @@ import pytest
 from agent.fakes import agent_on, write_of
 from agent.test_agent import TABLE, Bench
 from agent.test_drops import OTHER, SCHEMA, drop
-from agent.test_notices import told
+from agent.test_notices import emitted
 
 from helenus_agent import agent as module
 from helenus_agent.agent import Agent
@@ -63,7 +63,7 @@ def drain(agent: Agent) -> str | None:
 
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize("dead", [True, False])
-def test_a_marker_in_doubt_is_waited_for(bench: Bench, dead: bool, complete: bool) -> None:
+def test_a_half_written_marker_is_waited_for(bench: Bench, dead: bool, complete: bool) -> None:
     """For a second it may be half written: that is not the end of the segment."""
     work(bench)
     at = bench.raw.ends[10]
@@ -76,7 +76,7 @@ def test_a_marker_in_doubt_is_waited_for(bench: Bench, dead: bool, complete: boo
     agent = offline(bench) if dead else bench.agent
     assert agent is not None
     assert "could not be read wholly" in str(drain(agent))
-    assert told(bench) == ([1, "GAP"] if complete else [1])
+    assert emitted(bench) == ([1, "GAP"] if complete else [1])
 
 
 def test_a_segment_without_a_header_is_not_all_sent(bench: Bench) -> None:
@@ -96,18 +96,18 @@ def test_first_entries_without_a_marker_are_not_all_sent(bench: Bench) -> None:
     assert "1 segments could not be read wholly" in str(drain(offline(bench)))
 
 
-def test_segments_made_ready_hold_nothing(bench: Bench) -> None:
+def test_prepared_segments_hold_nothing(bench: Bench) -> None:
     """A header alone, or a file of which not even that was written."""
     work(bench)
     bench.raw.segment(11)
     bench.raw.segment(12).write_bytes(bytes(100_000))
     bench.raw.write(10, write_of(TABLE, 2))
     assert drain(offline(bench)) is None
-    assert told(bench) == [1, 2]
+    assert emitted(bench) == [1, 2]
 
 
-def test_a_drop_that_was_not_told_yet(bench: Bench) -> None:
-    """The agent saw it and was killed: the deletion of its rows is told behind what the table logged."""
+def test_a_drop_that_was_not_emitted_yet(bench: Bench) -> None:
+    """The agent saw it and was killed: the deletion of its rows is emitted after what the table logged."""
     bench.cassandra.set(TABLE, OTHER, SCHEMA)
     work(bench)
     bench.raw.write(10, write_of(TABLE, 2))
@@ -115,12 +115,12 @@ def test_a_drop_that_was_not_told_yet(bench: Bench) -> None:
     assert bench.agent is not None
     bench.agent._following.learn()
     assert drain(offline(bench)) is None
-    assert told(bench) == [1, 2, "TABLE"]
+    assert emitted(bench) == [1, 2, "TABLE"]
     saved = read(bench.tmp_path / "state")
     assert saved is not None
     assert saved.dropped == {str(TABLE.id): 0}
     assert drain(offline(bench)) is None
-    assert told(bench) == [1, 2, "TABLE"], "it is told once"
+    assert emitted(bench) == [1, 2, "TABLE"], "it is emitted once"
 
 
 def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
@@ -132,7 +132,7 @@ def test_a_dead_node_that_had_cdc_off(bench: Bench) -> None:
     bench.agent._commit(1)
     bench.raw.write(10, write_of(TABLE, 2))
     assert drain(offline(bench)) is None
-    assert told(bench) == [1, 2]
+    assert emitted(bench) == [1, 2]
     saved = read(bench.tmp_path / "state")
     assert saved is not None
     assert saved.cdc_off, "should the node come back after all"

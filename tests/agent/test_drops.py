@@ -1,4 +1,4 @@
-"""A table that is dropped: the deletion of its rows, told once, behind what it logged and before what its name gets."""
+"""A dropped table: one deletion of its rows, after what it logged and before the events of a new table of its name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from agent.fakes import write_of
 from agent.test_agent import TABLE, Bench
-from agent.test_notices import notices, told
+from agent.test_notices import emitted, notices
 from agent.writer import table_of
 
 from helenus_agent import agent as module
@@ -46,7 +46,7 @@ def drop(bench: Bench, *others: Table) -> None:
     bench.raw.write(10, write_of(SCHEMA, 0))
 
 
-def test_dropped_and_made_again(bench: Bench) -> None:
+def test_dropped_and_recreated(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
@@ -54,15 +54,15 @@ def test_dropped_and_made_again(bench: Bench) -> None:
     drop(bench, AGAIN)
     bench.raw.write(10, write_of(AGAIN, 3), write_of(TABLE, 4))
     bench.work()
-    # What the log can't hold, a change of the old table behind those of the new one, is told all the same.
-    assert told(bench) == [1, 2, "TABLE", 3, 4]
-    assert told(bench, "events-else.other") == []
+    # A change of the old table after those of the new one is impossible in a log; it is emitted nevertheless.
+    assert emitted(bench) == [1, 2, "TABLE", 3, 4]
+    assert emitted(bench, "events-else.other") == []
     (change,) = notices(bench, Scope.TABLE)
     assert (change.part, change.parts, change.write_time) == (0, 1, MADE - 1)
     for _ in range(2):
         bench.start(topic_partitions="1")
         bench.work()
-    assert told(bench) == [1, 2, "TABLE", 3, 4]
+    assert emitted(bench) == [1, 2, "TABLE", 3, 4]
     for segment in (11, 12):
         bench.raw.segment(segment)
         bench.raw.write(segment, write_of(AGAIN, segment))
@@ -71,13 +71,13 @@ def test_dropped_and_made_again(bench: Bench) -> None:
         bench.start(topic_partitions="1")
         bench.raw.write(12, write_of(AGAIN, key))
         bench.work()
-    assert told(bench) == [1, 2, "TABLE", 3, 4, 11, 12, 5, 6]
+    assert emitted(bench) == [1, 2, "TABLE", 3, 4, 11, 12, 5, 6]
     assert bench.saved.dropped == {}
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_learnt_long_before_it_is_read(bench: Bench, again: bool) -> None:
-    """A backlog: the schema is ahead of it. All that the old table logged is told first, and nothing of the new one."""
+def test_a_drop_seen_long_before_its_segment_is_read(bench: Bench, again: bool) -> None:
+    """A backlog: the schema is ahead of it. All events of the old table come first, and none of the new one."""
     bench.start(topic_partitions="1")
     bench.raw.write(10, *(write_of(TABLE, key) for key in (1, 2)))
     bench.raw.segment(11)
@@ -89,10 +89,10 @@ def test_learnt_long_before_it_is_read(bench: Bench, again: bool) -> None:
     bench.cassandra.set(OTHER, SCHEMA, *([AGAIN] if again else []))
     bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench) == ([1, 2, 3, "TABLE", 4, 5] if again else [1, 2, 3, "TABLE"])
+    assert emitted(bench) == ([1, 2, 3, "TABLE", 4, 5] if again else [1, 2, 3, "TABLE"])
 
 
-def test_behind_its_last_segment_though_reading_never_comes_to_an_end(bench: Bench) -> None:
+def test_a_drop_follows_the_last_segment_though_writes_go_on(bench: Bench) -> None:
     agent = bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.cassandra.set(OTHER, SCHEMA)
@@ -104,7 +104,7 @@ def test_behind_its_last_segment_though_reading_never_comes_to_an_end(bench: Ben
     agent._follow.refresh()
     agent.step()
     agent._commit(1.0)
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -118,11 +118,11 @@ def test_dropped_while_no_agent_ran(bench: Bench, again: bool) -> None:
         bench.raw.write(10, write_of(AGAIN, 3))
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == ([1, 2, "TABLE", 3] if again else [1, 2, "TABLE"])
+    assert emitted(bench) == ([1, 2, "TABLE", 3] if again else [1, 2, "TABLE"])
 
 
 def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
-    """Nothing else of it is followed by then; and it stays to be told through a broker that is away, and restarts."""
+    """Nothing else of it is followed by then. The event survives an unavailable broker, and restarts."""
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(OTHER, 1))
     bench.work()
@@ -140,14 +140,14 @@ def test_a_keyspace_that_is_dropped(bench: Bench) -> None:
     bench.log.refuse_flush = 0
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench, "events-else.other") == [1, "TABLE"]
-    assert told(bench) == [11, 12]
+    assert emitted(bench, "events-else.other") == [1, "TABLE"]
+    assert emitted(bench) == [11, 12]
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench, "events-else.other") == [1, "TABLE"]
+    assert emitted(bench, "events-else.other") == [1, "TABLE"]
 
 
-def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> None:
+def test_a_refused_drop_is_emitted_again_with_the_same_digest(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
@@ -156,13 +156,13 @@ def test_told_again_with_the_same_digest_when_it_is_refused(bench: Bench) -> Non
     bench.run(until=2)
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("there", [True, False])
-def test_a_topic_that_is_refused(bench: Bench, again: bool, there: bool) -> None:
-    """The others go on; who is let in again is told of the gap."""
+def test_a_refused_topic(bench: Bench, again: bool, there: bool) -> None:
+    """The others go on. The table gets a gap event when its topic is allowed again."""
     bench.raw.segment(11)
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1), write_of(OTHER, 1))
@@ -176,11 +176,11 @@ def test_a_topic_that_is_refused(bench: Bench, again: bool, there: bool) -> None
     bench.raw.write(10, write_of(OTHER, 2))
     for _ in range(100):
         bench.run(seconds=0.2)
-        if told(bench, "events-else.other") == [1, 2]:
+        if emitted(bench, "events-else.other") == [1, 2]:
             break
     bench.run(seconds=0.3)
-    assert told(bench, "events-else.other") == [1, 2]
-    assert told(bench) == [1]
+    assert emitted(bench, "events-else.other") == [1, 2]
+    assert emitted(bench) == [1]
     assert bench.saved.dropped.get(str(TABLE.id)) is None
 
 
@@ -202,7 +202,7 @@ def test_dropped_without_cdc(bench: Bench, killed: bool) -> None:
     else:
         bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
 def test_tables_that_are_not_followed(bench: Bench) -> None:
@@ -214,7 +214,7 @@ def test_tables_that_are_not_followed(bench: Bench) -> None:
     assert notices(bench, Scope.TABLE) == []
 
 
-def test_a_table_that_the_schema_has_again_was_not_dropped(bench: Bench) -> None:
+def test_a_table_that_reappears_in_the_schema_was_not_dropped(bench: Bench) -> None:
     """Read half made, it has been missing."""
     agent = bench.start(topic_partitions="1")
     bench.cassandra.set(OTHER, SCHEMA)
@@ -223,22 +223,22 @@ def test_a_table_that_the_schema_has_again_was_not_dropped(bench: Bench) -> None
     agent._following.learn()
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
-    assert told(bench) == [1]
+    assert emitted(bench) == [1]
     assert bench.saved.dropped == {}
 
 
-def test_one_that_nobody_remembers(bench: Bench) -> None:
+def test_a_dropped_table_without_a_saved_definition(bench: Bench) -> None:
     """tables.json was deleted: what its topic was called is not known."""
     host = "ad310466-96a7-4cb2-acf4-59535a960812"
     bench.state.save(Positions(host, dropped={str(uuid.uuid4()): 5}))
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
-    assert told(bench) == [1]
+    assert emitted(bench) == [1]
     assert bench.saved.dropped == {}
 
 
-def test_when_a_table_was_made_whose_id_does_not_tell(bench: Bench) -> None:
+def test_the_creation_time_of_a_table_whose_id_holds_none(bench: Bench) -> None:
     again = replace(TABLE, id=uuid.uuid4())
     bench.start(topic_partitions="1")
     bench.cassandra.stamps = {again.id: Stamp(1_000, "x")}
@@ -248,7 +248,7 @@ def test_when_a_table_was_made_whose_id_does_not_tell(bench: Bench) -> None:
 
 
 def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
-    """Rows have lost their values of it, and no write tells that."""
+    """Rows have lost their values of it, and no write in the log says so."""
     from helenus_schemas.cql.table import Column
     from helenus_schemas.cql.types import parse
 
@@ -257,15 +257,15 @@ def test_a_column_that_is_dropped_and_added_again(bench: Bench) -> None:
     without = replace(TABLE, columns=tuple(c for c in TABLE.columns if c.name != "v"), dropped=dropped)
     drop(bench, without)
     bench.work()
-    assert told(bench) == []
+    assert emitted(bench) == []
     drop(bench, replace(TABLE, dropped=dropped))
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
     bench.start(topic_partitions="1")
     bench.work()
     drop(bench, table_of("t", "pk int pk, v int, w int"))
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
 
 
 def test_a_column_that_is_dropped_and_added_again_while_no_agent_ran(bench: Bench) -> None:
@@ -278,4 +278,4 @@ def test_a_column_that_is_dropped_and_added_again_while_no_agent_ran(bench: Benc
     for _ in range(2):
         bench.start(topic_partitions="1")
         bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]

@@ -60,7 +60,7 @@ def test_oldest_first(raw: Raw) -> None:
     follow.close()
 
 
-def test_what_the_older_one_gets_meanwhile_goes_first(raw: Raw) -> None:
+def test_late_writes_to_the_older_segment_go_first(raw: Raw) -> None:
     """Both get a marker between two looks: the older one's entries come first, all of them."""
     for number in (10, 11):
         raw.segment(number)
@@ -97,7 +97,7 @@ def test_finished_only_when_complete_and_read(raw: Raw) -> None:
     segment.close()
 
 
-def test_an_older_one_is_left_alone_until_its_index_is_complete(raw: Raw) -> None:
+def test_an_older_segment_waits_until_its_index_is_complete(raw: Raw) -> None:
     for number in (10, 11):
         raw.segment(number)
         raw.write(number, write_of(TABLE, number))
@@ -146,7 +146,7 @@ def test_rewinds_to_positions(raw: Raw) -> None:
     follow.close()
 
 
-def test_done_segments_that_come_back_are_finished_at_once(raw: Raw) -> None:
+def test_processed_segments_that_come_back_are_finished_at_once(raw: Raw) -> None:
     raw.segment(10)
     raw.write(10, write_of(TABLE, 1))
     raw.index(10, complete=True)
@@ -159,7 +159,7 @@ def test_done_segments_that_come_back_are_finished_at_once(raw: Raw) -> None:
     assert [s.id for s in follow.finished] == [10]
 
 
-def test_vanished_without_changes_of_cdc_tables(raw: Raw) -> None:
+def test_deleted_without_changes_of_cdc_tables(raw: Raw) -> None:
     before = lost()
     for number in (10, 11, 12):
         raw.segment(number)
@@ -173,7 +173,7 @@ def test_vanished_without_changes_of_cdc_tables(raw: Raw) -> None:
     follow.close()
 
 
-def test_vanished_unread(raw: Raw) -> None:
+def test_a_segment_deleted_before_it_was_read(raw: Raw) -> None:
     before = lost()
     raw.segment(10)
     raw.write(10, write_of(TABLE, 1))
@@ -186,7 +186,7 @@ def test_vanished_unread(raw: Raw) -> None:
     assert lost() == before + 1
 
 
-def test_vanished_while_it_is_read(raw: Raw) -> None:
+def test_a_segment_deleted_while_it_is_read(raw: Raw) -> None:
     """Held open, it is read to its end; nothing is lost."""
     before = lost()
     for number in (10, 11):
@@ -211,7 +211,7 @@ def test_vanished_while_it_is_read(raw: Raw) -> None:
     follow.close()
 
 
-def test_vanished_while_the_agent_was_down(raw: Raw) -> None:
+def test_a_segment_deleted_while_the_agent_was_down(raw: Raw) -> None:
     before = lost()
     positions = Positions(HOST, {8: Mark(100, False), 9: Mark(100, True)})
     follow_of(raw, positions)
@@ -314,8 +314,8 @@ def test_a_backlog_of_small_sections_is_found_bit_by_bit(raw: Raw, monkeypatch: 
     follow.close()
 
 
-def test_what_is_newer_waits_for_all_of_the_older_one(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for what the older one gets while it is read; what was found behind a last marker may have one by then."""
+def test_the_newer_segment_waits_for_all_of_the_older_one(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for what the older one gets while it is read; what was found after a last marker may have one by then."""
     monkeypatch.setattr(segment_module, "_SECTIONS", 3)
     for number in (10, 11):
         raw.segment(number)
@@ -344,7 +344,7 @@ def test_what_is_newer_waits_for_all_of_the_older_one(raw: Raw, monkeypatch: pyt
     follow.close()
 
 
-def test_vanished_between_two_looks_at_a_part(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_deleted_between_two_looks_at_a_part(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that was found is read, but it was not all."""
     monkeypatch.setattr(segment_module, "_SECTIONS", 3)
     before = lost()
@@ -364,7 +364,7 @@ def test_vanished_between_two_looks_at_a_part(raw: Raw, monkeypatch: pytest.Monk
     assert (follow.segments, follow.finished, lost()) == ([], [], before + 1)
 
 
-def test_older_ones_without_anything_do_not_hide_the_newer(raw: Raw) -> None:
+def test_empty_older_segments_do_not_hide_newer_ones(raw: Raw) -> None:
     for number in range(100, 130):
         raw.segment(number, size=200)
     raw.segment(130)
@@ -379,7 +379,7 @@ def test_older_ones_without_anything_do_not_hide_the_newer(raw: Raw) -> None:
     follow.close()
 
 
-def test_more_gone_than_are_looked_at(raw: Raw) -> None:
+def test_more_segments_gone_than_are_checked(raw: Raw) -> None:
     for number in range(100, 120):
         raw.segment(number, size=200)
         raw.write(number, write_of(TABLE, 1))
@@ -418,7 +418,7 @@ def test_other_files_are_ignored(raw: Raw) -> None:
     assert follow_of(raw).segments == []
 
 
-def test_a_directory_that_goes_away(raw: Raw) -> None:
+def test_a_directory_that_disappears(raw: Raw) -> None:
     follow = follow_of(raw)
     raw.path.rmdir()
     with pytest.raises(HelenusError) as error:
@@ -426,7 +426,7 @@ def test_a_directory_that_goes_away(raw: Raw) -> None:
     assert error.value.kind is Kind.CDC_DIRECTORY
 
 
-def test_vanished_between_the_listing_and_the_look(raw: Raw) -> None:
+def test_a_segment_deleted_between_listing_and_look(raw: Raw) -> None:
     """Complete, but never read: that is not finished."""
     before = lost()
     raw.segment(10)
@@ -513,7 +513,7 @@ def test_idx_with_many_that_have_no_index(raw: Raw) -> None:
 
 
 def test_eager_reads_a_new_segment_when_the_older_one_is_marked(raw: Raw) -> None:
-    """An entry of the older one may be on its way while the newer one has some: the newer one's marker tells."""
+    """An entry of the older one may be on its way while the newer one has some: the newer one's marker decides."""
     for number in (10, 11):
         raw.segment(number)
     raw.write(10, write_of(TABLE, 1))
@@ -564,14 +564,14 @@ def test_the_log_says_how_much_is_left_unread(raw: Raw, monkeypatch: pytest.Monk
         file.seek(broken)
         file.write(b"\0\0\4\0nope")
     follow = follow_of(raw)
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert drain(follow) == [10]
         assert drain(follow) == []
     follow.close()
-    assert [line["left_unread_bytes"] for line in told if line["event"] == "segment.corrupt"] == [raw.ends[10] - broken]
+    assert [line["left_unread_bytes"] for line in logs if line["event"] == "segment.corrupt"] == [raw.ends[10] - broken]
 
 
-def test_an_encrypted_segment_costs_the_others_nothing(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encrypted_segment_does_not_affect_others(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     path = raw.path / file_name(10)
     path.write_bytes(header(10, 7, b'{"encCipher":"AES/CBC/PKCS5Padding","encKeyAlias":"k","encIV":"00"}') + bytes(500))
     raw.ends[10] = 500
@@ -579,9 +579,9 @@ def test_an_encrypted_segment_costs_the_others_nothing(raw: Raw, monkeypatch: py
     raw.segment(11)
     raw.write(11, write_of(TABLE, 1))
     follow = follow_of(raw)
-    with capture_logs() as told:
+    with capture_logs() as logs:
         assert drain(follow) == [11]
-    assert "encrypted segments are not supported" in next(line["error"] for line in told if "error" in line)
+    assert "encrypted segments are not supported" in next(line["error"] for line in logs if "error" in line)
     assert [(s.id, s.bad) for s in follow.finished] == [(10, True)]
     follow.finished[0].close()
     follow.close()

@@ -76,7 +76,7 @@ def test_damaged_mutations(
 @slow
 @given(some=mutations(), data=st.data())
 def test_damaged_sections(decoder: ModuleType, some: list[list[Update]], data: st.DataObject) -> None:
-    """Damage that a CRC sees: changes are missing and a problem is told, or nothing is different."""
+    """Damage that a CRC sees: changes are missing and a problem is reported, or nothing is different."""
     stream = b"".join(entry(mutation(*updates)) for updates in some)
     whole = decode(decoder, stream, some)
     cut = stream[: data.draw(st.integers(0, len(stream)))]
@@ -114,7 +114,7 @@ def test_many_small_damages(plain: ModuleType, compiled: ModuleType, seed: int) 
     noise = random.Random(seed)
     whole = mutation(*rich())
     bad = (0, 1, 2, 4, 8, 127, 128, 254, 255)
-    told = 0
+    decoded = 0
     for _ in range(2_000):
         payload = bytearray(whole)
         for _ in range(noise.randrange(1, 4)):
@@ -122,5 +122,5 @@ def test_many_small_damages(plain: ModuleType, compiled: ModuleType, seed: int) 
         stream = entry(bytes(payload))
         batches = [decode(m, stream, [rich()]) for m in (plain, compiled)]
         assert plainly(batches[0]) == plainly(batches[1])
-        told += len(batches[0].changes)
-    assert told
+        decoded += len(batches[0].changes)
+    assert decoded

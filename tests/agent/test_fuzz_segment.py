@@ -1,8 +1,8 @@
 """Segment files with damage anywhere: header, marker, compressed block, entry, end.
 
 What holds for a segment that Cassandra has closed: every change that is read before the first problem is one of the
-intact segment's, and they come in its order with none left out; what is missing in the end was told as a problem, and
-the segment is marked as bad. Behind a problem, too, nothing is read that the intact segment did not hold; only the
+intact segment's, and they come in its order with none left out; what is missing in the end was reported as a problem,
+and the segment is marked as bad. After a problem, too, nothing is read that the intact segment did not hold; only the
 positions can differ there, if what was damaged is how many bytes a compressed section comes to.
 
 One that is still written (no complete index) differs in one point: what is missing may be waited for.
@@ -163,7 +163,7 @@ def damaged(data: st.DataObject, whole: bytes, written: int) -> bytes:
             case "noise":
                 size = data.draw(st.integers(1, 40))
                 bad[at : at + size] = random.Random(at).randbytes(len(bad[at : at + size]))
-            case "move":  # what is behind it moves by some bytes
+            case "move":  # what follows it moves by some bytes
                 del bad[at : at + data.draw(st.integers(1, 9))]
     return bytes(bad)
 
@@ -171,8 +171,19 @@ def damaged(data: st.DataObject, whole: bytes, written: int) -> bytes:
 def without_position(found: Any) -> Any:
     """A change but for its position."""
     index, partition, key, value = found
-    told = wire.decode(value)
-    return index, partition, key, told.digest, told.scope, told.part, told.parts, told.write_time, told.start, told.end
+    decoded = wire.decode(value)
+    return (
+        index,
+        partition,
+        key,
+        decoded.digest,
+        decoded.scope,
+        decoded.part,
+        decoded.parts,
+        decoded.write_time,
+        decoded.start,
+        decoded.end,
+    )
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)
@@ -254,7 +265,7 @@ def test_damage_in_a_closed_segment(
 @pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
 @slow
 @given(data=st.data())
-def test_damage_in_one_that_is_still_written(
+def test_damage_in_a_segment_that_is_still_written(
     plain: ModuleType, compiled: ModuleType, tmp_path: Path, compressor: str, mode: ReadMode, data: st.DataObject
 ) -> None:
     contents = sections(SOME)
@@ -291,7 +302,7 @@ def test_zeros_where_entries_were(
     assert found.bad
     assert found.found.count(None) == 1
     assert found.before_problems == whole[: len(found.before_problems)]
-    assert whole[-1] in found.changes, "sections behind it are read"
+    assert whole[-1] in found.changes, "sections after it are read"
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)

@@ -34,18 +34,18 @@ def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMo
     by_name = {t.name: t for t in followed}
     follow = follow_of(recording, tmp_path, mode)
     changes, skipped, mutations = read(decoder, follow, recording.plans(decoder, followed))
-    told = [(followed[index], partition, key, wire.decode(value)) for index, partition, key, value in changes]
+    decoded = [(followed[index], partition, key, wire.decode(value)) for index, partition, key, value in changes]
     expected: list[Expected] = []
     for _, some in STATEMENTS:
         if len({want.table for want in some}) > 1:
             # A batch has its tables in the order of their ids, which are chance.
-            names = [table.name for table, *_ in told[len(expected) :][: len(some)]]
+            names = [table.name for table, *_ in decoded[len(expected) :][: len(some)]]
             ordered = sorted(some, key=lambda want: names.index(want.table))
             some = [replace(want, part=part) for part, want in enumerate(ordered)]
         expected += some
 
-    assert len(told) == len(expected)
-    for (table, _, key, found), want in zip(told, expected, strict=True):
+    assert len(decoded) == len(expected)
+    for (table, _, key, found), want in zip(decoded, expected, strict=True):
         assert (table.name, found.scope.name) == (want.table, want.scope)
         assert key == golden.expected_key(by_name[want.table], want.key)
         assert (found.part, found.parts) == (want.part, want.parts)
@@ -66,8 +66,8 @@ def test_statements(decoder: ModuleType, tmp_path: Path, name: str, mode: ReadMo
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_resumed_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -> None:
-    """Stopped and started at any position that a change tells, within sections too: it goes on with the next one."""
+def test_decoding_resumes_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -> None:
+    """Stopped and started at the position of any change, within sections too: it goes on with the next one."""
     recording = golden.load(name)
     plans = recording.plans(plain, recording.followed)
     follow = follow_of(recording, tmp_path)
@@ -79,13 +79,13 @@ def test_resumed_at_every_change(plain: ModuleType, tmp_path: Path, name: str) -
         positions = Positions(NODE, {segment: Mark(position)}, [] if segment == first else [first])
         follow = follow_of(recording, tmp_path, positions=positions)
         again, _, _ = read(plain, follow, plans)
-        behind = [c for c in changes if (wire.decode(c[3]).segment, wire.decode(c[3]).position) > (segment, position)]
-        assert again == behind
+        after = [c for c in changes if (wire.decode(c[3]).segment, wire.decode(c[3]).position) > (segment, position)]
+        assert again == after
         follow.close()
 
 
 @pytest.mark.parametrize("name", [n for n in RECORDINGS if n.endswith("plain")])
-def test_eager_reads_what_no_marker_covers(decoder: ModuleType, tmp_path: Path, name: str) -> None:
+def test_eager_reads_past_the_last_marker(decoder: ModuleType, tmp_path: Path, name: str) -> None:
     """The segments written once more, a section's entries first and its marker later: each entry is read once."""
     recording = golden.load(name)
     plans = recording.plans(decoder, recording.followed)
@@ -132,7 +132,7 @@ def test_every_table_can_be_walked(decoder: ModuleType, tmp_path: Path) -> None:
     assert {followed[index].keyspace for index, *_ in changes} >= {"system", "system_schema", "g"}
 
 
-def test_events_stay_the_same(decoder: ModuleType, tmp_path: Path) -> None:
+def test_recorded_events_stay_the_same(decoder: ModuleType, tmp_path: Path) -> None:
     """Byte for byte what they were when the golden segments were recorded: others read them."""
     recording = golden.load()
     plans = recording.plans(decoder, recording.followed)
@@ -141,7 +141,7 @@ def test_events_stay_the_same(decoder: ModuleType, tmp_path: Path) -> None:
         assert golden.events_json(recording.followed, changes) == json.load(file)
 
 
-def test_names_say_what_they_hold() -> None:
+def test_recordings_hold_what_their_names_say() -> None:
     for name in RECORDINGS:
         versions = {(parse_name(file) or (0, 0))[0] for file in golden.load(name).files if file.endswith(".log")}
         assert versions == {int(name[0])}

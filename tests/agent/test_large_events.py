@@ -68,7 +68,7 @@ def row(ck: bytes) -> Row:
 
 
 @pytest.mark.parametrize("headers", ["none", "datastax"])
-def test_one_event_is_left_out_and_reported(bench: Bench, headers: str) -> None:
+def test_an_event_that_is_too_large_is_left_out_and_reported(bench: Bench, headers: str) -> None:
     skipped = metric("skipped_total", reason="record_too_large")
     agent = bench.start(topic_partitions="1", headers=headers)
     sizes = (1, 2, LIMIT + 10, 3, LIMIT + 20, 4)
@@ -88,9 +88,9 @@ def test_one_event_is_left_out_and_reported(bench: Bench, headers: str) -> None:
     assert scopes[-1] is Scope.GAP
     numbers = {bench.number(key)[-1] for topic, _, key, _, _ in bench.log.acknowledged if topic == "events-ks.t"}
     assert numbers == {1, 2}
-    told = [line for line in logs if line["event"] == "event.too_large"]
-    assert len(told) >= 2
-    assert {(line["log_level"], line["table"]) for line in told} == {("error", "ks.wide")}
+    lines = [line for line in logs if line["event"] == "event.too_large"]
+    assert len(lines) >= 2
+    assert {(line["log_level"], line["table"]) for line in lines} == {("error", "ks.wide")}
     assert metric("skipped_total", reason="record_too_large") >= skipped + 2
     assert agent.ready() is None
     assert bench.saved.segments[10].offset == bench.raw.ends[10]

@@ -1,4 +1,4 @@
-"""The agent beside a real Cassandra and a real Kafka: killed, cut off, stopped."""
+"""The agent with a real Cassandra and a real Kafka: killed, cut off, stopped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAIN = "from helenus_agent.cli import main; main()"
 
 
 class Live:
-    """The servers, and agents beside them."""
+    """The servers, and their agents."""
 
     def __init__(self, stack: Any, directory: Path) -> None:
         self.stack = stack
@@ -172,21 +172,21 @@ def test_every_statement(live: Live) -> None:
         for e in expected
     )
 
-    def told() -> Counter[tuple[str, str, bytes]]:
+    def arrived() -> Counter[tuple[str, str, bytes]]:
         return Counter(
             (name, wire.decode(value).scope.name, key)
             for name in tables
             for key, value in live.events(f"events-g.{name}")
         )
 
-    live.wait(lambda: told() >= wanted)
-    assert told() == wanted
+    live.wait(lambda: arrived() >= wanted)
+    assert arrived() == wanted
     assert live.stop(agent) == 0
 
 
 @pytest.mark.parametrize("point", ["agent.after-append", "agent.after-flush", "agent.after-save"])
 def test_killed_anywhere(live: Live, point: str) -> None:
-    """Killed while it works, time and again: every key arrives, and what is done with is taken away."""
+    """Killed while it works, time and again: every key arrives, and segments that are fully processed are deleted."""
     table = "killed_" + point.removeprefix("agent.after-")
     live.table(table)
     total = 0
@@ -262,16 +262,16 @@ def test_cassandra_restarts(live: Live) -> None:
 def test_drained_while_the_node_is_dead(live: Live) -> None:
     """By what the agent had saved; the log has mutations of many tables, changes of the schema and a TRUNCATE too."""
     live.table("drained")
-    live.session.execute("CREATE TABLE live.beside (a int PRIMARY KEY, v text)")
+    live.session.execute("CREATE TABLE live.second (a int PRIMARY KEY, v text)")
     agent = live.start()
     live.insert("drained", 0, 100)
     live.wait(lambda: len(live.keys("drained")) >= 100)
     assert live.stop(agent) == 0
     live.insert("drained", 100, 3000)
-    live.insert("beside", 0, 100)
+    live.insert("second", 0, 100)
     live.session.execute("CREATE TABLE live.unknown (a int PRIMARY KEY, v text)")
-    live.session.execute("TRUNCATE live.beside")
-    both = [f"INSERT INTO live.{table} (a, v) VALUES (3000, 'x')" for table in ("beside", "drained")]
+    live.session.execute("TRUNCATE live.second")
+    both = [f"INSERT INTO live.{table} (a, v) VALUES (3000, 'x')" for table in ("second", "drained")]
     live.session.execute(f"BEGIN BATCH {'; '.join(both)} APPLY BATCH")
     live.insert("drained", 3001, 4000)
     live.stack.kill("cassandra1")

@@ -1,4 +1,4 @@
-"""Whether the node that answers is the one beside the agent: certain, not, or not to be told."""
+"""Whether the node that answers is the agent's own: yes, no, or unknown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(directory: Path, of: Node, yaml: str | None = None, **more: str) -> li
         ({}, None),
     ],
 )
-def test_what_a_yaml_says_of_a_node(yaml: dict[str, Any], expected: bool | None) -> None:
+def test_the_settings_of_a_node_in_its_yaml(yaml: dict[str, Any], expected: bool | None) -> None:
     assert identity.is_described(OURS, yaml) is expected
 
 
@@ -85,7 +85,7 @@ def test_the_data_centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
-    """What is done with is deleted there: it is no warning's matter."""
+    """The agent deletes segments that it has processed there: an error, not a warning."""
     (tmp_path / "commitlog").mkdir()
     link = tmp_path / "cdc_raw"
     link.symlink_to(tmp_path / "commitlog")
@@ -100,7 +100,7 @@ def test_the_commit_log_s_own_directory_is_refused(tmp_path: Path) -> None:
             raw_directory(AgentSettings.of({**given, "cdc.raw.dir": str(directory)}, "test"))
 
 
-def test_a_node_that_was_switched_off_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_cdc_off_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The start is refused, but what the node writes until it is on again is a gap."""
     bench = Bench(tmp_path)
     bench.raw.segment(10)

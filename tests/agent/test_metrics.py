@@ -69,7 +69,7 @@ def test_attributes_of_debezium(raw: Path, limit: None) -> None:
 @pytest.mark.parametrize(
     ("used", "low", "critical", "left"), [(79, 0, 0, 21), (80, 1, 0, 20), (95, 1, 1, 5), (120, 1, 1, 0)]
 )
-def test_space_of_cep_44(raw: Path, limit: None, used: int, low: int, critical: int, left: int) -> None:
+def test_metrics_of_cep_44(raw: Path, limit: None, used: int, low: int, critical: int, left: int) -> None:
     metrics.RAW_LIMIT.set(100)
     metrics.RAW_BYTES.set(used)
     assert (read(raw, "Cdc_TotalSpaceUsed"), read(raw, "Cdc_MaxSpaceConfigured")) == (used, 100)
@@ -91,13 +91,13 @@ def test_a_directory_that_is_gone(tmp_path: Path) -> None:
     assert b"Cdc_OldestSegmentAgeSeconds 0.0" in generate_latest(registry)
 
 
-def test_the_documentation_names_them_all(raw: Path) -> None:
-    told = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+def test_every_metric_is_documented(raw: Path) -> None:
+    documented = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
     ours = [m for m in vars(metrics).values() if isinstance(m, MetricWrapperBase)]
     names = [m.describe()[0].name for m in ours if list(m.describe())]
     assert len(names) > 15
-    assert [name for name in names if f"`{name}" not in told] == []
+    assert [name for name in names if f"`{name}" not in documented] == []
     theirs = list(metrics.Twins(raw, "x").collect())
     counters = [sample.labels["name"] for sample in theirs[0].samples]
     attributes = [family.name.rpartition("_")[2] for family in theirs[1:]]
-    assert [name for name in counters + attributes if f"`{name}`" not in told] == []
+    assert [name for name in counters + attributes if f"`{name}`" not in documented] == []

@@ -1,4 +1,4 @@
-"""The read modes and the forms of the log, beside a real Cassandra: one node and one agent go through them all."""
+"""The read modes and the forms of the log, with a real Cassandra: one node and one agent go through them all."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def test_nothing_is_lost(
         agent = live.start(read_mode=mode)
         live.insert(table, 0, 1000)
         live.wait(lambda: len(live.keys(table)) == 1000)
-        told = sum(live.keys(table).values())
+        emitted = sum(live.keys(table).values())
 
-        # The node replays its log, says so in cdc_raw, and writes another; what the agent has is not told once more.
+        # The node replays its log, says so in cdc_raw, and writes another; nothing is emitted again.
         node = Stack(directory, cassandra_yaml={**OPTIONS, **yaml})
         node.kill("cassandra1")
         node.start("cassandra1")
         live.wait(lambda: _answers(live))
         live.insert(table, 1000, 2000)
         live.wait(lambda: len(live.keys(table)) == 2000)
-        assert sum(live.keys(table).values()) == told + 1000
+        assert sum(live.keys(table).values()) == emitted + 1000
 
         total = 2000
         for _ in range(2):

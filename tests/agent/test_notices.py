@@ -1,4 +1,4 @@
-"""What is told of a whole table: TRUNCATE, and gaps in the log. Once, in order, through restarts and refusals."""
+"""Events of a whole table: TRUNCATE, and gaps in the log. Once, in order, through restarts and refusals."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def truncate(bench: Bench, segment: int, position: int, time: int = T, table: object = TABLE) -> None:
-    """As Cassandra notes it; that the note goes through the log is told apart from it."""
+    """As Cassandra notes it; the note's own entry in the log is a separate step."""
     bench.cassandra.truncations[table.id] = Truncation(table.id, (segment, position), time)  # type: ignore[attr-defined]
 
 
-def told(bench: Bench, topic: str = "events-ks.t", partition: int = 0) -> list[str | int]:
+def emitted(bench: Bench, topic: str = "events-ks.t", partition: int = 0) -> list[str | int]:
     """What a partition of a topic holds: the names of scopes of whole tables, and the last byte of rows' keys."""
     return [
         decode(value or b"").scope.name if key is None else bench.number(key)[-1]
@@ -71,7 +71,7 @@ def test_truncate_stands_in_the_order_of_the_log(bench: Bench) -> None:
     bench.raw.write(10, write_of(LOCAL, 0), write_of(TABLE, 3))
     truncate(bench, 10, at)
     bench.work()
-    assert told(bench) == [1, 2, "TABLE", 3]
+    assert emitted(bench) == [1, 2, "TABLE", 3]
     (change,) = notices(bench, Scope.TABLE)
     name = TABLE.id.bytes + T.to_bytes(8, "big")
     assert change.digest == hashlib.md5(name, usedforsecurity=False).hexdigest()
@@ -80,10 +80,10 @@ def test_truncate_stands_in_the_order_of_the_log(bench: Bench) -> None:
     bench.work()
     bench.start()
     bench.work()
-    assert told(bench) == [1, 2, "TABLE", 3]
+    assert emitted(bench) == [1, 2, "TABLE", 3]
 
 
-def test_every_partition_is_told(bench: Bench) -> None:
+def test_every_partition_gets_the_truncation(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="3")
     before = metric("truncations_total")
@@ -110,11 +110,11 @@ def test_truncated_while_the_agent_was_down(bench: Bench) -> None:
     truncate(bench, 10, position[2])
     bench.start()
     bench.work()
-    assert told(bench) == [1, 2, 3, "TABLE", 4]
+    assert emitted(bench) == [1, 2, 3, "TABLE", 4]
 
 
 def positions_of(bench: Bench, segment: int) -> list[Change]:
-    """The rows' Changes as an agent of its own tells them."""
+    """The rows' change events, decoded by a second agent."""
     other = Bench.__new__(Bench)
     other.__dict__.update(bench.__dict__)
     agent = bench.agent
@@ -135,7 +135,7 @@ def positions_of(bench: Bench, segment: int) -> list[Change]:
     return found
 
 
-def test_a_table_nobody_knows_before_it(bench: Bench) -> None:
+def test_an_unknown_table_before_the_truncation(bench: Bench) -> None:
     """The place of the truncation is where it was, though decoding stopped before it for another reason."""
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
@@ -145,7 +145,7 @@ def test_a_table_nobody_knows_before_it(bench: Bench) -> None:
     truncate(bench, 10, bench.raw.ends[10] - (bench.raw.ends[10] - 28) // 3)
     bench.start()
     bench.work()
-    assert told(bench) == [1, "TABLE", 2]
+    assert emitted(bench) == [1, "TABLE", 2]
 
 
 def test_a_position_within_an_entry_stops_nothing(bench: Bench) -> None:
@@ -157,10 +157,10 @@ def test_a_position_within_an_entry_stops_nothing(bench: Bench) -> None:
     truncate(bench, 10, first.position + 5)
     bench.start()
     bench.work()
-    assert told(bench) == [1, "TABLE", 2]
+    assert emitted(bench) == [1, "TABLE", 2]
 
 
-def test_one_that_is_behind_is_told_at_once(bench: Bench) -> None:
+def test_a_truncation_before_the_read_position_is_emitted_at_once(bench: Bench) -> None:
     """Its segment went while no agent ran: there is nothing to wait for."""
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
@@ -169,34 +169,34 @@ def test_one_that_is_behind_is_told_at_once(bench: Bench) -> None:
     truncate(bench, 10, 30)
     bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
-def test_old_ones_are_noted_at_the_first_start(bench: Bench) -> None:
+def test_old_truncations_are_noted_at_the_first_start(bench: Bench) -> None:
     bench.raw.segment(10)
     truncate(bench, 5, 1000)
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
     bench.work()
-    assert told(bench) == [1]
+    assert emitted(bench) == [1]
     assert bench.saved.truncated == {str(TABLE.id): T}
     truncate(bench, 10, bench.raw.ends[10], T + 1)
     bench.raw.write(10, write_of(LOCAL, 0))
     bench.work()
-    assert told(bench) == [1, "TABLE"]
+    assert emitted(bench) == [1, "TABLE"]
 
 
-def test_one_that_the_log_still_holds_is_told_at_the_first_start(bench: Bench) -> None:
+def test_a_truncation_that_the_log_still_holds_is_emitted_at_the_first_start(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     truncate(bench, 10, bench.raw.ends[10])
     bench.raw.write(10, write_of(TABLE, 2))
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == [1, "TABLE", 2]
+    assert emitted(bench) == [1, "TABLE", 2]
 
 
-def test_old_ones_of_a_table_that_gets_cdc_are_noted(bench: Bench) -> None:
+def test_old_truncations_of_a_table_that_gets_cdc_are_noted(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     truncate(bench, 10, 30, table=OTHER)
@@ -222,7 +222,7 @@ def test_tables_that_are_not_followed(bench: Bench) -> None:
     assert notices(bench, Scope.TABLE) == []
 
 
-def test_a_refused_flush_tells_again(bench: Bench) -> None:
+def test_a_truncation_is_emitted_again_after_a_refused_flush(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
     bench.raw.write(10, write_of(TABLE, 1))
@@ -230,7 +230,7 @@ def test_a_refused_flush_tells_again(bench: Bench) -> None:
     bench.raw.write(10, write_of(LOCAL, 0), write_of(TABLE, 2))
     bench.log.refuse_flush = 3
     bench.run(until=3)
-    assert told(bench) == [1, "TABLE", 2]
+    assert emitted(bench) == [1, "TABLE", 2]
 
 
 def test_saved_only_when_acknowledged(bench: Bench) -> None:
@@ -245,10 +245,10 @@ def test_saved_only_when_acknowledged(bench: Bench) -> None:
     # As if it were killed here: nothing is acknowledged.
     bench.start()
     bench.work()
-    assert told(bench) == ["TABLE"]
+    assert emitted(bench) == ["TABLE"]
     bench.start()
     bench.work()
-    assert told(bench) == ["TABLE"]
+    assert emitted(bench) == ["TABLE"]
 
 
 def test_the_column() -> None:
@@ -280,7 +280,7 @@ def test_cdc_off_and_on(bench: Bench) -> None:
     before = metric("gaps_total", reason="cdc_was_off")
     bench.raw.write(11, write_of(TABLE, 3))
     bench.work()
-    assert told(bench) == [1, "GAP", 3]
+    assert emitted(bench) == [1, "GAP", 3]
     assert metric("gaps_total", reason="cdc_was_off") == before + 1
     (change,) = notices(bench, Scope.GAP)
     assert change.write_time is not None
@@ -289,7 +289,7 @@ def test_cdc_off_and_on(bench: Bench) -> None:
     assert change.segment == 11
     bench.start()
     bench.work()
-    assert told(bench) == [1, "GAP", 3]
+    assert emitted(bench) == [1, "GAP", 3]
 
 
 def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
@@ -301,11 +301,11 @@ def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
     bench.cassandra.stamps = {TABLE.id: Stamp(2, "x")}
     bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
     bench.cassandra.stamps = {TABLE.id: Stamp(3, "x")}
     bench.start()
     bench.work()
-    assert told(bench) == ["GAP", "GAP"]
+    assert emitted(bench) == ["GAP", "GAP"]
     # Another option, another column: that is what it was altered for.
     bench.cassandra.stamps = {TABLE.id: Stamp(4, "y")}
     bench.start()
@@ -316,10 +316,10 @@ def test_cdc_off_and_on_between_two_looks(bench: Bench) -> None:
     bench.work()
     bench.start()
     bench.work()
-    assert told(bench) == ["GAP", "GAP"]
+    assert emitted(bench) == ["GAP", "GAP"]
 
 
-def test_a_lost_segment_is_told_to_all_tables(bench: Bench) -> None:
+def test_a_lost_segment_is_a_gap_in_all_tables(bench: Bench) -> None:
     bench.cassandra.set(TABLE, LOCAL, OTHER)
     for number in (10, 11):
         bench.raw.segment(number)
@@ -333,16 +333,16 @@ def test_a_lost_segment_is_told_to_all_tables(bench: Bench) -> None:
     agent = bench.start()
     bench.raw.write(11, write_of(TABLE, 2))
     bench.work()
-    assert told(bench) == [10, 11, "GAP", 2]
-    assert told(bench, "events-ks.other") == ["GAP"]
-    assert agent.ready() is None  # waiting mends nothing: it is told, and goes on
+    assert emitted(bench) == [10, 11, "GAP", 2]
+    assert emitted(bench, "events-ks.other") == ["GAP"]
+    assert agent.ready() is None  # waiting mends nothing: the gap is emitted, and the agent goes on
     bench.start()
     bench.work()
-    assert told(bench, "events-ks.other") == ["GAP"]
+    assert emitted(bench, "events-ks.other") == ["GAP"]
 
 
 def test_a_gap_is_kept_until_it_is_acknowledged(bench: Bench) -> None:
-    """Killed, or refused by the broker: the fact is in the state until it is told."""
+    """Killed, or refused by the broker: the fact is in the state until it is emitted."""
     bench.raw.segment(10)
     bench.raw.write(10, write_of(TABLE, 1))
     bench.raw.index(10)
@@ -359,11 +359,11 @@ def test_a_gap_is_kept_until_it_is_acknowledged(bench: Bench) -> None:
         agent.commit()
     bench.start()
     bench.run(until=2)
-    assert told(bench) == [1, "GAP"]
+    assert emitted(bench) == [1, "GAP"]
     assert bench.saved.gaps == []
 
 
-def test_a_gap_that_could_not_be_told_is_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_that_could_not_be_emitted_is_saved(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.raw.segment(10)
     bench.cassandra.set(replace(TABLE, cdc=False), LOCAL)
     positions = Positions("ad310466-96a7-4cb2-acf4-59535a960812", paused=[str(TABLE.id)])
@@ -383,7 +383,7 @@ def test_a_gap_that_could_not_be_told_is_saved(bench: Bench, monkeypatch: pytest
     assert [(g.table, g.reason) for g in bench.saved.gaps] == [(str(TABLE.id), "cdc_was_off")]
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
 
 
 def test_losses_of_one_moment_are_one_gap() -> None:
@@ -401,7 +401,7 @@ def test_losses_of_one_moment_are_one_gap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "first", "gone", "tells"),
+    ("blocks", "first", "gone", "is_gap"),
     [
         ("false", 10, [10], True),  # the segment that was read last is gone, and all before it
         ("false", 10, [11], False),  # an older one is there: what deletes by age did not delete this
@@ -409,7 +409,7 @@ def test_losses_of_one_moment_are_one_gap() -> None:
         ("true", 10, [10], False),  # this node deletes nothing that is not read
     ],
 )
-def test_possible_loss(bench: Bench, blocks: str, first: int, gone: list[int], tells: bool) -> None:
+def test_possible_loss(bench: Bench, blocks: str, first: int, gone: list[int], is_gap: bool) -> None:
     bench.cassandra.settings["cdc_block_writes"] = blocks
     bench.raw.segment(first)
     bench.raw.write(first, write_of(TABLE, 1))
@@ -422,8 +422,8 @@ def test_possible_loss(bench: Bench, blocks: str, first: int, gone: list[int], t
     before = metric("possible_loss_total")
     bench.start()
     bench.work()
-    assert told(bench) == ([1, "GAP"] if tells else [1])
-    assert metric("possible_loss_total") == before + tells
+    assert emitted(bench) == ([1, "GAP"] if is_gap else [1])
+    assert metric("possible_loss_total") == before + is_gap
 
 
 def test_no_loss_at_the_first_start(bench: Bench) -> None:
@@ -452,7 +452,7 @@ def test_headroom_warns_once_a_crossing(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_dropped_while_the_agent_was_down(bench: Bench) -> None:
-    """What it left in the log is told by the definition that was kept."""
+    """What it left in the log is decoded with the saved definition."""
     bench.raw.segment(10)
     bench.cassandra.set(TABLE, LOCAL, OTHER)
     bench.start(topic_partitions="1")
@@ -462,8 +462,8 @@ def test_dropped_while_the_agent_was_down(bench: Bench) -> None:
     before = metric("skipped_total", reason="unknown_table")
     bench.start()
     bench.work()
-    assert told(bench, "events-ks.other") == [1, "TABLE"]
-    assert told(bench) == [2]
+    assert emitted(bench, "events-ks.other") == [1, "TABLE"]
+    assert emitted(bench) == [2]
     assert metric("skipped_total", reason="unknown_table") == before
     bench.raw.segment(11)
     bench.raw.write(11, write_of(TABLE, 3))
@@ -474,22 +474,22 @@ def test_dropped_while_the_agent_was_down(bench: Bench) -> None:
     assert [table["name"] for table in kept["tables"]] == ["t"]
 
 
-def test_made_anew_with_another_key_while_the_agent_was_down(bench: Bench) -> None:
+def test_recreated_with_another_key_while_the_agent_was_down(bench: Bench) -> None:
     bench.raw.segment(10)
     bench.start(topic_partitions="1")
     bench.work()
-    anew = table_of("t", "pk int pk, c int ck", id=9)
+    recreated = table_of("t", "pk int pk, c int ck", id=9)
     bench.raw.write(10, write_of(TABLE, 1), write_of(TABLE, 2))
-    bench.cassandra.set(anew, LOCAL)
+    bench.cassandra.set(recreated, LOCAL)
     before = metric("skipped_total", reason="dropped_table")
     bench.start()
     bench.work()
-    assert told(bench) == ["TABLE"]
+    assert emitted(bench) == ["TABLE"]
     assert metric("skipped_total", reason="dropped_table") == before + 2
 
 
-def test_a_start_that_fails_is_made_again(bench: Bench) -> None:
-    """What may be lost is counted once, and told although the first time it was refused."""
+def test_a_failed_start_is_repeated(bench: Bench) -> None:
+    """A possible loss is counted once, and emitted although the first attempt was refused."""
     bench.cassandra.settings = {"cdc_block_writes": "false"}
     bench.state.save(Positions("ad310466-96a7-4cb2-acf4-59535a960812", done=[9], followed=[str(TABLE.id)]))
     bench.raw.segment(12)
@@ -500,7 +500,7 @@ def test_a_start_that_fails_is_made_again(bench: Bench) -> None:
     assert bench.agent is not None
     bench.agent.start()
     bench.work()
-    assert told(bench) == ["GAP"]
+    assert emitted(bench) == ["GAP"]
     assert metric("possible_loss_total") == before + 1
 
 
@@ -512,7 +512,7 @@ def test_a_damaged_history_is_refused(bench: Bench) -> None:
             bench.start()
 
 
-def test_a_table_as_it_is_kept(tmp_path: Path) -> None:
+def test_a_table_in_its_saved_form(tmp_path: Path) -> None:
     from helenus_agent.node import saved_tables
     from helenus_schemas.cql.table import Column
     from helenus_schemas.cql.types import CqlType, parse
@@ -535,8 +535,8 @@ def test_gaps_in_the_state(bench: Bench) -> None:
     assert bench.saved == replace(saved, gaps=[Gap("", 5, "lost")])
 
 
-def test_a_key_that_no_event_can_have_is_a_gap(bench: Bench) -> None:
-    """Its readers miss something, and are told so: a boolean of the byte 2 is a partition of its own."""
+def test_a_key_that_cannot_be_encoded_is_a_gap(bench: Bench) -> None:
+    """Its readers miss something, and get a gap event: a boolean of the byte 2 is a partition of its own."""
     table = table_of("odd", "pk boolean pk, v int")
     bench.cassandra.set(table, TABLE, LOCAL)
     bench.raw.segment(10)

@@ -170,8 +170,8 @@ def test_killed_while_it_saves(agents: Agents) -> None:
     assert agents.keys == [1, 2, 2]
 
 
-def test_started_beside_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for them if it is told to; else it ends, and says why."""
+def test_started_together_with_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for them if so configured; else it ends, and says why."""
     monkeypatch.setenv("HELENUS_TEST_LATE", "1")
     complete(agents.raw, 10, 1)
     agent = agents.start()
@@ -190,8 +190,8 @@ def test_started_beside_its_servers(agents: Agents, monkeypatch: pytest.MonkeyPa
     agents.stop(agent)
 
 
-def test_started_before_the_node_was(agents: Agents) -> None:
-    """A node makes its cdc_raw when it starts for the first time; the agent waits for it, if it is told to."""
+def test_started_before_the_node(agents: Agents) -> None:
+    """A node makes its cdc_raw when it starts for the first time; the agent waits for it, if so configured."""
     complete(agents.raw, 10, 1)
     aside = agents.directory / "aside"
     agents.raw.path.rename(aside)
@@ -224,7 +224,7 @@ def test_a_busy_port(agents: Agents) -> None:
 
 
 @pytest.mark.parametrize(("host", "warns"), [("0.0.0.0", True), ("127.0.0.1", False), ("localhost", False)])
-def test_what_others_may_read_is_said(agents: Agents, host: str, warns: bool) -> None:
+def test_a_state_that_others_may_read_is_warned_of(agents: Agents, host: str, warns: bool) -> None:
     complete(agents.raw, 10, 1)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -313,7 +313,7 @@ def mend(agents: Agents, segment: int) -> None:
 
 @pytest.mark.parametrize("done", [False, True])
 def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
-    """The state says that it is read to its end, or done with: who heeds that skips it without a word."""
+    """The state says that it is read to its end, or fully processed: an agent that believes this skips it silently."""
     quarantine(agents, 10, 11)
     saved = read(agents.state)
     assert saved is not None
@@ -341,7 +341,7 @@ def test_reprocess_reads_it_all_again(agents: Agents, done: bool) -> None:
     assert list(agents.quarantine.iterdir()) == []
 
 
-def test_reprocess_what_still_cannot_be_read(agents: Agents) -> None:
+def test_reprocess_a_segment_that_still_cannot_be_read(agents: Agents) -> None:
     quarantine(agents, 10)
     assert agents.call("reprocess", "10")[0] == 0
     assert "could not be read" in agents.work().ready()
@@ -358,7 +358,7 @@ def test_reprocess_needs_the_agent_stopped(agents: Agents) -> None:
     state.close()
 
 
-def test_reprocess_a_name_that_is_not_there(agents: Agents) -> None:
+def test_reprocess_an_unknown_segment(agents: Agents) -> None:
     quarantine(agents, 10)
     code, out, errors = agents.call("reprocess", "10", "11")
     assert (code, out, errors.count("\n")) == (2, "", 1)
@@ -418,17 +418,17 @@ def test_status(agents: Agents) -> None:
     assert 0 <= found["saved_age"] < 60
     assert found["metrics"]["events_total{ks.t}"] == 2
     code, out, _ = agents.call("status")
-    for told in ("running, healthy", HOST, "0.2 MiB of 64.0 MiB", "63.8 MiB left", f"{agents.raw.ends[11]}"):
-        assert told in out
+    for part in ("running, healthy", HOST, "0.2 MiB of 64.0 MiB", "63.8 MiB left", f"{agents.raw.ends[11]}"):
+        assert part in out
 
     agents.stop(agent)
     code, out, _ = agents.call("status")
     assert code == 1
-    for told in ("stopped", "no agent runs", "limit unknown", "quarantined    none"):
-        assert told in out
+    for part in ("stopped", "no agent runs", "limit unknown", "quarantined    none"):
+        assert part in out
 
 
-def test_status_tells_of_trouble(agents: Agents) -> None:
+def test_status_shows_problems(agents: Agents) -> None:
     quarantine(agents, 10)
     (agents.directory / "cassandra.yaml").write_text(
         f"cdc_enabled: true\ncdc_raw_directory: {agents.raw.path}\ncdc_total_space: 8MiB\n"
@@ -465,9 +465,9 @@ def test_errors_are_json_where_logs_are(agents: Agents) -> None:
     agent = agents.start()
     _, errors = agent.communicate(timeout=30)
     assert agent.returncode == 1
-    told = [json.loads(line) for line in errors.splitlines()][-1]
-    assert (told["event"], told["level"], told["kind"]) == ("agent.failed", "error", "state")
-    assert "restore it, or delete it" in told["error"]
+    last = [json.loads(line) for line in errors.splitlines()][-1]
+    assert (last["event"], last["level"], last["kind"]) == ("agent.failed", "error", "state")
+    assert "restore it, or delete it" in last["error"]
 
 
 def test_a_full_disk_stops_it_and_loses_nothing(agents: Agents) -> None:
@@ -602,7 +602,7 @@ def work(agent: Any, rounds: int = 1) -> None:
         time.sleep(0.03)
 
 
-def test_a_transfer_that_fails_costs_nothing_else(refused: Any) -> None:
+def test_a_failing_transfer_affects_nothing_else(refused: Any) -> None:
     agent, raw, log = refused
     agent._removal._transfer = transfer = Refusing(3)
     work(agent)

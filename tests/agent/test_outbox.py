@@ -1,4 +1,4 @@
-"""Topics that are deleted, or made anew, while the agent runs."""
+"""Topics that are deleted, or recreated, while the agent runs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         bench.agent._follow.close()
 
 
-def test_a_topic_that_was_deleted_is_made_again(bench: Bench) -> None:
+def test_a_deleted_topic_is_created_again(bench: Bench) -> None:
     """Cassandra is not asked for that: it may be away."""
     del bench.log.counts[TOPIC]
     asked = bench.cassandra.asked
@@ -79,7 +79,7 @@ def test_a_topic_that_was_deleted_is_made_again(bench: Bench) -> None:
     assert bench.cassandra.asked == asked
 
 
-def test_one_that_was_made_anew_with_other_partitions_stops_the_agent(bench: Bench) -> None:
+def test_a_topic_recreated_with_other_partitions_stops_the_agent(bench: Bench) -> None:
     bench.log.counts[TOPIC] = 8
     bench.log.refuse_flush = 1  # what it held when the topic went
     bench.raw.write(10, write_of(TABLE, 2))
@@ -95,7 +95,7 @@ def test_one_that_was_made_anew_with_other_partitions_stops_the_agent(bench: Ben
     assert bench.keys == [1, 2]
 
 
-def test_topics_are_looked_at_after_a_failure_only(bench: Bench) -> None:
+def test_topics_are_checked_only_after_a_failure(bench: Bench) -> None:
     assert isinstance(bench.log, Broker)
     bench.log.created.clear()
     for key in range(5):
@@ -108,7 +108,7 @@ def test_topics_are_looked_at_after_a_failure_only(bench: Bench) -> None:
     assert sorted(bench.log.created) == ["events-ks.other", TOPIC]
 
 
-def test_the_topic_of_a_table_that_is_gone_is_not_made_again(bench: Bench) -> None:
+def test_the_topic_of_a_dropped_table_is_not_created_again(bench: Bench) -> None:
     bench.cassandra.set(TABLE)
     bench.cassandra.is_changed = True
     bench.work()
@@ -137,7 +137,7 @@ def test_on_pulsar_events_have_schemas_and_their_columns_first() -> None:
         datastax.key_schema(TABLE), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES
     )
     assert len(log.waiting) == 1 + log.counts[TOPIC]
-    assert all(told is not None and told[:3] == b"\0\2@" for _, _, _, told, _ in log.waiting)
+    assert all(sent is not None and sent[:3] == b"\0\2@" for _, _, _, sent, _ in log.waiting)
     assert datastax.unsorted_value(log.waiting[0].value or b"") == value
 
 
@@ -147,7 +147,7 @@ def _pulsar() -> tuple[FakeLog, Outbox]:
     return log, Outbox(log, AgentSettings.of(given, "f"))
 
 
-def test_on_pulsar_a_key_that_is_altered_is_declared_anew() -> None:
+def test_on_pulsar_an_altered_key_is_declared_again() -> None:
     """A type in it gets a field, a column another name; and what alters nothing of the key costs nothing."""
     log, outbox = _pulsar()
     udt = CqlType("udt", (parse("int"), parse("int")), True, "a", ("x", "y"))

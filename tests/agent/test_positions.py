@@ -82,7 +82,9 @@ def test_a_crash_while_saving_leaves_the_old_one(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["positions", "tables"])
-def test_it_is_on_the_disk_before_the_old_one_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_new_file_is_on_disk_before_the_old_one_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """Else a power cut may leave an empty file. That it was replaced is on the disk when the save returns, too."""
     state, steps = State(tmp_path), []
     fsync, rename = os.fsync, Path.replace
@@ -105,13 +107,13 @@ def test_it_is_on_the_disk_before_the_old_one_goes(tmp_path: Path, monkeypatch: 
     state.close()
 
 
-def test_no_directory_can_be_made(tmp_path: Path) -> None:
+def test_a_state_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HelenusError, match=r"state\.dir"):
         State(tmp_path / "file")
 
 
-def test_done_segments_are_remembered_for_a_while() -> None:
+def test_processed_segments_are_remembered_for_a_while() -> None:
     positions = Positions(HOST, {n: Mark(n) for n in range(600)})
     for n in range(600):
         positions.finish(n)

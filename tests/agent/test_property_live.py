@@ -27,15 +27,15 @@ pytestmark = [
 _AHEAD = 1_000_000
 
 
-def test_every_statement_comes_to_what_it_says(recording: Recording, decoder: ModuleType) -> None:
+def test_every_statement_gives_the_expected_events(recording: Recording, decoder: ModuleType) -> None:
     names = {i: table.name for i, table in recording.tables.items() if table.keyspace == KEYSPACE}
     records = decoded(decoder, recording.tables, recording.views, recording.segments, 1 << 22)
     ours = (record for record in records if record.table in names)
-    told = 0
+    checked = 0
     for done, found in zip(recording.done, _by_operation(ours, names), strict=True):
         if done.expected is None:
             continue
-        told += 1
+        checked += 1
         where = f"{done.operation}, seed {recording.seed}"
         wanted = sorted(done.expected, key=_order)
         got = sorted(found, key=lambda record: repr(_identity(names, record)))
@@ -43,24 +43,24 @@ def test_every_statement_comes_to_what_it_says(recording: Recording, decoder: Mo
         for record, expected in zip(got, wanted, strict=True):
             _check_times(record, expected, done, where)
         assert _are_numbered(found), where
-    assert told > len(recording.done) * 0.8
+    assert checked > len(recording.done) * 0.8
 
 
 @pytest.mark.parametrize("most", [1 << 16, 1 << 24])
-def test_every_change_is_as_cassandra_reads_it(recording: Recording, decoder: ModuleType, most: int) -> None:
+def test_every_change_event_is_as_cassandra_reads_it(recording: Recording, decoder: ModuleType, most: int) -> None:
     """Record for record, field for field, in the log's order, whatever a read brings in at once."""
     found = list(decoded(decoder, recording.tables, recording.views, recording.segments, most))
-    for mine, told in zip(found, recording.told, strict=False):
-        assert mine == told, f"{recording.tables[told.table].full_name}, seed {recording.seed}"
-    assert len(found) == len(recording.told), f"seed {recording.seed}"
+    for mine, record in zip(found, recording.records, strict=False):
+        assert mine == record, f"{recording.tables[record.table].full_name}, seed {recording.seed}"
+    assert len(found) == len(recording.records), f"seed {recording.seed}"
 
 
 def test_the_recording_has_something_of_everything(recording: Recording) -> None:
-    seen = Counter((recording.tables[r.table].keyspace, r.scope) for r in recording.told)
+    seen = Counter((recording.tables[r.table].keyspace, r.scope) for r in recording.records)
     assert all(seen["o", scope] > 10 for scope in (Scope.ROW, Scope.STATIC, Scope.PARTITION, Scope.RANGE))
     assert seen["system", Scope.ROW] > 10
     assert seen["system_schema", Scope.ROW] > 10
-    ours = [r for r in recording.told if recording.tables[r.table].keyspace == "o"]
+    ours = [r for r in recording.records if recording.tables[r.table].keyspace == "o"]
     assert any(r.parts > 3 for r in ours)
     assert any(r.expires_at for r in ours)
     assert any(r.write_time is not None and r.write_time < 0 for r in ours)

@@ -1,4 +1,4 @@
-"""The agent beside a real Cassandra and a real Pulsar: what it does with Kafka, it does with this."""
+"""The agent with a real Cassandra and a real Pulsar: it does the same as with Kafka."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def live(servers: Any, tmp_path: Path) -> Iterator[OnPulsar]:
 
 
 def test_events_have_their_schema_and_place(live: OnPulsar) -> None:
-    """As DataStax's agents write them: by token, with one version, and what they say beside if asked."""
+    """As DataStax's agents write them: by token, with one version, and further properties if asked."""
     live.table("placed")
     agent = live.start(headers="datastax")
     live.insert("placed", 0, 500)
@@ -106,11 +106,11 @@ def test_events_have_their_schema_and_place(live: OnPulsar) -> None:
             key = b64decode(message.partition_key())
             assert message.data()[:3] == b"\0\2@"
             assert message._message.int_schema_version() == 0
-            told = message.properties()
-            token = int(told["token"])
+            sent = message.properties()
+            token = int(sent["token"])
             assert token in tokens.values()
             assert partition(token, 4) == number
-            assert told.keys() == {"segpos", "token", "writetime"}
+            assert sent.keys() == {"segpos", "token", "writetime"}
             assert len(key) in (1, 2)
             seen += 1
     assert seen == 500
@@ -132,7 +132,7 @@ def test_topics_are_unloaded_under_way(live: OnPulsar) -> None:
 
 def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
     """It was made before, for another key, and its schemas must fit each other: the other table goes on, through a
-    restart too, and this one goes on behind a gap when they need not fit any more."""
+    restart too, and this one goes on after a gap when they need not fit any more."""
     odd, other = "events-live.odd", '{"type": "record", "name": "odd", "fields": [{"name": "a", "type": "string"}]}'
     log = PulsarLog(PulsarConfig(live.status.pulsar_url, live.status.pulsar_admin_url))
     log.create(odd, 4, {})
@@ -142,7 +142,7 @@ def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
     live.table("even")
     only = {"table_include_list": r"live\.(odd|even)"}
 
-    def told() -> list[str]:
+    def scopes() -> list[str]:
         values = [message.data() for number in range(4) for message in live.messages(odd, number)]
         return sorted(wire.decode(datastax.unsorted_value(value)).scope.name for value in values)
 
@@ -153,12 +153,12 @@ def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
         live.wait(lambda part=part: len(live.keys("even")) == part * 10 + 10)
         if part == 0:
             assert live.stop(agent) == 0
-    assert told() == []
+    assert scopes() == []
     admin(live).ask("PUT", f"persistent/public/default/{odd}/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
-    live.wait(lambda: told() == ["GAP"] * 4)
+    live.wait(lambda: scopes() == ["GAP"] * 4)
     live.insert("odd", 20, 30)
-    live.wait(lambda: len(told()) == 14)
-    assert told() == ["GAP"] * 4 + ["ROW"] * 10
+    live.wait(lambda: len(scopes()) == 14)
+    assert scopes() == ["GAP"] * 4 + ["ROW"] * 10
     assert live.keys("even") == dict.fromkeys(range(20), 1)
     assert live.stop(agent) == 0
 
@@ -177,7 +177,7 @@ def test_a_topic_that_refuses_a_tables_schema(live: OnPulsar) -> None:
         ),
     ],
 )
-def test_a_mistake_is_error_in_one_message(live: OnPulsar, change: dict[str, str], words: list[str]) -> None:
+def test_every_mistake_is_one_clear_message(live: OnPulsar, change: dict[str, str], words: list[str]) -> None:
     live.table("mistaken")
     agent = live.start(topic_prefix="mistake-", **change)
     assert agent.wait(30) in (1, 2)

@@ -43,7 +43,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
             segment.close()
 
 
-def told(bench: Bench) -> dict[str, list[str | int]]:
+def emitted(bench: Bench) -> dict[str, list[str | int]]:
     """What each topic holds: the names of scopes of whole tables, and the last byte of rows' keys."""
     found: dict[str, list[str | int]] = {}
     for topic, _, key, value, _ in bench.log.acknowledged:
@@ -57,13 +57,13 @@ def write(bench: Bench, number: int, segment: int = 10) -> None:
     bench.raw.write(segment, *(write_of(table, number) for table in (ODD, TABLE, LAST)))
 
 
-def test_a_topic_that_is_not_to_be_made(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_that_cannot_be_created(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     skipped, gaps = metric("skipped_total", reason="refused_topic"), metric("gaps_total", reason="refused_topic")
     agent = bench.start(topic_partitions="1")
     for number in (1, 2):
         write(bench, number)
         bench.work()
-    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert bench.saved.refused == [str(ODD.id)]
     assert metric("skipped_total", reason="refused_topic") == skipped + 2
     assert metric("refused_tables") == 1
@@ -79,17 +79,17 @@ def test_a_topic_that_is_not_to_be_made(bench: Bench, capsys: pytest.CaptureFixt
     bench.raw.segment(11)
     write(bench, 3, 11)
     bench.work()
-    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
+    assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
     assert metric("gaps_total", reason="refused_topic") == gaps + 1
     assert metric("refused_tables") == 0
     assert (agent.ready(), bench.saved.refused) == (None, [])
     assert "table.resumed" in capsys.readouterr().out
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench)["odd"] == ["GAP", 3]
+    assert emitted(bench)["odd"] == ["GAP", 3]
 
 
-def test_a_topic_that_is_not_to_be_written(bench: Bench) -> None:
+def test_a_topic_that_cannot_be_written(bench: Bench) -> None:
     """Its records are refused when they are flushed, with those of the others: these are appended again."""
     bench.log.closed.clear()
     agent = bench.start(topic_partitions="1")
@@ -99,12 +99,12 @@ def test_a_topic_that_is_not_to_be_written(bench: Bench) -> None:
     write(bench, 2)
     write(bench, 3)
     bench.run(until=7)
-    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": [1]}
+    assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": [1]}
     assert "ks.odd is left out: not to be written" in (agent.ready() or "")
     bench.log.closed.clear()
     write(bench, 4)
     bench.run(until=11)
-    assert told(bench) == {"t": [1, 2, 3, 4], "last": [1, 2, 3, 4], "odd": [1, "GAP", 4]}
+    assert emitted(bench) == {"t": [1, 2, 3, 4], "last": [1, 2, 3, 4], "odd": [1, "GAP", 4]}
     assert agent.ready() is None
 
 
@@ -121,10 +121,10 @@ def test_refused_at_the_very_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "_COMMIT", 0.0)
     bench.start(topic_partitions="1")
     bench.run(until=2)
-    assert told(bench) == {"t": [1], "last": [1]}
+    assert emitted(bench) == {"t": [1], "last": [1]}
 
 
-def test_an_error_that_does_not_say_that_it_is_the_topics(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_does_not_name_the_topic(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another topic was opened, so it is not about who asks; a schema that does not fit is refused like that."""
     create = bench.log.create
 
@@ -138,7 +138,7 @@ def test_an_error_that_does_not_say_that_it_is_the_topics(bench: Bench, monkeypa
     bench.start(topic_partitions="1")
     write(bench, 1)
     bench.work()
-    assert told(bench) == {"t": [1], "last": [1]}
+    assert emitted(bench) == {"t": [1], "last": [1]}
 
 
 def test_a_new_table(bench: Bench) -> None:
@@ -149,11 +149,11 @@ def test_a_new_table(bench: Bench) -> None:
     write(bench, 1)
     write(bench, 2)
     bench.work()
-    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert "ks.odd is left out" in (agent.ready() or "")
 
 
-def test_all_of_them(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_topics_are_refused(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """Then it ends, and nothing is passed over."""
     bench.log.closed |= {"events-ks.t", "events-ks.last"}
     write(bench, 1)
@@ -165,10 +165,10 @@ def test_all_of_them(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.log.closed.clear()
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == {"odd": [1], "t": [1], "last": [1]}
+    assert emitted(bench) == {"odd": [1], "t": [1], "last": [1]}
 
 
-def test_all_of_them_one_after_the_other(bench: Bench) -> None:
+def test_all_topics_are_refused_one_after_the_other(bench: Bench) -> None:
     """The last one waits with its changes, as one that is alone."""
     bench.start(topic_partitions="1")
     bench.log.closed |= {"events-ks.t", "events-ks.last"}
@@ -178,7 +178,7 @@ def test_all_of_them_one_after_the_other(bench: Bench) -> None:
     assert (bench.log.acknowledged, bench.saved.segments) == ([], {})
 
 
-def test_a_log_that_takes_nobody_is_asked_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_refuses_everybody_is_asked_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def refuses(topic: str, *_: Any) -> int:
@@ -191,7 +191,7 @@ def test_a_log_that_takes_nobody_is_asked_once(bench: Bench, monkeypatch: pytest
     assert len(asked) == 1
 
 
-def test_it_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_table_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """An agent that is started again knows that the table has a gap, and says again that it is refused."""
     for number in (1, 2):
         agent = bench.start(topic_partitions="1")
@@ -205,10 +205,10 @@ def test_it_is_remembered(bench: Bench, capsys: pytest.CaptureFixture[str]) -> N
     bench.start(topic_partitions="1")
     write(bench, 3)
     bench.work()
-    assert told(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
+    assert emitted(bench) == {"t": [1, 2, 3], "last": [1, 2, 3], "odd": ["GAP", 3]}
 
 
-def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unacknowledged_events_are_no_gap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before anything was saved: its changes are read again."""
     monkeypatch.setattr(refused_topics, "_AGAIN", (1e9, 1e9))
     agent = bench.start(topic_partitions="1")
@@ -218,10 +218,10 @@ def test_what_was_not_acknowledged_is_no_gap(bench: Bench, monkeypatch: pytest.M
     bench.log.closed.clear()
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == {"odd": [1], "t": [1], "last": [1]}
+    assert emitted(bench) == {"odd": [1], "t": [1], "last": [1]}
 
 
-def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_attempt_does_not_affect_other_tables(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they have appended is acknowledged before; also if the topic is there by now, and only its records are not
     taken, or nobody answers."""
     monkeypatch.setattr(refused_topics, "_AGAIN", (1e9, 1e9))
@@ -234,14 +234,14 @@ def test_a_try_that_fails_costs_the_others_nothing(bench: Bench, monkeypatch: py
     bench.log.counts[TOPIC] = 1
     agent._following.refused._next = 0.0
     agent.step()
-    assert told(bench) == {"t": [1], "last": [1]}
+    assert emitted(bench) == {"t": [1], "last": [1]}
     assert "not to be written" in (agent.ready() or "")
     write(bench, 2)
     assert agent.step()
     bench.log.refuse_create = 1
     agent._following.refused._next = 0.0
     agent.step()
-    assert told(bench) == {"t": [1, 2], "last": [1, 2]}
+    assert emitted(bench) == {"t": [1, 2], "last": [1, 2]}
     assert "away" in (agent.ready() or "")
 
 
@@ -264,7 +264,7 @@ def test_tries_become_rare(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("way", ["cdc", "dropped", "excluded"])
-def test_who_wants_nothing_of_it_is_not_warned(bench: Bench, way: str) -> None:
+def test_a_refused_table_that_is_no_longer_wanted_gives_no_warning(bench: Bench, way: str) -> None:
     agent = bench.start(topic_partitions="1")
     write(bench, 1)
     bench.work()
@@ -277,20 +277,20 @@ def test_who_wants_nothing_of_it_is_not_warned(bench: Bench, way: str) -> None:
     bench.work()
     assert agent.ready() is None
     assert metric("refused_tables") == 0
-    # Where it is wanted again, it still has its gap; and one that is made anew has none.
+    # Where it is wanted again, it still has its gap; a recreated one has none.
     bench.log.closed.clear()
     if way == "excluded":
         bench.start(topic_partitions="1")
     else:
-        anew = table_of("odd", "pk int pk, v int", id=9)
-        bench.cassandra.set(ODD if way == "cdc" else anew, TABLE, LAST)
+        recreated = table_of("odd", "pk int pk, v int", id=9)
+        bench.cassandra.set(ODD if way == "cdc" else recreated, TABLE, LAST)
         bench.cassandra.is_changed = True
     bench.work()
-    assert told(bench).get("odd", []) == ([] if way == "dropped" else ["GAP"])
+    assert emitted(bench).get("odd", []) == ([] if way == "dropped" else ["GAP"])
 
 
 def test_truncated_while_it_is_refused(bench: Bench) -> None:
-    """The gap says it all; what comes after it is told."""
+    """The gap covers the truncation; what comes after it is emitted."""
 
     def truncate(time: int) -> None:
         bench.cassandra.truncations[ODD.id] = Truncation(ODD.id, (10, bench.raw.ends[10]), time)
@@ -300,12 +300,12 @@ def test_truncated_while_it_is_refused(bench: Bench) -> None:
     bench.start(topic_partitions="1")
     write(bench, 1)
     truncate(1_700_000_000_000)
-    assert "odd" not in told(bench)
+    assert "odd" not in emitted(bench)
     bench.log.closed.clear()
     bench.work()
     write(bench, 2)
     truncate(1_700_000_000_001)
-    assert told(bench)["odd"] == ["GAP", 2, Scope.TABLE.name]
+    assert emitted(bench)["odd"] == ["GAP", 2, Scope.TABLE.name]
 
 
 def test_altered_while_it_is_refused(bench: Bench) -> None:
@@ -316,11 +316,11 @@ def test_altered_while_it_is_refused(bench: Bench) -> None:
     bench.cassandra.is_changed = True
     write(bench, 1)
     bench.work()
-    assert told(bench) == {"t": [1], "last": [1]}
+    assert emitted(bench) == {"t": [1], "last": [1]}
 
 
-def test_another_number_of_partitions_after_it(bench: Bench) -> None:
-    """Whoever mends the topic may make it anew."""
+def test_another_number_of_partitions_after_the_refusal(bench: Bench) -> None:
+    """The topic may be recreated when it is repaired."""
     bench.log.closed.clear()
     agent = bench.start(topic_partitions="1")
     write(bench, 1)
@@ -335,7 +335,7 @@ def test_another_number_of_partitions_after_it(bench: Bench) -> None:
     bench.log.closed.clear()
     bench.log.counts[TOPIC] = 3
     bench.work()
-    assert told(bench)["odd"] == [1, "GAP", "GAP", "GAP"]
+    assert emitted(bench)["odd"] == [1, "GAP", "GAP", "GAP"]
     write(bench, 3)
     bench.work()
-    assert told(bench)["odd"][4:] == [3]
+    assert emitted(bench)["odd"][4:] == [3]

@@ -1,4 +1,4 @@
-"""The schema changes under the agent, or behind its back, on a real node; and the node's cdc_raw fills up."""
+"""The schema changes while the agent runs, or while it is down, on a real node; and the node's cdc_raw fills up."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_truncate(node: Node) -> None:
     change = assert_between(node, "trunc", Scope.TABLE, 0, range(50), range(50, 100))
     assert change.node is not None
     assert abs((change.write_time or 0) / 1e6 - time.time()) < 120
-    # Behind the agent's back, with changes before and after that it has not read.
+    # While the agent is down, with changes before and after that it has not read.
     node.stop()
     node.insert("trunc", 100, 150)
     node.cql("TRUNCATE s.trunc")
@@ -228,8 +228,8 @@ def test_truncate(node: Node) -> None:
     assert all(c.parts == PARTITIONS and c.part == n for n, p in enumerate(node.notices("trunc")) for _, c in p)
 
 
-def test_made_anew_with_another_key_under_writes(node: Node) -> None:
-    node.cql("CREATE TABLE s.anew (a int PRIMARY KEY, v text) WITH cdc = true")
+def test_recreated_with_another_key_under_writes(node: Node) -> None:
+    node.cql("CREATE TABLE s.recreated (a int PRIMARY KEY, v text) WITH cdc = true")
     written = 0
     stop = threading.Event()
 
@@ -237,46 +237,46 @@ def test_made_anew_with_another_key_under_writes(node: Node) -> None:
         nonlocal written
         while not stop.is_set():
             try:
-                node.session.execute("INSERT INTO s.anew (a, v) VALUES (%s, 'x')", (written,))
+                node.session.execute("INSERT INTO s.recreated (a, v) VALUES (%s, 'x')", (written,))
             except Exception:
                 return
             written += 1
 
     thread = threading.Thread(target=write)
     thread.start()
-    node.arrive("anew", 50)
-    node.cql("DROP TABLE s.anew")
+    node.arrive("recreated", 50)
+    node.cql("DROP TABLE s.recreated")
     stop.set()
     thread.join()
-    node.cql("CREATE TABLE s.anew (a text, b text, v text, PRIMARY KEY (a, b)) WITH cdc = true")
+    node.cql("CREATE TABLE s.recreated (a text, b text, v text, PRIMARY KEY (a, b)) WITH cdc = true")
     for n in range(50):
-        node.cql(f"INSERT INTO s.anew (a, b, v) VALUES ('k{n}', 'b', 'x')")
-    node.wait(lambda: sum(key.endswith(b"\2\2b") for key in node.rows("anew")) >= 50)
+        node.cql(f"INSERT INTO s.recreated (a, b, v) VALUES ('k{n}', 'b', 'x')")
+    node.wait(lambda: sum(key.endswith(b"\2\2b") for key in node.rows("recreated")) >= 50)
     # What the old table logged and the agent had not read when it saw the new one would be no key of it.
-    keys = node.rows("anew")
+    keys = node.rows("recreated")
     passed_over = node.metric('skipped_total{reason="dropped_table"}')
     assert sum(key.endswith(b"\2\2b") for key in keys) == 50
     old = {number(key) for key in keys if not key.endswith(b"\2\2b")}
     assert old == set(range(len(old)))
     assert written <= len(old) + passed_over <= written + 1  # the last one may fail as the table goes
-    # Behind the agent's back: what the old one left would be no key of the new one.
+    # While the agent is down: keys of the old table would not fit the new one.
     node.stop()
     for n in range(20):
-        node.cql(f"INSERT INTO s.anew (a, b, v) VALUES ('old{n}', 'b', 'x')")
+        node.cql(f"INSERT INTO s.recreated (a, b, v) VALUES ('old{n}', 'b', 'x')")
     node.cql(
-        "DROP TABLE s.anew",
-        "CREATE TABLE s.anew (a int PRIMARY KEY, v text) WITH cdc = true",
+        "DROP TABLE s.recreated",
+        "CREATE TABLE s.recreated (a int PRIMARY KEY, v text) WITH cdc = true",
     )
-    node.insert("anew", 1_000_000, 1_000_020)
+    node.insert("recreated", 1_000_000, 1_000_020)
     node.start()
-    node.arrive("anew", len(keys) + 20)
-    later = node.rows("anew")
+    node.arrive("recreated", len(keys) + 20)
+    later = node.rows("recreated")
     assert {number(key) for key in later if key not in keys} == set(range(1_000_000, 1_000_020))
     assert node.metric('skipped_total{reason="dropped_table"}') == 20  # of an agent that began again
     assert node._ready() is not None
 
 
-def test_dropped_behind_the_agents_back(node: Node) -> None:
+def test_dropped_while_the_agent_is_down(node: Node) -> None:
     node.cql(
         "CREATE TABLE s.gone (a int PRIMARY KEY, v text) WITH cdc = true",
         "CREATE TABLE s.stays (a int PRIMARY KEY, v text) WITH cdc = true",
@@ -309,35 +309,35 @@ def test_dropped_behind_the_agents_back(node: Node) -> None:
         node.wait(
             lambda table=table, keyspace=keyspace: all(p and p[-1][0] is None for p in node.topic(table, keyspace))
         )
-        told = [[change.scope for key, change in part if key is None] for part in node.topic(table, keyspace)]
-        assert told == [[Scope.TABLE]] * PARTITIONS
+        scopes = [[change.scope for key, change in part if key is None] for part in node.topic(table, keyspace)]
+        assert scopes == [[Scope.TABLE]] * PARTITIONS
 
 
-def test_dropped_and_made_again_under_writes(node: Node) -> None:
-    """What is told of the old table stands before the drop, and what is of the new one behind it."""
-    create = "CREATE TABLE s.twice (a int PRIMARY KEY, v text) WITH cdc = true"
+def test_dropped_and_recreated_under_writes(node: Node) -> None:
+    """Events of the old table stand before the drop, those of the new one after it."""
+    create = "CREATE TABLE s.dropped_twice (a int PRIMARY KEY, v text) WITH cdc = true"
     node.cql(create)
-    node.insert("twice", 0, 10)
-    node.arrive("twice", 10)
-    node.insert("twice", 10, 50)
-    node.cql("DROP TABLE s.twice", create)
-    node.insert("twice", 50, 100)
-    node.arrive("twice", 100)
-    change = assert_between(node, "twice", Scope.TABLE, 0, range(50), range(50, 100))
+    node.insert("dropped_twice", 0, 10)
+    node.arrive("dropped_twice", 10)
+    node.insert("dropped_twice", 10, 50)
+    node.cql("DROP TABLE s.dropped_twice", create)
+    node.insert("dropped_twice", 50, 100)
+    node.arrive("dropped_twice", 100)
+    change = assert_between(node, "dropped_twice", Scope.TABLE, 0, range(50), range(50, 100))
     assert abs((change.write_time or 0) / 1e6 - time.time()) < 120
-    # Behind the agent's back.
+    # While the agent is down.
     node.stop()
-    node.insert("twice", 100, 150)
-    node.cql("DROP TABLE s.twice", create)
-    node.insert("twice", 150, 200)
+    node.insert("dropped_twice", 100, 150)
+    node.cql("DROP TABLE s.dropped_twice", create)
+    node.insert("dropped_twice", 150, 200)
     node.start()
-    node.arrive("twice", 200)
-    assert_between(node, "twice", Scope.TABLE, 1, range(50, 150), range(150, 200))
+    node.arrive("dropped_twice", 200)
+    assert_between(node, "dropped_twice", Scope.TABLE, 1, range(50, 150), range(150, 200))
     node.stop()
     node.start()
-    node.insert("twice", 200, 210)
-    node.arrive("twice", 210)
-    assert [len(notices) for notices in node.notices("twice")] == [2] * PARTITIONS
+    node.insert("dropped_twice", 200, 210)
+    node.arrive("dropped_twice", 210)
+    assert [len(notices) for notices in node.notices("dropped_twice")] == [2] * PARTITIONS
 
 
 def test_a_column_that_is_added_again(node: Node) -> None:
@@ -350,7 +350,7 @@ def test_a_column_that_is_added_again(node: Node) -> None:
     assert_between(node, "column", Scope.GAP, 0, range(20), range(20, 40))
 
 
-def test_altered_behind_the_agents_back(node: Node) -> None:
+def test_altered_while_the_agent_is_down(node: Node) -> None:
     """Old segments still decode: columns that are gone, that are new, that are back; a type that grew."""
     node.cql(
         "CREATE TYPE s.place (street text, zip int)",
@@ -407,7 +407,7 @@ def test_cdc_off_and_on(node: Node) -> None:
     node.insert("switched", 30, 50)
     node.wait(lambda: arrived(30, 50))
     assert_between(node, "switched", Scope.GAP, 0, range(20), range(30, 50))
-    # Off while it runs, on behind its back.
+    # Off while it runs, on while it is down.
     node.cql(off)
     node.wait(lambda: "table.retired" in node.out.read_text().rsplit("table.resumed", 1)[-1])
     node.stop()
@@ -416,7 +416,7 @@ def test_cdc_off_and_on(node: Node) -> None:
     node.start()
     node.wait(lambda: arrived(50, 70))
     assert_between(node, "switched", Scope.GAP, 1, range(30, 50), range(50, 70))
-    # Off and on behind its back.
+    # Off and on while it is down.
     node.stop()
     node.cql(off, on)
     node.insert("switched", 70, 90)
@@ -429,7 +429,7 @@ def test_cdc_off_and_on(node: Node) -> None:
         "ALTER TABLE s.switched ADD w int",
         "CREATE INDEX by_w ON s.switched (w)",
     )
-    # What comes and goes between two looks at the schema cannot be told from cdc off and on: the agent is to see it.
+    # A change undone between two looks at the schema looks like cdc off and on: the agent has to see it.
     for first, last in ((90, 93), (93, 95)):
         node.insert("switched", first, last)
         node.wait(lambda first=first, last=last: arrived(first, last))
@@ -448,7 +448,7 @@ def test_cdc_off_and_on(node: Node) -> None:
 
 
 def test_statements_over_several_tables(node: Node) -> None:
-    """Only what is of followed tables is told of a batch; nothing of views; counters as others."""
+    """Of a batch only changes of followed tables are emitted; nothing of views; counters as others."""
     node.cql(
         "CREATE TABLE s.b1 (a int PRIMARY KEY, v text) WITH cdc = true",
         "CREATE TABLE s.b2 (a int PRIMARY KEY, v text) WITH cdc = false",
@@ -551,7 +551,7 @@ def restart(node: Node, **options: Any) -> None:
 
 
 @pytest.mark.long
-def test_what_clean_stops_leave_takes_no_room(node: Node) -> None:
+def test_segments_of_clean_stops_are_deleted(node: Node) -> None:
     """A segment that was made ready, and is never written: it has one name, no index, and counts against the limit."""
     node.cql("CREATE TABLE s.stopped (a int PRIMARY KEY, v text) WITH cdc = true")
     for n in range(3):

@@ -1,4 +1,4 @@
-"""The agent on TLS and passwords: Cassandra and Kafka take it in, and every mistake is told in one message."""
+"""The agent on TLS and passwords: Cassandra and Kafka accept it, and every mistake gives one clear message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KEYS = {
     "kafka.producer.sasl.username": "agent",
     "kafka.producer.sasl.password": "${{env:KAFKA_PASSWORD}}",
 }
-"""What docs/security.md tells an operator to set."""
+"""The settings that docs/security.md prescribes."""
 AS_STRANGER = {
     "kafka.producer.sasl.username": STRANGER,
     "kafka.producer.sasl.password": "${{file:{passwords}:stranger}}",
@@ -103,7 +103,7 @@ def start(status: Status, path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", MAIN, str(path)], stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def told(status: Status, path: Path) -> tuple[int, str]:
+def run_to_end(status: Status, path: Path) -> tuple[int, str]:
     """Exit code and last words of an agent that has to end by itself; without a secret among all its words."""
     with start(status, path) as agent:
         try:
@@ -188,7 +188,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 ]
 
 
-def test_a_mistake_is_error_in_one_message(status: Status, session: Any, tmp_path: Path) -> None:
+def test_every_mistake_is_one_clear_message(status: Status, session: Any, tmp_path: Path) -> None:
     """All of them, some at a time: what most do is wait."""
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
@@ -201,7 +201,7 @@ def test_a_mistake_is_error_in_one_message(status: Status, session: Any, tmp_pat
         if changes is not AS_STRANGER:  # that one meets its mistake when it writes; one agent reads a cdc_raw
             (folder / "raw").mkdir()
             given["cdc.raw.dir"] = str(folder / "raw")
-        ended, last = told(status, properties(status, folder, given))
+        ended, last = run_to_end(status, properties(status, folder, given))
         if ended == code and all(word in last for word in words):
             return None
         return f"{changes}: {ended}, {last}"
@@ -211,7 +211,7 @@ def test_a_mistake_is_error_in_one_message(status: Status, session: Any, tmp_pat
     assert not found, found
 
 
-def test_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_path: Path) -> None:
+def test_a_user_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_path: Path) -> None:
     topic, only = "events-safe.only", {"table.include.list": "safe.only"}
     session.execute("CREATE TABLE safe.only (a int PRIMARY KEY) WITH cdc = true")
     admin = AdminClient(status.kafka())
@@ -227,15 +227,15 @@ def test_who_may_see_the_topic_but_not_write(status: Status, session: Any, tmp_p
         admin.create_acls([rule])[rule].result(20)
         if acl[1] == AclPermissionType.DENY:
             continue
-        code, last = told(status, properties(status, tmp_path, {**changes, **only}))
+        code, last = run_to_end(status, properties(status, tmp_path, {**changes, **only}))
         assert code == 1
         assert "uthorization failed" in last
-        # Who may write to no topic at all gets no number for a producer either: what is answered first is told.
+        # A user who may write to no topic at all gets no producer ID either: the message is of what is refused first.
         assert topic in last or (user == STRANGER and "idempotence PID" in last)
         assert last.endswith("[broker-refused]")
 
 
-def test_a_topic_that_may_not_be_written_costs_the_other_tables_nothing(
+def test_a_topic_without_write_permission_does_not_affect_other_tables(
     status: Status, session: Any, tmp_path: Path
 ) -> None:
     topic = "events-safe.denied"

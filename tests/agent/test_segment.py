@@ -65,7 +65,7 @@ def test_header(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "text", "told"),
+    ("version", "text", "message"),
     [
         (9, b"{}", "version 9: only 6, 7, 8"),
         (7, options("org.example.BrotliCompressor"), r"org\.example\.BrotliCompressor; only LZ4Compressor, .*Zstd"),
@@ -75,8 +75,8 @@ def test_header(version: int) -> None:
         (6, b'{"encCipher":"AES","encKeyAlias":"k","compressionClass":"LZ4Compressor"}', "transparent_data_encryption"),
     ],
 )
-def test_headers_of_what_is_not_read(version: int, text: bytes, told: str) -> None:
-    with pytest.raises(Corrupt, match=told):
+def test_headers_of_unsupported_segments(version: int, text: bytes, message: str) -> None:
+    with pytest.raises(Corrupt, match=message):
         read_header(header(ID, version, text), version, ID)
 
 
@@ -130,7 +130,7 @@ def test_resumes_anywhere(tmp_path: Path, position: int) -> None:
     segment.close()
 
 
-def test_nothing_is_written_yet(tmp_path: Path) -> None:
+def test_a_segment_without_any_section(tmp_path: Path) -> None:
     path = tmp_path / file_name(ID)
     path.write_bytes(bytes(1000))
     segment = Segment(path)
@@ -188,7 +188,7 @@ def test_a_torn_marker_gets_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     segment.close()
 
 
-def test_markers_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markers_that_point_outside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE", -1.0)
     path = write(tmp_path, [b"a" * 10])
     put(path, HEAD, sync_marker(ID, HEAD, 1001))
@@ -213,7 +213,7 @@ def test_markers_that_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     segment.close()
 
 
-def test_a_full_segment_ends_where_no_marker_fits(tmp_path: Path) -> None:
+def test_a_full_segment_ends_without_room_for_a_marker(tmp_path: Path) -> None:
     size = HEAD + 8 + 10
     for more in (0, 3, 7):
         path = tmp_path / file_name(ID)
@@ -268,7 +268,7 @@ def test_a_closed_segment_opens_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compressor", ["", "LZ4Compressor"])
-def test_a_look_ends_at_so_many_sections(tmp_path: Path, compressor: str) -> None:
+def test_a_look_ends_at_the_limit_of_sections(tmp_path: Path, compressor: str) -> None:
     """The next one goes on from there, or from where it is put back to."""
     contents = [number.to_bytes(4, "big") for number in range(2 * module._SECTIONS + 5)]
     segment = Segment(write(tmp_path, contents, 100_000, compressor=compressor))
@@ -463,7 +463,7 @@ def test_idx_after_a_crash_of_a_compressed_segment(tmp_path: Path) -> None:
 
 
 def test_sections_that_end_before_the_index_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker that was there once: what is behind it is not forgotten."""
+    """A marker that was there once: what follows it is not forgotten."""
     monkeypatch.setattr(module, "_PATIENCE", -1.0)
     path = write(tmp_path, [b"a" * 10, b"b" * 10])
     write_index(path, f"{HEAD + 36}\nCOMPLETED")
@@ -485,7 +485,7 @@ def entries(*payloads: bytes) -> bytes:
     return b"".join(entry(payload) for payload in payloads)
 
 
-def test_eager_reads_behind_the_last_marker(tmp_path: Path) -> None:
+def test_eager_reads_after_the_last_marker(tmp_path: Path) -> None:
     one, two, three = (entry(letter * 20) for letter in (b"a", b"b", b"c"))
     path = write(tmp_path, [one])
     end = HEAD + 8 + len(one)
@@ -496,7 +496,7 @@ def test_eager_reads_behind_the_last_marker(tmp_path: Path) -> None:
     put(path, end + 8, two[:-1])
     assert not segment.look()  # it is being written
     put(path, end + 8 + len(two), three)
-    assert not segment.look()  # whatever is behind it
+    assert not segment.look()  # whatever follows it
     put(path, end + 8, two)
     assert segment.look()
     assert (segment.live, segment.position) == (True, end + 8)
@@ -507,7 +507,7 @@ def test_eager_reads_behind_the_last_marker(tmp_path: Path) -> None:
     assert segment.look()
     assert segment.read(5)[0].startswith(three)
 
-    # The marker comes: the rest of its section, and then behind the next one.
+    # The marker comes: the rest of its section, and then after the next one.
     last = end + 8 + len(two + three)
     put(path, end, sync_marker(ID, end, last))
     segment.rewind(end + 8 + len(two))
@@ -523,7 +523,7 @@ def test_eager_reads_behind_the_last_marker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "compressor"), [("marker", ""), ("idx", ""), ("eager", "LZ4Compressor")])
-def test_the_others_do_not(tmp_path: Path, mode: ReadMode, compressor: str) -> None:
+def test_other_modes_stop_at_the_last_marker(tmp_path: Path, mode: ReadMode, compressor: str) -> None:
     path = write(tmp_path, [b"a" * 20], compressor=compressor)
     write_index(path, "100000")
     segment = Segment(path, mode=mode)

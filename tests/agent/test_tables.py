@@ -74,7 +74,7 @@ def test_a_key_without_avro_form_is_refused_once() -> None:
     assert tables.plans[odd.id.bytes].reason == "unsupported_key"
 
 
-def test_a_table_that_loses_cdc_is_followed_through_the_segments_there_are() -> None:
+def test_a_table_that_loses_cdc_is_followed_to_the_end_of_the_existing_segments() -> None:
     tables = Tables()
     updated(tables, A, B)
     off = replace(A, cdc=False)
@@ -90,7 +90,7 @@ def test_a_table_that_loses_cdc_is_followed_through_the_segments_there_are() -> 
     assert index(tables, A) == 0
 
 
-def test_a_rewind_follows_again_what_retired_since_the_last_acknowledgement() -> None:
+def test_a_rewind_follows_tables_again_that_retired_since_the_last_acknowledgement() -> None:
     tables = Tables()
     updated(tables, A)
     updated(tables, replace(A, cdc=False), newest=10)
@@ -104,7 +104,7 @@ def test_a_rewind_follows_again_what_retired_since_the_last_acknowledgement() ->
 
 
 @pytest.mark.parametrize("with_cdc", [True, False])
-def test_a_rewind_leaves_alone_what_the_schema_said_since(with_cdc: bool) -> None:
+def test_a_rewind_keeps_what_the_schema_said_since(with_cdc: bool) -> None:
     tables = Tables()
     updated(tables, A)
     updated(tables, replace(A, cdc=False), newest=10)
@@ -113,7 +113,7 @@ def test_a_rewind_leaves_alone_what_the_schema_said_since(with_cdc: bool) -> Non
     updated(tables, now, newest=11)
     tables.rewind()
     tables.retire_before(12)
-    # With CDC again it stays followed; made anew with another key, the old one's events would be none of its topic.
+    # With CDC again it stays followed; recreated with another key, the old one's events would not fit its topic.
     assert index(tables, now) >= 0
     assert (index(tables, A) >= 0) == with_cdc
 
@@ -147,7 +147,7 @@ def dropped(tables: Tables, *known: Table, newest: int = 10) -> list[str]:
     return [str(t.id) for t in tables.update({t.id: t for t in known}, (), newest).dropped]
 
 
-def test_a_dropped_table_is_followed_through_the_segments_there_are() -> None:
+def test_a_dropped_table_is_followed_to_the_end_of_the_existing_segments() -> None:
     for history in ((), (A,)):
         tables = Tables(history=history, before=[A.id])
         if not history:
@@ -162,7 +162,7 @@ def test_a_dropped_table_is_followed_through_the_segments_there_are() -> None:
         assert tables.followed_ids == [B.id]
 
 
-def test_a_table_made_anew() -> None:
+def test_a_recreated_table() -> None:
     tables = Tables()
     updated(tables, A)
     same = table_of("a", "pk int pk, other text", id=7)
@@ -172,17 +172,17 @@ def test_a_table_made_anew() -> None:
     for columns in ("pk text pk, v int", "pk int pk, c int ck", "id int pk, v int"):
         tables = Tables()
         updated(tables, A)
-        anew = table_of("a", columns, id=8)
-        assert updated(tables, anew) == (["ks.a"], [], [])
-        assert (index(tables, A), index(tables, anew)) == (-1, 1)
+        recreated = table_of("a", columns, id=8)
+        assert updated(tables, recreated) == (["ks.a"], [], [])
+        assert (index(tables, A), index(tables, recreated)) == (-1, 1)
         assert tables.plans[A.id.bytes].reason == "dropped_table"
-        assert tables.followed_ids == [anew.id]
-        updated(tables, anew)
+        assert tables.followed_ids == [recreated.id]
+        updated(tables, recreated)
         tables.retire_before(99)
         assert tables.plans[A.id.bytes].reason == "dropped_table"
 
 
-def test_made_anew_long_after_the_drop() -> None:
+def test_recreated_long_after_the_drop() -> None:
     tables = Tables()
     updated(tables, A)
     updated(tables)
@@ -191,7 +191,7 @@ def test_made_anew_long_after_the_drop() -> None:
     assert tables.plans[A.id.bytes].reason == "dropped_table"
 
 
-def test_what_is_remembered() -> None:
+def test_saved_tables() -> None:
     """All that may share a mutation with a followed table, as long as the log may name it."""
     tables = Tables()
     elsewhere = table_of("x", "pk int pk, v int", keyspace="other", cdc=False)
@@ -242,7 +242,7 @@ def test_giving_up() -> None:
     assert str(column) == f"table {A.id.hex}, column u"
 
 
-def test_a_compact_table_with_hidden_columns_is_refused_until_it_is_none() -> None:
+def test_a_compact_table_with_hidden_columns_is_refused_until_compact_storage_is_dropped() -> None:
     compact = replace(A, hides_columns=True)
     tables = Tables()
     assert updated(tables, compact, B) == (["ks.b"], ["ks.a"], [])

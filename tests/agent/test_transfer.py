@@ -73,15 +73,15 @@ def test_a_segment_that_is_gone_before_it_is_archived(segment: Path, tmp_path: P
     """Deleted by another while the agent read it: its copy is missing, and that is said."""
     archive = transfer_of("archive", tmp_path / "archive", segment.parent)
     segment.unlink()
-    with capture_logs() as told:
+    with capture_logs() as logs:
         archive(segment)
-    assert [(line["event"], line["log_level"], line["path"]) for line in told] == [
+    assert [(line["event"], line["log_level"], line["path"]) for line in logs] == [
         ("segment.not_archived", "error", str(segment))
     ]
-    with capture_logs() as told:
+    with capture_logs() as logs:
         archive(segment.parent / "CommitLog-7-13.log")
         archive(segment.parent / "CommitLog-7-13.log")
-    assert told == []
+    assert logs == []
 
 
 def test_a_segment_that_a_restarted_node_linked_again(segment: Path, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_archive_is_not_cdc_raw(segment: Path) -> None:
     assert error.value.kind is Kind.CONFIG
 
 
-def test_no_room_where_it_goes(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_at_the_destination(segment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def link(*_: object) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
@@ -128,7 +128,7 @@ def test_no_room_where_it_goes(segment: Path, tmp_path: Path, monkeypatch: pytes
     assert not (held / segment.name).exists()
 
 
-def test_what_may_not_be_deleted(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_must_not_be_deleted(segment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unlink(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -164,7 +164,7 @@ def yours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         del sys.modules[name]
 
 
-def test_a_function_and_a_class_of_yours(yours: Any, segment: Path) -> None:
+def test_a_custom_function_and_a_custom_class(yours: Any, segment: Path) -> None:
     transfer_of("mine.transfers:take", None, segment.parent)(segment)
     take = transfer_of("mine.transfers:Take", None, segment.parent)
     take(segment)
@@ -175,7 +175,7 @@ def test_a_function_and_a_class_of_yours(yours: Any, segment: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("nowhere.at_all:take", "ModuleNotFoundError"),
         ("mine.transfers:none", "AttributeError"),
@@ -184,8 +184,8 @@ def test_a_function_and_a_class_of_yours(yours: Any, segment: Path) -> None:
         ("mine.transfers:number", "can't be called"),
     ],
 )
-def test_yours_cannot_be_had(yours: Any, segment: Path, name: str, told: str) -> None:
-    with pytest.raises(HelenusError, match=told) as error:
+def test_a_segment_transfer_that_cannot_be_loaded(yours: Any, segment: Path, name: str, message: str) -> None:
+    with pytest.raises(HelenusError, match=message) as error:
         transfer_of(name, None, segment.parent)
     assert error.value.kind is Kind.CONFIG
 
@@ -193,7 +193,7 @@ def test_yours_cannot_be_had(yours: Any, segment: Path, name: str, told: str) ->
 @pytest.mark.parametrize(
     ("name", "kind"), [("fails", Kind.TRANSFER_FAILED), ("leaves", Kind.TRANSFER_FAILED), ("stops", Kind.STATE)]
 )
-def test_what_yours_raises(yours: Any, segment: Path, name: str, kind: Kind) -> None:
+def test_errors_of_a_custom_segment_transfer(yours: Any, segment: Path, name: str, kind: Kind) -> None:
     with pytest.raises(HelenusError) as error:
         transfer_of(f"mine.transfers:{name}", None, segment.parent)(segment)
     assert error.value.kind is kind

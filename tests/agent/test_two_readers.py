@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from agent.fakes import FakeCassandra, Raw, write_of
 from agent.test_agent import TABLE, Bench, metric
-from agent.test_notices import notices, told
+from agent.test_notices import emitted, notices
 from agent.writer import table_of
 from structlog.testing import capture_logs
 
@@ -102,14 +102,14 @@ def test_made_and_taken_between_two_listings(node: Bench, mode: str) -> None:
     node.raw.index(13)
     with capture_logs() as lines:
         node.work()
-    assert told(node) == [1, 2, 3, 4]
+    assert emitted(node) == [1, 2, 3, 4]
     unlinked = [line["segment"] for line in lines if line["event"] == "segment.unlinked"]
     assert unlinked == ([10, 11, 12] if mode == "idx" else [11, 12])
     for segment in (10, 11, 12):
         discard(node.raw, segment)
     node.work()
     assert [s.id for s in agent._follow.segments] == [13]
-    assert told(node) == [1, 2, 3, 4]
+    assert emitted(node) == [1, 2, 3, 4]
 
 
 def test_made_and_taken_while_no_agent_ran(node: Bench) -> None:
@@ -123,10 +123,10 @@ def test_made_and_taken_while_no_agent_ran(node: Bench) -> None:
     node.work()
     node.start(topic_partitions="1")
     node.work()
-    assert told(node) == [1, 2, 3]
+    assert emitted(node) == [1, 2, 3]
 
 
-def test_taken_and_gone_beside_one_that_was_taken(node: Bench) -> None:
+def test_a_missing_segment_next_to_one_that_was_taken(node: Bench) -> None:
     """Nobody has 11 any more. That somebody takes segments with changes is seen by 12: so 11 may have had some."""
     write(node, 10, 1)
     node.start(topic_partitions="1")
@@ -138,7 +138,7 @@ def test_taken_and_gone_beside_one_that_was_taken(node: Bench) -> None:
     discard(node.raw, 11)
     write(node, 13, 13)
     node.work()
-    assert told(node) == [1, 12, "GAP", 13]
+    assert emitted(node) == [1, 12, "GAP", 13]
     assert metric("unseen_segments_total") == before + 1
 
 
@@ -158,7 +158,7 @@ def test_quiet_segments_that_come_and_go_are_no_gap(node: Bench) -> None:
         path.unlink()
     write(node, 1_000_000, 3)
     node.work()
-    assert told(node) == [1, 2, 3]
+    assert emitted(node) == [1, 2, 3]
     assert metric("unseen_segments_total") == before + 2
     assert metric("possible_loss_total") == possible
 
@@ -179,11 +179,11 @@ def test_segments_that_are_refused_for_want_of_room_are_no_gap(node: Bench, monk
         monkeypatch.setattr(module, "_LIST", 60.0)
         node.agent.step()
         node.agent._commit(1.0)
-        assert told(node) == [1, 2]
+        assert emitted(node) == [1, 2]
         monkeypatch.setattr(module, "_LIST", -1.0)
         node.raw.index(11, complete=True)
         node.work()
-    assert told(node) == [1, 2]
+    assert emitted(node) == [1, 2]
     assert not [line for line in lines if line["event"] in ("segment.unlinked", "segment.lost")]
     assert [path.name for path in node.raw.log.iterdir() if "-11" in path.name] == ["CommitLog-7-11.log"]
     assert "CommitLog-7-11.log" not in node.raw.names
@@ -203,7 +203,7 @@ def test_a_complete_one_that_is_taken_is_read_and_left_to_the_node(
     steal(node.raw, 12)
     before = metric("lost_segments_total")
     node.work()
-    assert told(node) == [1, 11, 12]
+    assert emitted(node) == [1, 11, 12]
     assert (node.raw.log / "CommitLog-7-12.log").exists()
     assert metric("lost_segments_total") == before
     assert notices(node, Scope.GAP) == []
@@ -222,17 +222,17 @@ def test_the_node_deletes_what_is_not_read(node: Bench) -> None:
     write(node, 13, 2)
     before = metric("possible_loss_total")
     node.work()
-    assert told(node) == [1, 2, "GAP"] or told(node) == [1, "GAP", 2]
+    assert emitted(node) == [1, 2, "GAP"] or emitted(node) == [1, "GAP", 2]
     assert metric("possible_loss_total") == before + 1
 
 
-def test_before_the_first_start_there_is_no_promise(node: Bench) -> None:
+def test_segments_lost_before_the_first_start_are_no_gap(node: Bench) -> None:
     write(node, 9, 9)
     steal(node.raw, 9)
     write(node, 10, 1)
     node.start(topic_partitions="1")
     node.work()
-    assert told(node) == [1]
+    assert emitted(node) == [1]
 
 
 def test_a_clock_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_a_clock_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     follow.close()
 
 
-def test_what_a_clean_stop_leaves_is_taken_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_of_a_clean_stop_are_deleted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment that was made ready and never written: the node has no other name for it, and its room counts."""
     monkeypatch.setattr(follow_module, "_LOOK_AGAIN", -1.0)
     for segment in (10, 11, 12):
@@ -272,7 +272,7 @@ def test_what_a_clean_stop_leaves_is_taken_away(bench: Bench, monkeypatch: pytes
     bench.raw.write(11, write_of(TABLE, 2))
     discard(bench.raw, 11)
     bench.work()
-    assert sorted(map(str, told(bench))) == ["1", "2"]
+    assert sorted(map(str, emitted(bench))) == ["1", "2"]
     assert bench.raw.names == ["CommitLog-7-11.log", "CommitLog-7-13.log"], "something is in it"
 
 
@@ -319,11 +319,11 @@ def test_cdc_off_for_a_run_of_the_node(bench: Bench) -> None:
     discard(bench.raw, 1_000_000)
     write(bench, 2_000_000, 3)
     bench.work()
-    assert sorted(map(str, told(bench))) == ["1", "3", "GAP"]
+    assert sorted(map(str, emitted(bench))) == ["1", "3", "GAP"]
     assert agent.ready() is None
     bench.start(topic_partitions="1")
     bench.work()
-    assert sorted(map(str, told(bench))) == ["1", "3", "GAP"]
+    assert sorted(map(str, emitted(bench))) == ["1", "3", "GAP"]
 
 
 def test_cdc_off_is_remembered_by_a_start_that_fails(bench: Bench) -> None:
@@ -339,7 +339,7 @@ def test_cdc_off_is_remembered_by_a_start_that_fails(bench: Bench) -> None:
     bench.cassandra.settings = {"cdc_enabled": "true"}
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == [1, "GAP"]
+    assert emitted(bench) == [1, "GAP"]
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -376,10 +376,10 @@ def test_a_node_that_deleted_lately_may_have_done_so_while_no_agent_ran(bench: B
     write(bench, 12, 2)
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == [1, 2, "GAP"] or told(bench) == [1, "GAP", 2]
+    assert emitted(bench) == [1, 2, "GAP"] or emitted(bench) == [1, "GAP", 2]
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench).count("GAP") == 1
+    assert emitted(bench).count("GAP") == 1
 
 
 def test_a_quarantined_segment_is_a_gap(bench: Bench) -> None:
@@ -389,10 +389,10 @@ def test_a_quarantined_segment_is_a_gap(bench: Bench) -> None:
     bench.raw.index(10, complete=True)
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == [1, "GAP"]
+    assert emitted(bench) == [1, "GAP"]
     bench.start(topic_partitions="1")
     bench.work()
-    assert told(bench) == [1, "GAP"]
+    assert emitted(bench) == [1, "GAP"]
 
 
 def test_the_settings_are_looked_at_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +425,7 @@ def test_a_damaged_one_that_was_taken_is_lost(node: Bench) -> None:
     agent._follow.refresh()
     steal(node.raw, 11)
     node.work()
-    assert told(node) == [1, 2, "GAP"]
+    assert emitted(node) == [1, 2, "GAP"]
     assert (node.raw.log / "CommitLog-7-11.log").exists()
     assert not (node.state.directory / "quarantine").exists()
 
@@ -446,8 +446,8 @@ def test_a_table_that_goes_before_its_segments_are_shown(bench: Bench, known: bo
         bench.raw.segment(segment, version=6)
         bench.raw.write(segment, write_of(TABLE, segment))
         bench.work()
-    assert [row for row in told(bench) if isinstance(row, int)] == [11, 12]
+    assert [row for row in emitted(bench) if isinstance(row, int)] == [11, 12]
     bench.raw.segment(13, version=6)
     bench.raw.write(13, write_of(TABLE, 13))
     bench.work()
-    assert (13 in told(bench)) is not known, "by its own directory it is known which segment came later"
+    assert (13 in emitted(bench)) is not known, "by its own directory it is known which segment came later"

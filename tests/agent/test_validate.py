@@ -38,7 +38,7 @@ KAFKA = {**LEAST, "kafka.bootstrap.servers": "k:9092"}
         ({**KAFKA, "cassandra.config": ""}, "cassandra.config"),
     ],
 )
-def test_what_no_agent_can_use(given: dict[str, str], wrong: str) -> None:
+def test_settings_that_no_agent_can_use(given: dict[str, str], wrong: str) -> None:
     with pytest.raises(ConfigError) as error:
         AgentSettings.of(given, "agent.properties")
     assert [problem.key for problem in error.value.problems] == [wrong]
@@ -94,7 +94,7 @@ def test_settings_of_librdkafka_by_file_and_full_key(tmp_path: Path) -> None:
                 done.stderr
             )
         assert "compression" not in done.stderr
-        assert "security.protocol" not in done.stderr, "it only needs others beside it"
+        assert "security.protocol" not in done.stderr, "it only needs further settings"
         assert "hunter2" not in done.stderr
 
 

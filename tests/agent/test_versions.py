@@ -1,4 +1,4 @@
-"""The agent beside Cassandra 4.1 and 4.0, which log as 5.0 does by default: the golden statements, and counters."""
+"""The agent with Cassandra 4.1 and 4.0, which log as 5.0 does by default: the golden statements, and counters."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any
         admin = AdminClient({"bootstrap.servers": kafka})
         found: dict[str, list[tuple[bytes, change.Change]]] = {}
 
-        def told() -> Counter[tuple[Any, ...]]:
+        def emitted() -> Counter[tuple[Any, ...]]:
             assert agent.poll() is None, out.read_text()
             known = admin.list_topics(timeout=60).topics
             for name in tables:
@@ -110,7 +110,7 @@ def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any
                     found[name] = [(m.key(), wire.decode(m.value())) for m in messages(kafka, topic)]
             return Counter(seen(name, key, what) for name, changes in found.items() for key, what in changes)
 
-        eventually(lambda: told() >= wanted, lambda: f"{wanted - told()} is told\n{out.read_text()}")
+        eventually(lambda: emitted() >= wanted, lambda: f"{wanted - emitted()} is emitted\n{out.read_text()}")
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(60) == 0
     finally:
@@ -136,7 +136,7 @@ def test_every_statement(kafka: str, cassandra: tuple[Status, str], session: Any
 
 
 def seen(table: str, key: bytes, what: change.Change) -> tuple[Any, ...]:
-    """A change as a statement tells it: the time only where the statement gave it."""
+    """The change that a statement makes: with a time only where the statement gave one."""
     time = what.write_time if what.write_time is not None and what.write_time < T + 10**9 else None
     expires = what.expires_at is not None
     return table, what.scope.name, key, time, expires, what.parts, what.start, what.end

@@ -146,7 +146,7 @@ def test_stacks_keep_apart() -> None:
     assert "name" not in read(OVER)
 
 
-def test_what_is_shared_depends_on_nothing() -> None:
+def test_shared_services_depend_on_nothing() -> None:
     """Whether `extends` takes dependencies along differs by the version of Compose: every file says its own."""
     shared = read(SHARED)["services"]
     assert [name for name, service in shared.items() if "depends_on" in service] == []
@@ -168,7 +168,7 @@ def test_images_are_of_a_version(stack: Stack) -> None:
     assert [image for image in images if not re.search(r":v?\d+\.\d", image)] == []
 
 
-def test_who_is_waited_for_is_there_and_says_when_it_is_ready(stack: Stack) -> None:
+def test_every_dependency_exists_and_has_a_health_check(stack: Stack) -> None:
     for name, service in stack.services.items():
         for other, how in service.get("depends_on", {}).items():
             assert how["condition"] in ("service_healthy", "service_completed_successfully")
@@ -187,9 +187,9 @@ def test_every_port_is_this_machine_s_alone(stack: Stack) -> None:
 def test_the_agent_reads_the_log_of_its_node(stack: Stack) -> None:
     settings = stack.agent
     assert settings.cassandra_contact_points == ("cassandra",)
-    told = yaml.safe_load(re.search(r"printf '(.*?)'", stack.script)[1].replace("\\n", "\n"))  # type: ignore[index]
-    assert told["cdc_enabled"] is True
-    assert told["cdc_raw_directory"] == str(settings.cdc_raw_dir)
+    config = yaml.safe_load(re.search(r"printf '(.*?)'", stack.script)[1].replace("\\n", "\n"))  # type: ignore[index]
+    assert config["cdc_enabled"] is True
+    assert config["cdc_raw_directory"] == str(settings.cdc_raw_dir)
     # One volume at one path, because Cassandra links segments into cdc_raw.
     assert stack.mounts("agent")["/var/lib/cassandra"] == stack.mounts("cassandra")["/var/lib/cassandra"]
     assert str(settings.cdc_raw_dir).startswith("/var/lib/cassandra/")
@@ -205,12 +205,12 @@ def test_the_script_turns_cdc_on(stack: Stack, tmp_path: Path) -> None:
     for _ in range(2):  # a container may be started again
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
         assert done.stdout == "cassandra -f\n"
-        told = yaml.safe_load(file.read_text())
-        assert told["cdc_enabled"] is True
-        assert list(told) == ["cluster_name", "cdc_enabled", "cdc_raw_directory", "cdc_total_space"]
+        config = yaml.safe_load(file.read_text())
+        assert config["cdc_enabled"] is True
+        assert list(config) == ["cluster_name", "cdc_enabled", "cdc_raw_directory", "cdc_total_space"]
 
 
-def test_what_lasts_is_on_volumes(stack: Stack) -> None:
+def test_persistent_data_is_on_volumes(stack: Stack) -> None:
     worker, _ = stack.connector
     for service, path in (("agent", stack.agent.state_dir), ("connector", worker.checkpoint_dir)):
         volume = stack.mounts(service)[str(path)]
@@ -258,7 +258,7 @@ def test_pulsar_s_addresses() -> None:
     worker, connectors = stack.connector
     environment = stack.services["pulsar"]["environment"]
     for settings in (stack.agent, worker):
-        # The broker tells a client by which name to come back.
+        # The broker answers with the name under which a client has to come back.
         assert urlsplit(settings.pulsar_service_url).hostname == environment["advertisedAddress"]
         assert stack.is_there(settings.pulsar_service_url)
         assert stack.is_there(settings.pulsar_admin_url or "")
@@ -267,8 +267,8 @@ def test_pulsar_s_addresses() -> None:
     assert [c.value_converter_schema_registry_url for c in connectors] == [""]
     # Configured as the one that the tests run.
     run = pulsar.configuration(Settings(log="pulsar"), Path("/none"))
-    told = {key: value for key, value in environment.items() if key != "PULSAR_MEM"}
-    assert {key: run.get(key) for key in told} == {**told, "advertisedAddress": "127.0.0.1"}
+    expected = {key: value for key, value in environment.items() if key != "PULSAR_MEM"}
+    assert {key: run.get(key) for key in expected} == {**expected, "advertisedAddress": "127.0.0.1"}
 
 
 @pytest.mark.parametrize("service", ["agent", "connector"])

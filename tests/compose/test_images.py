@@ -57,8 +57,8 @@ def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     program = target / "bin" / f"helenus-{part}"
     bare = {"PATH": str(target / "bin"), "HOME": str(tmp_path)}
-    told = subprocess.run([program, "--help"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=True)
-    assert "validate" in told.stdout
+    shown = subprocess.run([program, "--help"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=True)
+    assert "validate" in shown.stdout
     assert not (target / "bin" / "helenus-stack").exists()
     extensions = list(target.glob("lib/python3*/site-packages/helenus_agent/commitlog/decoder*.so"))
     assert bool(extensions) == compiled
@@ -70,6 +70,6 @@ def test_the_steps_of_a_build(part: str, compiled: bool, tmp_path: Path) -> None
             assert done.returncode == 0, done.stderr
         else:  # it looks for cdc_raw too, and names nothing else
             assert "cdc_raw is not a directory" in done.stderr
-    # What `log=pulsar` takes beside.
+    # What `log=pulsar` needs as well.
     modules = "helenus_sinks.pulsar.log" + (", helenus_connector.log._pulsar_planner" if part == "connector" else "")
     subprocess.run([target / "bin" / "python", "-c", f"import {modules}"], cwd=tmp_path, env=bare, check=True)

@@ -55,14 +55,14 @@ def exported() -> dict[str, set[str]]:
     return found
 
 
-def test_all_that_is_asked_for_is_exported() -> None:
+def test_every_metric_that_is_queried_is_exported() -> None:
     known = exported()
     asked = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
     assert len(asked) > 25
     assert asked - known.keys() == set()
 
 
-def test_labels_that_are_asked_for_are_there() -> None:
+def test_labels_that_are_queried_exist() -> None:
     known = exported()
     for text in expressions():
         for name, selector in re.findall(r"(helenus_\w+)\{([^}]*)\}", text):
@@ -72,7 +72,7 @@ def test_labels_that_are_asked_for_are_there() -> None:
             assert {name.strip() for name in names.split(",")} <= own, text
 
 
-def test_what_operators_have_to_know_is_alerted_on() -> None:
+def test_every_serious_problem_has_an_alert() -> None:
     text = " ".join(rule["expr"] for rule in alerts())
     for needed in (
         "cdc_raw_headroom_bytes",
@@ -98,8 +98,8 @@ def test_every_alert_and_metric_is_explained_and_no_other() -> None:
     names = [m._name for m in ours]
     assert len(names) > 30
     assert [name for name in names if f"`{name}" not in guide] == []
-    told = set(re.findall(r"helenus_(?:agent|connector)_\w+", guide))
-    assert told - exported().keys() - set(names) == set()
+    documented = set(re.findall(r"helenus_(?:agent|connector)_\w+", guide))
+    assert documented - exported().keys() - set(names) == set()
 
 
 def test_panels_of_the_dashboard_do_not_overlap() -> None:

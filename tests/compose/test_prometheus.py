@@ -31,7 +31,7 @@ LABELS = ("shop-orders", "shop", "orders")
 
 @pytest.fixture
 def metrics() -> Iterator[int]:
-    """A port with the metrics of an agent and a connector that have something to tell."""
+    """A port with the metrics of an agent and a connector that have values."""
     connector.begin(LABELS, 0)
     connector.state(LABELS, "FAILED")
     connector.LAG.labels(*LABELS).set(7)
@@ -79,7 +79,7 @@ def ask(url: str, **parameters: str) -> dict[str, Any] | None:
         return None
 
 
-def test_what_we_export_answers_the_dashboard(prometheus: str) -> None:
+def test_our_metrics_answer_the_dashboard(prometheus: str) -> None:
     def scraped() -> bool:
         found = ask(f"{prometheus}/targets") or {"activeTargets": []}
         return [target["health"] for target in found["activeTargets"]] == ["up", "up"]

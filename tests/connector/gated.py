@@ -1,4 +1,4 @@
-"""A gate, and the resolver `reread` behind it, without reads: what a batch would read, and what a read confirms."""
+"""A gate, and the resolver `reread` after it, without reads: what a batch would read, and what a read confirms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A configuration of DataStax's source connector: it loads, and each key of theirs is told of."""
+"""A configuration of DataStax's source connector: it loads, and each key of theirs is logged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ THEIRS = {
 }
 
 
-def test_a_file_of_theirs_loads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_datastax_file_loads(capsys: pytest.CaptureFixture[str]) -> None:
     found = WorkerSettings.of(WORKER, "worker").model.of(THEIRS, "theirs")
     assert found.events == "events-db1.t1"
     assert found.cassandra_contact_points == ("10.0.0.1", "10.0.0.2")
@@ -71,9 +71,9 @@ def test_a_file_of_theirs_loads(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found.cassandra_ssl_enabled, found.cassandra_ssl_check_hostname) == (True, False)
     assert str(found.cassandra_ssl_cafile) == "/etc/ca.pem"
     assert (str(found.cassandra_ssl_certfile), str(found.cassandra_ssl_keyfile)) == ("/etc/cert.pem", "/etc/key.pem")
-    told = capsys.readouterr().out
-    assert [key for key in THEIRS if (f"key={key} " in told) == (key in SAME)] == []
-    assert "pw0rd" not in told
+    output = capsys.readouterr().out
+    assert [key for key in THEIRS if (f"key={key} " in output) == (key in SAME)] == []
+    assert "pw0rd" not in output
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_a_file_of_theirs_loads(capsys: pytest.CaptureFixture[str]) -> None:
         ("cloud.secureConnectBundle", "/x.zip", "unknown property"),
     ],
 )
-def test_what_has_no_counterpart_is_refused(key: str, value: str, reason: str) -> None:
+def test_settings_without_counterpart_are_refused(key: str, value: str, reason: str) -> None:
     with pytest.raises(ConfigError) as error:
         ConnectorSettings.of({"name": "n", "keyspace": "k", "table": "t", "output.format": "json", key: value}, "f")
-    (told,) = error.value.problems
-    assert told.key == key
-    assert reason in told.reason
+    (problem,) = error.value.problems
+    assert problem.key == key
+    assert reason in problem.reason

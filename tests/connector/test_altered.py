@@ -1,4 +1,4 @@
-"""A table that is altered, or made anew, while events of before are on their way, or while a batch is."""
+"""A table that is altered, or recreated, while earlier events are in flight or a batch runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector.test_untold import ALL, DATA, EVENTS, LETTERS, NODE, Staged, int32
+from connector.staged import ALL, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32
 
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
@@ -73,27 +73,27 @@ class Reader(MemoryReader):
 
 
 class Altered(Staged):
-    """A stage whose table is `now`; a node that lags tells `told` instead, unless all are asked."""
+    """A stage whose table is `now`; a node that lags shows `lagging` instead, unless all are asked."""
 
     def __init__(self, of: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
         super().__init__(of, directory, monkeypatch, **more)
-        self.now = self.told = of
+        self.now = self.lagging = of
         self.refused: set[Key] = set()
         self.asked: list[Key] = []
         self.before_rows: Callable[[], None] = lambda: None
 
         def definition(session: Any, settings: Any, known: object = None) -> tuple[object, Table] | None:
-            found = self.now if known is None else self.told
+            found = self.now if known is None else self.lagging
             return None if known == found else (found, found)
 
         monkeypatch.setattr(version, "definition", definition)
         monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: Reader(self, table))
 
     def alter(self, of: Table) -> None:
-        self.now = self.told = of
+        self.now = self.lagging = of
 
-    def tell(self, key: bytes, told: Change, due: Sequence[Unconfirmed] = (), at: float = NOW) -> Any:
-        return self.stage.run([Event(EVENTS, 0, 7, int(at * 1000), key, encode(told))], due, trust_images=True)
+    def send(self, key: bytes, sent: Change, due: Sequence[Unconfirmed] = (), at: float = NOW) -> Any:
+        return self.stage.run([Event(EVENTS, 0, 7, int(at * 1000), key, encode(sent))], due, trust_images=True)
 
 
 Make = Callable[..., Altered]
@@ -115,7 +115,7 @@ ZERO = KeyCodec(table(FIRST, VALUE)).encode((int32(0),))
 
 
 @pytest.mark.parametrize("scope", [Scope.ROW, Scope.PARTITION])
-def test_a_key_of_the_table_before_that_the_new_one_refuses(make: Make, scope: Scope) -> None:
+def test_a_key_of_the_former_table_that_the_recreated_one_refuses(make: Make, scope: Scope) -> None:
     """The int 0 has the bytes of an empty text: a key, by its form, and Cassandra takes none that is empty."""
     c = Column("c", parse("int"), "clustering")
     altered = make(table(*TEXT.columns[:1], c, VALUE, of=LATER) if scope is Scope.PARTITION else TEXT)
@@ -124,30 +124,30 @@ def test_a_key_of_the_table_before_that_the_new_one_refuses(make: Make, scope: S
     altered.refused = {(b"", *rest)}
     key, good = codec.encode((b"", *rest)), codec.encode((b"a", *rest))
     old = change(1.0)._replace(scope=scope)
-    outcome = altered.tell(key, old, due=[waiting(key, scope), waiting(good, scope)], at=1.0)
+    outcome = altered.send(key, old, due=[waiting(key, scope), waiting(good, scope)], at=1.0)
     assert (outcome.read, outcome.outdated, outcome.published, outcome.waiting) == (1, 2, 1, [])
     assert {p.key for p in outcome.done} == {key, good}, "it holds up no other"
     assert altered.stage.run([], [waiting(key, scope)], trust_images=True).outdated == 1
-    assert altered.of(LETTERS) == []
+    assert altered.of(DEAD_LETTERS) == []
 
 
 @pytest.mark.parametrize("more", [{}, ALL])
-def test_a_key_that_the_table_refuses_and_that_is_younger_is_poison(make: Make, more: dict[str, str]) -> None:
+def test_a_refused_key_that_is_younger_than_the_table_is_poison(make: Make, more: dict[str, str]) -> None:
     altered = make(TEXT, **more)
     altered.refused = {(b"",)}
     if not more:
         with pytest.raises(
             HelenusError, match=r"no key of this table: Key may not be empty.*, event of .* 0, offset 7"
         ):
-            altered.tell(ZERO, change())
+            altered.send(ZERO, change())
         return
-    outcome = altered.tell(ZERO, change())
+    outcome = altered.send(ZERO, change())
     assert (outcome.dead_lettered, outcome.waiting) == (1, [])
-    assert [topic for topic, *_ in altered.appended] == [LETTERS]
+    assert [topic for topic, *_ in altered.appended] == [DEAD_LETTERS]
 
 
-def test_a_key_that_waits_and_is_refused_goes_on_waiting(make: Make) -> None:
-    """It was read before, so it is no poison; and not of a table before, so it is not done with."""
+def test_an_unconfirmed_key_that_is_refused_goes_on_waiting(make: Make) -> None:
+    """It was read before, so it is no poison; and not of a former table, so it is not outdated."""
     altered = make(TEXT)
     altered.refused = {(b"",)}
     younger = waiting(ZERO)
@@ -166,10 +166,10 @@ def grown(kind: Any) -> tuple[Table, Table, bytes]:
 
 
 @pytest.mark.parametrize("more", [{}, ALL])
-def test_a_row_whose_partition_key_no_key_tells_any_more(make: Make, more: dict[str, str]) -> None:
+def test_a_row_whose_partition_key_cannot_be_encoded_any_more(make: Make, more: dict[str, str]) -> None:
     """The agent skips what is written to it later, for the same reason."""
     _, after, key = grown("partition_key")
-    outcome = make(after, **more).tell(key, change(), due=[waiting(key)])
+    outcome = make(after, **more).send(key, change(), due=[waiting(key)])
     assert (outcome.read, outcome.outdated, outcome.dead_lettered) == (1, 2, 0)
     assert [p.key for p in outcome.done] == [key]
 
@@ -184,7 +184,7 @@ def test_a_key_that_waits_while_its_type_grows(make: Make) -> None:
     assert ([p.key for p in outcome.done], outcome.waiting, outcome.outdated) == ([key], [], 0)
 
 
-def test_one_that_goes_on_waiting_does_so_by_its_new_key(make: Make) -> None:
+def test_an_unconfirmed_key_goes_on_waiting_under_its_new_form(make: Make) -> None:
     _, after, key = grown("clustering")
     altered = make(after)
 
@@ -199,28 +199,28 @@ def test_one_that_goes_on_waiting_does_so_by_its_new_key(make: Make) -> None:
     assert (found.key, found.attempts) == (KeyCodec(after).current(key), 0)
 
 
-MADE_ANEW = [
+RECREATED = [
     pytest.param(table(FIRST, Column("v", parse("text")), of=LATER), [({"k": 0}, {"v": "abcd"})], id="value"),
     pytest.param(TEXT, [], id="key"),
 ]
 
 
-@pytest.mark.parametrize(("after", "told"), MADE_ANEW)
+@pytest.mark.parametrize(("after", "expected"), RECREATED)
 @pytest.mark.parametrize("found", [b"hello", b"abcd"])
-def test_a_table_that_is_made_anew_while_a_batch_reads_it(make: Make, after: Table, told: Any, found: bytes) -> None:
+def test_a_table_recreated_while_a_batch_reads_it(make: Make, after: Table, expected: Any, found: bytes) -> None:
     """The statement of before is one of the new table too, so the driver prepares it again, and reads."""
     altered = make(table(FIRST, VALUE))
     altered.live[int32(0),] = Image((found,), 1)
     altered.before_rows = lambda: altered.alter(after)
     with pytest.raises(HelenusError, match="recreated") as error:
-        altered.tell(ZERO, change(1.0), at=1.0)
+        altered.send(ZERO, change(1.0), at=1.0)
     assert error.value.action is Action.RETRY
     altered.appended.clear()
     altered.live[int32(0),] = Image((b"abcd",), 1)
     altered.refused = {(b"",)}
-    outcome = altered.tell(ZERO, change(1.0), at=1.0)
-    assert (outcome.published, outcome.outdated) == (len(told), 1 - len(told))
-    assert altered.of(DATA) == told
+    outcome = altered.send(ZERO, change(1.0), at=1.0)
+    assert (outcome.published, outcome.outdated) == (len(expected), 1 - len(expected))
+    assert altered.of(DATA) == expected
 
 
 def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> None:
@@ -228,21 +228,21 @@ def test_a_column_that_gets_another_type_while_a_batch_reads_it(make: Make) -> N
     altered = make(table(FIRST, VALUE))
     altered.live[int32(0),] = Image((b"abcd",), 1)
     altered.before_rows = lambda: altered.alter(table(FIRST, Column("v", parse("text"))))
-    assert altered.tell(ZERO, change()).published == 1
+    assert altered.send(ZERO, change()).published == 1
     assert altered.of(DATA)[-1] == ({"k": 0}, {"v": "abcd"})
 
 
 @pytest.mark.parametrize("more", [{}, {"varint.handling.mode": "long"}])
-def test_a_column_more_makes_no_batch_be_done_again(make: Make, more: dict[str, str]) -> None:
-    """Who writes it tells of it. What else is told in another form is no other type."""
+def test_a_new_column_repeats_no_batch(make: Make, more: dict[str, str]) -> None:
+    """An event comes with the first write of it. A column shown in another form has no other type."""
     first = (FIRST, VALUE, Column("x", parse("varint")))
     altered = make(table(*first), **more)
     altered.before_rows = lambda: altered.alter(table(*first, Column("w", parse("text"))))
     altered.live[int32(0),] = Image((int32(1), None), 1)
-    assert altered.tell(ZERO, change()).published == 1
+    assert altered.send(ZERO, change()).published == 1
     assert altered.of(DATA) == [({"k": 0}, {"v": 1, "x": None})]
     altered.live[int32(0),] = Image((int32(1), b"new", None), 2)
-    altered.tell(ZERO, change())
+    altered.send(ZERO, change())
     assert altered.of(DATA)[1:] == [({"k": 0}, {"v": 1, "x": None, "w": "new"})]
 
 
@@ -251,7 +251,7 @@ def test_a_table_that_is_altered_over_and_over_ends_the_batch(make: Make) -> Non
     kinds = iter(["text", "blob", "ascii", "varint", "int"])
     altered.before_rows = lambda: altered.alter(table(FIRST, Column("v", parse(next(kinds)))))
     with pytest.raises(HelenusError, match="over and over") as error:
-        altered.tell(ZERO, change())
+        altered.send(ZERO, change())
     assert error.value.action is Action.RETRY
     assert next(kinds) == "varint", "three attempts"
 
@@ -267,13 +267,13 @@ def test_a_key_whose_type_grows_while_a_batch_reads_it(make: Make) -> None:
 
     altered.before_rows = alter
     with pytest.raises(HelenusError, match="its key altered") as error:
-        altered.tell(key, change())
+        altered.send(key, change())
     assert (error.value.action, altered.appended) == (Action.RETRY, [])
-    altered.tell(key, change())
+    altered.send(key, change())
     assert altered.of(DATA) == [({"k": 1, "c": {"a": 1}}, None)]
 
 
-def test_an_event_that_a_node_which_lags_takes_for_poison(make: Make) -> None:
+def test_an_event_that_a_lagging_node_cannot_decode(make: Make) -> None:
     """The agent's node knows more. All are asked then, and the batch is done again."""
     before, after, _ = grown("clustering")
     altered = make(before)
@@ -282,16 +282,16 @@ def test_an_event_that_a_node_which_lags_takes_for_poison(make: Make) -> None:
     row = (int32(1), struct.pack(">iiii", 4, 1, 4, 2))
     key = KeyCodec(after).encode(row)
     with pytest.raises(HelenusError, match="its key altered"):
-        altered.tell(key, change())
-    altered.told = after
+        altered.send(key, change())
+    altered.lagging = after
     altered.appended.clear()
-    assert altered.tell(key, change()).published == 1
+    assert altered.send(key, change()).published == 1
     assert altered.of(DATA) == [({"k": 1, "c": {"a": 1, "b": 2}}, None)]
 
 
-def test_a_definition_is_taken_over_whole_or_not_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_definition_is_applied_completely_or_not_at_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     altered = make(table(FIRST, VALUE))
-    altered.tell(ZERO, change())
+    altered.send(ZERO, change())
     old = altered.stage._versions.now
 
     def fails(*_: Any) -> Any:
@@ -301,11 +301,11 @@ def test_a_definition_is_taken_over_whole_or_not_at_all(make: Make, monkeypatch:
     with monkeypatch.context() as away:
         away.setattr(version, "RowShape", fails)
         with pytest.raises(HelenusError, match="away"):
-            altered.tell(ZERO, change())
+            altered.send(ZERO, change())
     assert altered.stage._versions.now is old
     with monkeypatch.context() as away:
         away.setattr(resolver, "Reader", fails)
         with pytest.raises(HelenusError, match="away"):
-            altered.tell(ZERO, change())
-    altered.tell(ZERO, change())
+            altered.send(ZERO, change())
+    altered.send(ZERO, change())
     assert altered.stage._resolver.reader.table is altered.stage._versions.now.table

@@ -102,7 +102,7 @@ def failed(topic: str, start: int, epoch: int = 0, error: HelenusError = POISON)
     return Done(topic, epoch, {"0": start}, error=error)
 
 
-def test_what_failed_is_held_and_the_other_moves_on(query: Query) -> None:
+def test_a_failed_table_is_held_and_the_other_goes_on(query: Query) -> None:
     query.plan(0, a=10, b=10)
     query.batches.process(Frame(fine(A, 0), failed(B, 3)), 0)
     assert query.held.offsets() == {B: {"0": 3}}
@@ -110,7 +110,7 @@ def test_what_failed_is_held_and_the_other_moves_on(query: Query) -> None:
     assert str(query.tasks[B].error) == str(POISON)
 
 
-def test_what_is_tried_again_and_done_is_held_no_more(query: Query) -> None:
+def test_a_table_is_released_after_a_successful_retry(query: Query) -> None:
     query.plan(0, a=10, b=10)
     slow = HelenusError(Kind.CASSANDRA_READ, "slow", "b")
     query.batches.process(Frame(fine(A, 0), failed(B, 3, error=slow)), 0)
@@ -127,7 +127,7 @@ def test_a_topic_that_left_in_mid_batch_is_held(query: Query) -> None:
 
 
 @pytest.mark.parametrize("done", [fine, failed])
-def test_an_operators_move_beats_the_batch_that_is_under_way(query: Query, done: Callable[[str, int], Done]) -> None:
+def test_an_operators_move_overrides_the_running_batch(query: Query, done: Callable[[str, int], Done]) -> None:
     query.plan(0, a=10, b=10)
     query.held.move(B, {"0": 1})
     query.batches.process(Frame(fine(A, 0), done(B, 3)), 0)
@@ -135,7 +135,7 @@ def test_an_operators_move_beats_the_batch_that_is_under_way(query: Query, done:
     assert query.tasks[B].error is None, "a batch of before says nothing of it"
 
 
-def test_what_was_too_many_bytes_for_a_task_is_held(query: Query) -> None:
+def test_events_too_large_for_a_task_are_held(query: Query) -> None:
     query.plan(0, a=10, b=10)
     part = Done(A, 0, {"0": 2, "1": 4}, {"1": 7}, Outcome())
     query.batches.process(Frame(part, fine(B, 0)), 0)
@@ -178,7 +178,7 @@ def test_a_gap_is_counted_once(query: Query) -> None:
     assert batch(0, Gap(0, 1, "n", 300), lost=1) == (4, 1)
 
 
-def test_a_batch_that_is_done_again_without_a_topic_keeps_its_range(query: Query) -> None:
+def test_a_batch_repeated_without_a_topic_keeps_its_range(query: Query) -> None:
     """A run dies in batch 1; the next one begins with it, and B is paused by now."""
     query.plan(0, a=10, b=10)
     query.commit(0)
@@ -189,7 +189,7 @@ def test_a_batch_that_is_done_again_without_a_topic_keeps_its_range(query: Query
     assert query.held.offsets() == {B: {"0": 10}}
 
 
-def test_a_batch_that_is_done_again_keeps_nothing_that_was_not_in_it(query: Query) -> None:
+def test_a_repeated_batch_keeps_no_topic_that_was_not_in_it(query: Query) -> None:
     query.plan(0, a=10, b=10)
     query.commit(0)
     query.plan(1, a=20, b=10)
@@ -201,7 +201,7 @@ def test_a_batch_that_is_done_again_keeps_nothing_that_was_not_in_it(query: Quer
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_topic_that_joined_with_the_batch_is_kept_where_it_joined(query: Query, batch: int) -> None:
-    """That is where its log began, which may be far behind 0: what was before is not lost with it."""
+    """That is where its log began, which may be far after 0: what was before is not lost with it."""
     if batch:
         query.plan(0, a=10)
         query.commit(0)
@@ -223,7 +223,7 @@ def test_a_topic_that_joined_at_a_held_position_is_kept_there(query: Query) -> N
     assert query.held.offsets() == {B: {"0": 7}}
 
 
-def test_what_was_done_from_a_held_position_is_not_done_from_sparks(query: Query) -> None:
+def test_a_held_position_replaces_the_one_of_spark(query: Query) -> None:
     """B went from 5 to 15 where Spark had it at 100, and the run died before Spark knew."""
     query.plan(0, a=10, b=100)
     query.commit(0)
@@ -234,7 +234,7 @@ def test_what_was_done_from_a_held_position_is_not_done_from_sparks(query: Query
     assert query.held.offsets() == {B: {"0": 15}}
 
 
-def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_keys_are_distributed_in_turns(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """No more than a batch may have events; and what a batch published is a waiting key's image no longer."""
     handed_out: list[list[Unconfirmed]] = []
 
@@ -255,7 +255,9 @@ def test_due_keys_are_handed_out_in_turns(query: Query, monkeypatch: pytest.Monk
     assert [p.key for p in found if p.image is None] == [b"7"]
 
 
-def test_what_waits_is_kept_before_its_position_is_let_go(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unconfirmed_keys_are_saved_before_their_position_is_released(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed in between, nothing would lead back to events that are older than what a run steps back."""
     query.plan(0, a=10, b=10)
     query.held.hold(A, {"0": 3})
@@ -270,8 +272,8 @@ def test_what_waits_is_kept_before_its_position_is_let_go(query: Query, monkeypa
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_a_batch_that_is_done_again_moves_no_step_back(query: Query, batch: int) -> None:
-    """It is done as it was planned. Killed behind it, the next run would step back from here, and not far enough."""
+def test_a_repeated_batch_moves_no_step_back(query: Query, batch: int) -> None:
+    """It is done as it was planned. Killed after it, the next run would step back from here, and not far enough."""
     query.plan(0, a=10, b=10)
     query.commit(0)
     query.plan(1, a=20, b=20)
@@ -302,7 +304,7 @@ def test_an_operators_move_at_the_end_of_a_batch_is_not_lost(
     assert Held(query.directory / "default").offsets() == {B: {"0": 1}}
 
 
-def test_a_query_that_is_started_again_knows_what_waits(query: Query) -> None:
+def test_a_restarted_query_knows_its_unconfirmed_keys(query: Query) -> None:
     """With the events that wait, or they would have no outcome; what was published last is not known any more."""
     query.plan(0, a=10)
     done = fine(A, 0)
@@ -317,7 +319,7 @@ def test_a_query_that_is_started_again_knows_what_waits(query: Query) -> None:
     assert [p.image for p in again.unconfirmed.due(math.inf, 9)] == [None]
 
 
-def test_what_is_held_is_on_the_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_positions_are_on_disk_before_the_batch_ends(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is held no more, not before Spark's own word of where the batch ends is."""
     steps: list[str] = []
     fsync = os.fsync

@@ -46,7 +46,7 @@ def rate(one: Budget, clock: Clock, seconds: float = 2.0) -> float:
     return rows / (clock.now - start)
 
 
-def test_no_more_than_its_rate(tmp_path: Path, clock: Clock) -> None:
+def test_reads_stay_within_the_rate(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, 200, clock)
     rate(one, clock)  # a second's worth is there at once
     assert rate(one, clock, 10) == pytest.approx(200, rel=0.05)
@@ -72,7 +72,7 @@ def test_the_tasks_of_a_host_share_it(tmp_path: Path, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1000])
-def test_a_timeout_halves_it_and_calm_brings_it_back(
+def test_a_timeout_halves_the_rate_and_calm_restores_it(
     tmp_path: Path, clock: Clock, most: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = budget(tmp_path, most, clock)
@@ -80,7 +80,7 @@ def test_a_timeout_halves_it_and_calm_brings_it_back(
         one.take(1)
         clock.now += 0.001
     one.timed_out()
-    one.timed_out()  # of a request beside it
+    one.timed_out()  # of a request at the same time
     assert rate(one, clock, 1.0) == pytest.approx(520, rel=0.1)
     assert capsys.readouterr().out.count("query.slowed_down") == 1
     clock.now += 1
@@ -100,7 +100,7 @@ def test_a_timeout_halves_it_and_calm_brings_it_back(
 
 
 @pytest.mark.parametrize("most", [0, 100_000])
-def test_timeouts_that_come_again_halve_what_is_read(
+def test_repeated_timeouts_halve_the_rate_of_reads(
     tmp_path: Path, clock: Clock, most: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Not what is allowed, which grows on where less is read: that slowed nothing down."""
@@ -112,11 +112,11 @@ def test_timeouts_that_come_again_halve_what_is_read(
         one.timed_out()
         before = rate(one, clock, 0.5)
         assert before == pytest.approx(500, rel=0.15)
-    told = [int(n) for n in re.findall(r"rows_per_second=(\d+)", capsys.readouterr().out)]
-    assert (len(told), max(told) <= 550) == (8, True)
+    rates = [int(n) for n in re.findall(r"rows_per_second=(\d+)", capsys.readouterr().out)]
+    assert (len(rates), max(rates) <= 550) == (8, True)
 
 
-def test_it_never_stops_altogether(tmp_path: Path, clock: Clock) -> None:
+def test_the_rate_never_falls_to_zero(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, 0, clock)
     for _ in range(100):
         one.timed_out()
@@ -127,7 +127,7 @@ def test_it_never_stops_altogether(tmp_path: Path, clock: Clock) -> None:
     assert clock.waited - waited <= 1.0
 
 
-def test_a_file_of_before_the_machine_started(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_from_before_the_last_boot(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, 10, clock)
     one.take(10_000)
     one.timed_out()
@@ -148,7 +148,7 @@ for _ in range(2_000):
 """
 
 
-def test_processes_do_not_lose_each_others_takings(tmp_path: Path) -> None:
+def test_processes_do_not_overwrite_each_others_counts(tmp_path: Path) -> None:
     path = tmp_path / "budget"
     running = [subprocess.Popen([sys.executable, "-c", TAKE, str(path)]) for _ in range(3)]
     assert [process.wait(60) for process in running] == [0, 0, 0]
@@ -158,7 +158,7 @@ def test_processes_do_not_lose_each_others_takings(tmp_path: Path) -> None:
     one.close()
 
 
-def test_a_timeout_that_is_heard_of_late_goes_by_what_was_read_then(tmp_path: Path, clock: Clock) -> None:
+def test_a_late_timeout_is_judged_by_the_rate_at_its_time(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, 0, clock)
     for _ in range(5_000):  # 1,000 a second
         one.take(1)

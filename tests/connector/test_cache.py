@@ -52,7 +52,7 @@ def test_nothing_is_known_of_an_unreported_change(cache: ChangeCache) -> None:
     assert cache.look(change_id(b"k", b"\0", DIGEST)) == Entry()
 
 
-def test_it_forgets_with_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_forgotten_with_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000_000.0
     monkeypatch.setattr("helenus_connector.gate.cache.time.time", lambda: now)
     cache = ChangeCache(tmp_path / "c", 1024, 60)
@@ -64,7 +64,7 @@ def test_it_forgets_with_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert cache.look(change) == Entry()
 
 
-def test_it_is_bounded_and_forgets_the_oldest_of_a_set(tmp_path: Path) -> None:
+def test_the_cache_is_bounded_and_forgets_the_oldest_of_a_set(tmp_path: Path) -> None:
     cache = ChangeCache(tmp_path / "c", 8, 60)
     size = (tmp_path / "c").stat().st_size
     ids = [change_id(str(i).encode(), b"\0", DIGEST) for i in range(100)]
@@ -90,7 +90,7 @@ def test_nodes_share_bits_where_there_are_many(tmp_path: Path) -> None:
     assert cache.bit(str(uuid.uuid4()).encode()) == 0, "there is no more room"
 
 
-def test_a_place_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCache) -> None:
+def test_a_position_in_a_nodes_log_is_new_once(tmp_path: Path, cache: ChangeCache) -> None:
     place = encode(Change(DIGEST.decode(), NODES[0].decode(), segment=9, position=50))
     assert cache.is_new(NODES[0], (9, 50))
     cache.last[NODES[0]] = match_own_format(place)
@@ -130,7 +130,7 @@ def test_a_node_that_is_no_uuid_is_not_counted(cache: ChangeCache) -> None:
     assert entry == Entry()
 
 
-def test_what_a_batch_that_failed_said_is_forgotten(cache: ChangeCache) -> None:
+def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     cache.report(change, cache.look(change), NODES[0])
     cache.mark(change, PUBLISHED)
@@ -139,11 +139,11 @@ def test_what_a_batch_that_failed_said_is_forgotten(cache: ChangeCache) -> None:
     assert cache.look(change) == Entry()
 
 
-def test_it_has_all_its_room_from_the_start(tmp_path: Path) -> None:
+def test_the_cache_takes_all_its_room_at_the_start(tmp_path: Path) -> None:
     """To store where the file system has no more would end the process, by SIGBUS."""
     ChangeCache(tmp_path / "c", 131_072, 60)
-    told = (tmp_path / "c").stat()
-    assert told.st_blocks * 512 >= told.st_size > 131_072 * 32
+    status = (tmp_path / "c").stat()
+    assert status.st_blocks * 512 >= status.st_size > 131_072 * 32
 
 
 def no_more(*_: object) -> None:
@@ -152,7 +152,7 @@ def no_more(*_: object) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run's directory, where caches have no room, and beside it another temporary one."""
+    """A run's directory, where caches have no room, and another temporary one."""
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "disk"))
     monkeypatch.setattr(directory, "_locks", {})
@@ -167,7 +167,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return run
 
 
-def test_without_room_it_lies_on_disk_and_is_shared_all_the_same(run: Path) -> None:
+def test_without_room_in_memory_the_cache_is_on_disk_and_still_shared(run: Path) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     with capture_logs() as logs:
         cache = ChangeCache(run / "default" / "c", 1024, 60)
@@ -208,7 +208,7 @@ def test_a_run_begins_on_disk_where_memory_has_no_room(run: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("without", [errno.EOPNOTSUPP, None])
-def test_where_room_cannot_be_asked_for_it_is_taken_as_it_comes(
+def test_without_fallocate_room_is_taken_as_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: int | None
 ) -> None:
     def fallocate(*_: object) -> None:

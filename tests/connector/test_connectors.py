@@ -54,7 +54,7 @@ def commit(directory: Path, batch: int, topics: dict[str, dict[str, int]]) -> No
         (directory / name / str(batch)).write_text(text)
 
 
-def test_a_connector_runs_pauses_stops_and_goes(tmp_path: Path) -> None:
+def test_a_connector_runs_pauses_stops_and_is_deleted(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     assert all_of.put("a", CONFIG)
     assert not all_of.put("a", CONFIG)
@@ -73,7 +73,7 @@ def test_a_connector_runs_pauses_stops_and_goes(tmp_path: Path) -> None:
         all_of.status("a")
 
 
-def test_what_was_made_and_wanted_survives_a_restart(tmp_path: Path) -> None:
+def test_connectors_and_their_states_survive_a_restart(tmp_path: Path) -> None:
     before = connectors(tmp_path)
     before.put("a", {**CONFIG, "cassandra.password": "${env:NONE_SUCH}"} | {"cassandra.password": "s3cret"})
     before.want("a", "PAUSED")
@@ -84,7 +84,7 @@ def test_what_was_made_and_wanted_survives_a_restart(tmp_path: Path) -> None:
     assert after.status("a").state == "PAUSED"
 
 
-def test_a_file_goes_before_what_was_kept_unless_it_is_the_file_of_then(tmp_path: Path) -> None:
+def test_a_changed_file_replaces_the_saved_configuration(tmp_path: Path) -> None:
     first = connectors(tmp_path)
     first.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
     first.put("a", {**CONFIG, "tasks.max": "3"})
@@ -97,7 +97,7 @@ def test_a_file_goes_before_what_was_kept_unless_it_is_the_file_of_then(tmp_path
     assert other.config("a")["tasks.max"] == "2"
 
 
-def test_what_was_made_and_is_no_longer_valid_waits_aside(tmp_path: Path) -> None:
+def test_a_saved_connector_that_is_no_longer_valid_is_kept_aside(tmp_path: Path) -> None:
     before = connectors(tmp_path)
     before.put("a", CONFIG)
     before.put("b", {**CONFIG, "table": "u"})
@@ -127,12 +127,12 @@ def test_a_data_topic_is_for_one_connector_of_the_worker(tmp_path: Path) -> None
     """With two writers there is no order per key."""
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
-    told = r"connector a writes data-ks\.t already; give one of them another data\.topic"
+    message = r"connector a writes data-ks\.t already; give one of them another data\.topic"
     for more in ({"query.group": "other"}, {"table": "u", "data.topic": "data-ks.t"}):
-        with pytest.raises(ConfigError, match=told) as error:
+        with pytest.raises(ConfigError, match=message) as error:
             all_of.put("b", {**CONFIG, **more})
         assert [problem.key for problem in error.value.problems] == ["data.topic"]
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             connectors(tmp_path / "other").load({"a": CONFIG, "b": {**CONFIG, **more}})
     assert all_of.names() == ["a"]
     all_of.put("b", {**CONFIG, "table": "u.*", "data.topic": "data-${keyspace}.${table}", "query.group": "other"})
@@ -143,7 +143,7 @@ def test_a_data_topic_is_for_one_connector_of_the_worker(tmp_path: Path) -> None
     assert traces[1] is None
 
 
-def test_a_table_that_another_connector_has_stays_refused(tmp_path: Path) -> None:
+def test_a_table_of_another_connector_stays_refused(tmp_path: Path) -> None:
     """A restart gives it no way in, and it keeps nobody else from anything."""
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
@@ -179,7 +179,7 @@ def test_tables_that_match_join_and_one_failing_leaves_the_others(tmp_path: Path
     assert len(running(all_of)) == 3
 
 
-def test_an_error_that_may_pass_is_tried_again_later_and_longer_later(tmp_path: Path) -> None:
+def test_a_transient_error_is_retried_with_growing_delay(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", {**CONFIG, "errors.retry.timeout": "60000"})
     (task,) = running(all_of).values()
@@ -249,7 +249,7 @@ def test_another_group_in_a_file_takes_the_position_along(tmp_path: Path) -> Non
     assert offsets(after, "a") == {TOPIC: {0: 7, 1: 8}}
 
 
-def test_what_is_released_counts_until_spark_commits(tmp_path: Path) -> None:
+def test_a_released_position_counts_until_spark_commits(tmp_path: Path) -> None:
     group = tmp_path / "g"
     commit(group, 1, {TOPIC: {"0": 100}})
     held = Held(group)
@@ -282,14 +282,14 @@ def test_an_offset_that_no_topic_can_have_is_refused(tmp_path: Path, log: str, m
     assert offsets(all_of, "a")[TOPIC][0] == most
 
 
-def test_what_a_batch_of_before_was_to_read_is_kept_unless_it_is_held(tmp_path: Path) -> None:
+def test_the_range_of_an_earlier_batch_is_kept_unless_it_is_held(tmp_path: Path) -> None:
     held = Held(tmp_path / "g")
     held.hold("t", {"0": 3})
     held.keep("t", {"0": 9, "1": 7})
     assert held.offsets() == {"t": {"0": 3, "1": 7}}
 
 
-def test_what_is_held_is_kept_and_released(tmp_path: Path) -> None:
+def test_held_positions_are_saved_and_released(tmp_path: Path) -> None:
     held = Held(tmp_path / "g")
     held.hold("t", {"0": 4, "1": 5})
     held.release("t", ["0"])
@@ -304,7 +304,7 @@ def test_what_is_held_is_kept_and_released(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TABLE_MISSING, Kind.CDC_DISABLED])
-def test_a_look_between_drop_and_create_fails_no_table_at_once(
+def test_a_scan_between_drop_and_create_fails_no_table_at_once(
     tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connector with patterns looks at all of its tables again and again."""
@@ -335,7 +335,7 @@ def waits(all_of: Connectors, group: str, since: float = 100.0) -> None:
 
 
 @pytest.mark.parametrize("by", ["rest", "file", "a file of patterns"])
-def test_another_group_takes_along_what_waits(tmp_path: Path, by: str) -> None:
+def test_another_group_takes_unconfirmed_keys_along(tmp_path: Path, by: str) -> None:
     """It steps back from when the group of before ended, not from now."""
     config = {**CONFIG, "table": "u, t|x"} if by == "a file of patterns" else CONFIG
     all_of = connectors(tmp_path)
@@ -359,7 +359,7 @@ def test_another_group_takes_along_what_waits(tmp_path: Path, by: str) -> None:
     assert [after.unconfirmed(group).counts(TOPIC)[0] for group in ("default", "slow")] == [int(stays), 1]
 
 
-def test_another_group_takes_along_nothing_of_others(tmp_path: Path) -> None:
+def test_another_group_takes_nothing_of_other_tables(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     all_of.put("b", CONFIG)
     all_of.put("a", {**CONFIG, "table": "t|u"})
@@ -387,7 +387,7 @@ print("moved")
     "dies_at",
     ["unconfirmed.keys-after-write", "unconfirmed.after-write", "held.after-write", "connectors.after-write:2", ""],
 )
-def test_killed_while_it_changes_its_group_it_has_all_that_waits(tmp_path: Path, dies_at: str) -> None:
+def test_killed_while_changing_its_group_it_keeps_its_unconfirmed_keys(tmp_path: Path, dies_at: str) -> None:
     before = connectors(tmp_path)
     before.put("a", CONFIG, "STOPPED")
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7, "1": 8}})
@@ -451,7 +451,7 @@ def test_a_data_topic_is_written_by_one_query_at_a_time(tmp_path: Path) -> None:
     assert all_of.status("b").tasks[0].trace is None
 
 
-def test_one_of_a_file_that_was_deleted_stays_deleted(tmp_path: Path) -> None:
+def test_a_deleted_connector_of_a_file_stays_deleted(tmp_path: Path) -> None:
     """As what was changed over REST stays changed: until its file says something else, or somebody makes it again."""
     first = connectors(tmp_path)
     first.load({"a": CONFIG, "b": {**CONFIG, "table": "u"}})
@@ -472,7 +472,7 @@ def test_one_of_a_file_that_was_deleted_stays_deleted(tmp_path: Path) -> None:
     assert (changed.names(), changed.status("a").state) == (["a"], "RUNNING")
 
 
-def test_a_part_that_is_done_and_the_rest_that_is_held_are_one_step(tmp_path: Path) -> None:
+def test_done_and_held_partitions_move_in_one_step(tmp_path: Path) -> None:
     """Between two a kill, or a full disk, would leave nothing that says that the rest was not read."""
     held = Held(tmp_path / "g")
     held.hold(TOPIC, {"0": 100, "1": 5})
@@ -494,7 +494,7 @@ def test_a_damaged_file_of_held_positions_is_refused(tmp_path: Path) -> None:
     assert (error.value.kind, error.value.where) == (Kind.STATE, str(file))
 
 
-def test_what_spark_left_half_written_is_named(tmp_path: Path) -> None:
+def test_half_written_files_of_spark_are_named(tmp_path: Path) -> None:
     commit(tmp_path / "default", 3, {TOPIC: {"0": 7}})
     (tmp_path / "default" / "offsets" / "3").write_text("")
     with pytest.raises(HelenusError, match="Spark's checkpoint is damaged") as error:
@@ -502,7 +502,7 @@ def test_what_spark_left_half_written_is_named(tmp_path: Path) -> None:
     assert error.value.kind is Kind.STATE
 
 
-def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_our_error(tmp_path: Path) -> None:
     all_of = connectors(tmp_path)
     (tmp_path / "connectors.new").symlink_to("/dev/full")
     with pytest.raises(HelenusError, match="cannot save the connectors: No space left"):
@@ -513,7 +513,7 @@ def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TABLE_MISSING, Kind.CDC_DISABLED])
-def test_a_task_that_failed_for_its_table_goes_on_when_that_is_there_again(tmp_path: Path, kind: Kind) -> None:
+def test_a_task_resumes_when_its_table_exists_again(tmp_path: Path, kind: Kind) -> None:
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)
     settings = all_of.all()["a"].settings
@@ -527,7 +527,7 @@ def test_a_task_that_failed_for_its_table_goes_on_when_that_is_there_again(tmp_p
     assert all_of.status("a").tasks[0].state == "FAILED", "for another reason"
 
 
-def test_a_table_has_time_to_be_recreated_from_when_it_was_missed_first(tmp_path: Path) -> None:
+def test_the_time_to_recreate_a_table_counts_from_when_it_was_first_missed(tmp_path: Path) -> None:
     """Not from when a read timed out before, in the same row of failures."""
     all_of = connectors(tmp_path)
     all_of.put("a", CONFIG)

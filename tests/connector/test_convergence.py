@@ -1,4 +1,4 @@
-"""The settle rule against replicas that are late, lose hints, are repaired and are read before they show a write.
+"""Keys are confirmed rightly though replicas are late, lose hints, are repaired, and are read before they show a write.
 
 Three replicas of a simulated cluster take random writes; each logs before its memtable shows it, and its agent's event
 comes when it comes. Real gate, stage, cache and keys that wait read and publish, and are killed at every point. When
@@ -113,11 +113,11 @@ class Cluster:
         digest = self._digest()
         replicas = self.random.sample(range(3), 3)
         if self.random.random() < 0.2:
-            # All have it at once and none shows it yet, but all show what comes behind it.
-            behind, column_behind = self._digest(), self.random.choice("vw")
+            # All have it at once and none shows it yet, but all show what comes after it.
+            later, later_column = self._digest(), self.random.choice("vw")
             for replica in replicas:
                 self.log(replica, key, cells, digest, shown_after=max(self.lateness))
-                self.log(replica, key, {column_behind: (time + 1, time + 1)}, behind)
+                self.log(replica, key, {later_column: (time + 1, time + 1)}, later)
             next(self._numbers)
             return
         self._logs(replicas[0], key, cells, digest)
@@ -321,7 +321,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int]
     return make
 
 
-def settle(cluster: Cluster, connector: Connector) -> None:
+def confirm_all(cluster: Cluster, connector: Connector) -> None:
     cluster.down.clear()
     for step in range(1000):
         if cluster.is_quiet and not len(connector.unconfirmed) and connector.offset == len(cluster.events):
@@ -368,10 +368,10 @@ def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, late
         connector.batch(chance.choice((1, 3, 20, 100)), dies)
         if chance.random() < 0.05:
             connector.restart()
-    settle(cluster, connector)
-    told = {json.loads(key)["k"]: value and json.loads(value) for key, value in connector.records}
-    assert told == {key: shown(image(cluster.row(key))) for key in told}
-    assert told.keys() == {k for row in cluster.rows for k in row}
+    confirm_all(cluster, connector)
+    published = {json.loads(key)["k"]: value and json.loads(value) for key, value in connector.records}
+    assert published == {key: shown(image(cluster.row(key))) for key in published}
+    assert published.keys() == {k for row in cluster.rows for k in row}
     totals = connector.totals
     if not connector.restarts:
         assert totals.read == totals.published + totals.unchanged + totals.confirmed
@@ -382,8 +382,8 @@ def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, late
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_later_than_every_limit_is_not_silent(simulated: Any, seed: int) -> None:
-    """Ten times longer is not for ever: a memtable that is hours late is told wrong, and counted."""
+def test_a_write_later_than_every_limit_is_counted(simulated: Any, seed: int) -> None:
+    """Ten times longer is not for ever: a memtable that is hours late gives a wrong record, and is counted."""
     cluster, connector = simulated(seed)
     start = int(cluster.now * 1e6)
     for replica in range(3):
@@ -412,7 +412,7 @@ def test_a_read_that_comes_before_the_memtable_has_the_row(simulated: Any) -> No
     connector.batch(10)
     assert last(connector) is None, "it was read too early"
     assert len(connector.unconfirmed) == 1
-    settle(cluster, connector)
+    confirm_all(cluster, connector)
     assert last(connector) == 5
     assert connector.totals.keys_read == 2
 
@@ -429,7 +429,7 @@ def test_a_later_write_of_another_column_proves_nothing_of_an_earlier_one(simula
     cluster.pass_by(0)
     connector.batch(10)
     assert last(connector) is None, "it was read too early"
-    settle(cluster, connector)
+    confirm_all(cluster, connector)
     assert last(connector) == 5
 
 
@@ -445,8 +445,8 @@ def test_writes_of_several_columns_are_proven_by_one_read(simulated: Any) -> Non
     assert (len(connector.unconfirmed), connector.totals.keys_read) == (0, 1)
 
 
-def test_a_key_that_is_written_all_the_time_does_not_pile_up(simulated: Any) -> None:
-    """What a read proves is settled, though the last write of it is not."""
+def test_a_key_written_all_the_time_does_not_accumulate(simulated: Any) -> None:
+    """What a read proves is confirmed, though the last write of the key is not."""
     cluster, connector = simulated(0)
     for i in range(400):
         for replica in range(3):
@@ -454,12 +454,12 @@ def test_a_key_that_is_written_all_the_time_does_not_pile_up(simulated: Any) -> 
         cluster.pass_by(0.1)
         connector.batch(100)
     assert connector.most_awaited < 50
-    settle(cluster, connector)
+    confirm_all(cluster, connector)
     assert last(connector) == 399
     assert connector.totals.keys_read < 450
 
 
-def test_what_another_read_published_is_not_taken_for_the_unconfirmed_image(simulated: Any) -> None:
+def test_the_image_of_another_read_is_not_taken_for_the_unconfirmed_one(simulated: Any) -> None:
     """W1 is published and waits, W2's read meets replicas without W1: when W1's read shows the first image again, that
     is not what was published last.
     """
@@ -477,11 +477,11 @@ def test_what_another_read_published_is_not_taken_for_the_unconfirmed_image(simu
     cluster.pass_by(0.5)
     connector.batch(10)
     assert [json.loads(value)["v"] for _, value in connector.records] == [5, 1]
-    settle(cluster, connector)
+    confirm_all(cluster, connector)
     assert last(connector) == 5
 
 
-def test_there_and_back_while_a_worker_dies(simulated: Any) -> None:
+def test_a_value_that_changes_there_and_back_while_a_worker_dies(simulated: Any) -> None:
     """v1 is published and waits; v2 is published by a batch that dies; the row is v1 again when that is done again."""
     cluster, connector = simulated(0)
     start = int(cluster.now * 1e6)
@@ -491,18 +491,18 @@ def test_there_and_back_while_a_worker_dies(simulated: Any) -> None:
         cluster.pass_by(0)
 
     write(1, 1)
-    cluster.rows[1] = cluster.rows[2] = cluster.rows[0]  # reads find it; one node tells of it
+    cluster.rows[1] = cluster.rows[2] = cluster.rows[0]  # reads find it; one node reports it
     connector.batch(10)
     cluster.pass_by(3)
     connector.dying = lambda: write(3, 1)
     cluster.rows[0][1]["v"] = (start + 2, 2)
     connector.batch(0, "connector.after-flush")
     assert [json.loads(v)["v"] for _, v in connector.records] == [1, 2, 1]
-    settle(cluster, connector)
+    confirm_all(cluster, connector)
     assert last(connector) == 1
 
 
-def test_there_and_back_while_the_table_is_altered(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_changes_there_and_back_during_an_alter(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """v1 is published and waits; v2 is, by an attempt that the schema ends; the row is v1 again at the next."""
     cluster, connector = simulated(0)
     start = int(cluster.now * 1e6)
@@ -530,7 +530,7 @@ def test_there_and_back_while_the_table_is_altered(simulated: Any, monkeypatch: 
     assert [json.loads(v)["v"] for _, v in connector.records if v] == [1, 2, 1]
 
 
-def test_what_only_a_replica_has_that_is_away_is_not_forgotten_by_a_restart(simulated: Any) -> None:
+def test_a_write_on_an_unavailable_replica_alone_survives_a_restart(simulated: Any) -> None:
     cluster, connector = simulated(0)
     cluster.log(0, 1, {"v": (int(cluster.now * 1e6), 5)}, "1" * 32)
     cluster.down = {0}
@@ -540,5 +540,5 @@ def test_what_only_a_replica_has_that_is_away_is_not_forgotten_by_a_restart(simu
         cluster.pass_by(5)
     assert last(connector) is None
     connector.restart()
-    settle(cluster, connector)
+    confirm_all(cluster, connector)
     assert last(connector) == 5

@@ -75,7 +75,7 @@ def read(session: Nodes, known: object = None) -> tuple[object, str] | None:
     return found and (found[0], "".join(c.name for c in found[1].values))
 
 
-def test_one_question_while_nothing_changes() -> None:
+def test_an_unchanged_table_takes_one_query() -> None:
     nodes = Node(1, "v"), Node(1, "v")
     assert read(Nodes(*nodes)) == (1, "v")
     before = [node.asked for node in nodes]
@@ -99,7 +99,7 @@ def test_a_type_that_was_altered() -> None:
     assert read(Nodes(Node(1, "v", (10, 5)), Node(2, "x", (10, 6)))) == (2, "x")
 
 
-def test_a_table_that_one_node_has_already() -> None:
+def test_a_table_that_only_one_node_has_yet() -> None:
     lags = Node(1, "", (0, 5))
     lags.table = None  # type: ignore[assignment]
     assert read(Nodes(lags, Node(2, "v", (20, 5)))) == (2, "v")
@@ -108,7 +108,7 @@ def test_a_table_that_one_node_has_already() -> None:
     assert error.value.kind is Kind.TABLE_MISSING
 
 
-def test_a_table_that_is_made_anew_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_recreated_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read is several queries: the new id comes with the columns of before, and a type may come too late."""
     old, new = (Node(1, columns).table for columns in "vw")
     new = replace(new, id=uuid.UUID(int=2))
@@ -136,7 +136,7 @@ def test_nodes_that_agree_are_followed_whatever_they_had() -> None:
     assert read(Nodes(Node(1, "v", (10, 5)), Node(1, "v", (10, 5))), 2) == (1, "v")
 
 
-def test_nodes_that_are_away_or_hang_are_not_waited_for() -> None:
+def test_unavailable_and_hanging_nodes_are_not_waited_for() -> None:
     down, hangs = Node(3, "y", (30, 0)), Node(4, "z", (40, 0))
     down.is_up, hangs.hangs = False, True
     session = Nodes(Node(1, "v", (10, 0)), down, hangs)

@@ -40,7 +40,7 @@ def process(what: str) -> Iterator[subprocess.Popen[bytes]]:
             other.kill()
 
 
-def test_a_checkpoint_is_one_workers(tmp_path: Path) -> None:
+def test_a_checkpoint_belongs_to_one_worker(tmp_path: Path) -> None:
     with process(f"owned(Path({str(tmp_path)!r}), lambda: False)") as other:
         refused = pytest.raises(
             HelenusError,
@@ -56,7 +56,7 @@ def test_a_checkpoint_is_one_workers(tmp_path: Path) -> None:
         assert [entry["event"] for entry in logs] == ["worker.waiting"]
 
 
-def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> None:
         raise OSError(fences.errno.ENOLCK, "No locks available")
 
@@ -66,18 +66,18 @@ def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest
     assert [entry["event"] for entry in logs] == ["checkpoint.not_locked"]
 
 
-def test_a_checkpoint_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_created_is_our_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = pytest.raises(HelenusError, match=r"cannot write to checkpoint\.dir: Not a directory")
     with refused, owned(tmp_path / "file" / "below", lambda: False):
         pass
 
 
-def test_a_query_starts_when_no_task_of_before_is_left(tmp_path: Path) -> None:
+def test_a_query_starts_when_no_earlier_task_is_left(tmp_path: Path) -> None:
     checkpoint = tmp_path / "default"
     assert fence(checkpoint, lambda: False) == 1
     with process(f"enter(Path({str(checkpoint)!r}), 1)") as other:
-        assert fence(checkpoint, lambda: True) is None, "told to stop while it waits"
+        assert fence(checkpoint, lambda: True) is None, "stopped while it waits"
         began, killed = time.monotonic(), threading.Timer(0.5, other.kill)
         killed.start()
         assert fence(checkpoint, lambda: False) == 2
@@ -85,7 +85,7 @@ def test_a_query_starts_when_no_task_of_before_is_left(tmp_path: Path) -> None:
         assert time.monotonic() - began > 0.4
 
 
-def test_a_task_of_before_does_not_begin_any_more(tmp_path: Path) -> None:
+def test_an_earlier_task_does_not_begin_any_more(tmp_path: Path) -> None:
     checkpoint = tmp_path / "default"
     start = fence(checkpoint, lambda: False)
     assert start is not None

@@ -33,7 +33,7 @@ def admit(path: Path, key: bytes | None, value: bytes | None) -> Any:
     return gate.admit([Event("t", 1, 2, 3, key, value)], [], KeyCodec(INT))
 
 
-def test_a_gap_is_done_with_and_handed_on(tmp_path: Path) -> None:
+def test_a_gap_counts_as_confirmed_and_is_passed_on(tmp_path: Path) -> None:
     gap = Change("0" * 32, "n", Scope.GAP, write_time=5)
     admitted = admit(tmp_path, None, encode(gap))
     assert (admitted.read, admitted.confirmed, admitted.works, admitted.poison) == (1, 1, {}, [])
@@ -43,14 +43,14 @@ def test_a_gap_is_done_with_and_handed_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [(None, encode(Change("0" * 32, "n"))), (b"k", None), (None, None), (b"k", b"\0")]
 )
-def test_what_is_no_event_is_poison(tmp_path: Path, key: bytes | None, value: bytes | None) -> None:
+def test_a_value_that_is_no_event_is_poison(tmp_path: Path, key: bytes | None, value: bytes | None) -> None:
     admitted = admit(tmp_path, key, value)
     assert (admitted.read, admitted.confirmed, admitted.works) == (1, 0, {})
     assert len(admitted.poison) == 1
 
 
-def test_a_fault_of_the_host_is_no_poison(tmp_path: Path) -> None:
-    """To tell it of the event would dead-letter what is well: the batch fails, and is done again."""
+def test_an_error_of_the_host_is_no_poison(tmp_path: Path) -> None:
+    """To blame the event would dead-letter a good one: the batch fails, and is repeated."""
     gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     codec = KeyCodec(INT)
     event = Event("t", 1, 2, 3, codec.encode((bytes(4),)), encode(Change(DIGEST, NODE)))
@@ -65,7 +65,7 @@ INT = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key",
 
 
 @pytest.mark.parametrize(("written", "sent", "counts"), [(99, 150, (1, 0)), (150, 99, (1, 0)), (101, 150, (0, 1))])
-def test_a_key_of_a_table_that_was_made_anew(tmp_path: Path, written: int, sent: int, counts: tuple[int, int]) -> None:
+def test_a_key_of_a_recreated_table(tmp_path: Path, written: int, sent: int, counts: tuple[int, int]) -> None:
     """It can't be of the table, which was made at 100 s: outdated if it is older, poison if it is not."""
     gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     event = Event("t", 1, 2, sent * 1000, b"no int", encode(Change(None, None, write_time=written * 10**6)))
@@ -75,8 +75,8 @@ def test_a_key_of_a_table_that_was_made_anew(tmp_path: Path, written: int, sent:
     assert (admitted.gone, admitted.works) == ([waits], {})
 
 
-def test_bounds_of_a_table_that_was_made_anew(tmp_path: Path) -> None:
-    """Its partition key is the same, its clustering columns are others: what was told before is outdated."""
+def test_bounds_of_a_recreated_table(tmp_path: Path) -> None:
+    """Its partition key is the same, its clustering columns are others: earlier bounds are outdated."""
     gate = Gated(SETTINGS, SimpleNamespace(factor=lambda: 1), tmp_path)  # type: ignore[arg-type]
     codec, old = KeyCodec(table("int", "bigint")), Bound(True, (bytes(4),))
     key = codec.encode((bytes(4), None))
@@ -93,8 +93,8 @@ def test_bounds_of_a_table_that_was_made_anew(tmp_path: Path) -> None:
         assert found == ((0, 0, 0, 1) if bound.values == (bytes(8),) else (written < 100, written > 100, 1, 0))
 
 
-def test_what_was_told_before_a_truncation_is_told_again(tmp_path: Path) -> None:
-    """Who writes a row anew with the time it had writes the same bytes: no copies of what the truncation took."""
+def test_a_row_written_again_after_a_truncation_is_no_copy(tmp_path: Path) -> None:
+    """A row written again with its former time has the same bytes: it is no copy of the truncated one."""
     who: Any = SimpleNamespace(factor=lambda: 1, some=lambda: False, alone=lambda: True, nodes=lambda key: set())
     codec = KeyCodec(INT)
     insert = Event("t", 1, 2, 3, codec.encode((bytes(4),)), encode(Change(DIGEST, NODE, write_time=5)))
@@ -151,7 +151,7 @@ class Running:
         return len(works), sum(len(work.proof.unproven) for work in works)
 
 
-def test_what_a_node_logged_again_is_another_write_and_what_it_sends_again_is_not(tmp_path: Path) -> None:
+def test_a_change_logged_again_is_a_new_write_and_one_sent_again_is_a_copy(tmp_path: Path) -> None:
     """A row that is written again with its own time, byte for byte: after its tombstone was purged, or to copy it."""
     running = Running(tmp_path)
     first, again = running.event(100), running.event(900)
@@ -163,7 +163,7 @@ def test_what_a_node_logged_again_is_another_write_and_what_it_sends_again_is_no
 
 
 def test_a_truncation_that_is_sent_again_is_a_copy(tmp_path: Path) -> None:
-    """To tell it costs a scan of the table; and so it is with ranges."""
+    """To publish it takes a scan of the table; ranges are alike."""
     upto = Bound(True, (bytes(4),))
     for more in ({"scope": Scope.TABLE}, {"scope": Scope.RANGE, "start": None, "end": upto}):
         is_range = more["scope"] is Scope.RANGE
@@ -177,7 +177,7 @@ def test_a_truncation_that_is_sent_again_is_a_copy(tmp_path: Path) -> None:
         assert running.batch(running.event(900, **more))[0] == 1
 
 
-def test_what_is_sent_again_moves_no_place_back(tmp_path: Path) -> None:
+def test_an_event_sent_again_moves_no_position_back(tmp_path: Path) -> None:
     running = Running(tmp_path)
     other = running.codec.encode((bytes(3) + b"\1",))
     events = [running.event(200), *(running.event(p)._replace(key=other) for p in (210, 50, 60))]
@@ -202,14 +202,14 @@ def test_a_row_that_is_deleted_whole_stays_so_when_a_column_is_deleted_later(tmp
 
 
 @pytest.mark.parametrize(("kind", "silent"), [("set<int>", True), ("int", False)])
-def test_the_newest_of_many_cells_says_nothing_of_the_others(kind: str, silent: bool) -> None:
+def test_the_newest_of_many_cells_proves_nothing_of_the_others(kind: str, silent: bool) -> None:
     timed = Timed.of([Column("v", parse(kind))], [])
     work = Work("t", 0, b"", (), Scope.PARTITION)
     work.saw(Image((b"",), 20, [(20).to_bytes(8, "big")], timed))
     assert (work.oldest, work.timeless) == (20, silent)
 
 
-def test_what_a_batch_that_failed_had_read_is_not_logged_again(tmp_path: Path) -> None:
+def test_events_of_a_failed_batch_are_not_taken_for_logged_again(tmp_path: Path) -> None:
     running = Running(tmp_path)
     assert running.batch(running.event(100)) == (1, 0)
     assert running.batch(running.event(900), fails=True) == (1, 0)
@@ -223,7 +223,7 @@ def test_copies_of_other_nodes_are_copies_wherever_they_are_in_their_logs(tmp_pa
     assert running.batch(running.event(7, node=2)) == (0, 0)
 
 
-def test_a_node_that_reports_late_is_heard_where_age_alone_spoke(tmp_path: Path) -> None:
+def test_a_late_report_counts_where_only_age_had_confirmed(tmp_path: Path) -> None:
     """Nothing spoke against it for long; the node that has it only now may show what the others did not."""
     running = Running(tmp_path, nodes=3)
     running.image = None
@@ -241,7 +241,7 @@ def test_a_node_that_reports_late_is_heard_where_age_alone_spoke(tmp_path: Path)
         running.gate.save()
 
 
-def test_a_row_that_a_known_deletion_takes_away_proves_nothing(tmp_path: Path) -> None:
+def test_a_row_removed_by_a_known_deletion_proves_nothing(tmp_path: Path) -> None:
     """The deletion was believed since the row was not there; a write before it comes, and the row shows up for now."""
     running = Running(tmp_path)
     running.image = None
@@ -272,7 +272,7 @@ V, W = column_bit("v"), column_bit("w")
     ],
     ids=["a null among values", "one column after the other", "a cell that expired", "a truncation"],
 )
-def test_what_was_taken_away_since_is_not_waited_for_ten_times_longer(tmp_path: Path, later: Any) -> None:
+def test_a_column_deleted_since_needs_no_tenfold_wait(tmp_path: Path, later: Any) -> None:
     """A column that a write has and the row has not: it is known what may have taken it away."""
     running = Running(tmp_path)
     timed = Timed.of([Column("v", parse("int")), Column("w", parse("int"))], [])
@@ -363,7 +363,7 @@ OF_DATASTAX: dict[str, tuple[Any, Any, bytes]] = {
 
 
 def table(*types: str) -> Table:
-    """A table whose key's first column is the partition key; DESC behind a type reverses its order."""
+    """A table whose key's first column is the partition key; DESC after a type reverses its order."""
     columns = [
         Column(f"k{i}", parse(t.removesuffix(" DESC")), "clustering" if i else "partition_key", i, t.endswith(" DESC"))
         for i, t in enumerate(types)
@@ -390,19 +390,19 @@ def works(path: Path, of: Table, *events: tuple[bytes, bytes]) -> list[Any]:
 @pytest.mark.parametrize("value", [KAFKA, PULSAR, b"\2\x20BACK_FILL_INSERT\0\0", b"\0\0\0"])
 @pytest.mark.parametrize("name", OF_DATASTAX)
 def test_the_key_of_a_datastax_agent_names_the_right_row(tmp_path: Path, name: str, value: bytes) -> None:
-    """In both orders of fields, of the backfill, and of one that tells nothing at all."""
-    kind, told, raw = OF_DATASTAX[name]
+    """In both orders of fields, of the backfill, and of one that says nothing at all."""
+    kind, shown, raw = OF_DATASTAX[name]
     alone = table(name)
-    (work,) = works(tmp_path, alone, (of_datastax((kind, told)), value))
+    (work,) = works(tmp_path, alone, (of_datastax((kind, shown)), value))
     assert (work.values, work.scope, work.key) == ((raw,), Scope.ROW, KeyCodec(alone).encode((raw,)))
     if name != "time":  # has a test of its own
         of = table("int", name)
-        (work,) = works(tmp_path, of, (of_datastax(("int", 1), (kind, told)), value))
+        (work,) = works(tmp_path, of, (of_datastax(("int", 1), (kind, shown)), value))
         assert (work.values, work.scope) == ((b"\0\0\0\1", raw), Scope.ROW)
         assert work.key == KeyCodec(of).encode(work.values), "a record's key is in the exact form"
 
 
-def test_what_tells_no_digest_is_never_dropped(tmp_path: Path) -> None:
+def test_an_event_without_a_digest_is_never_dropped(tmp_path: Path) -> None:
     key = of_datastax(("int", 1))
     same = [(key, b"\2\x20BACK_FILL_INSERT\0\0")] * 3 + [(key, b"\2\6abc\2H" + NODE.encode() + b"\0")] * 2
     (work,) = works(tmp_path, table("int"), *same)
@@ -426,7 +426,7 @@ def test_a_time_of_datastax_stands_for_all_rows_of_its_microsecond(tmp_path: Pat
     assert (work.scope, work.values, work.events) == (Scope.RANGE, (b"\0\0\0\1", None, None, None), 2)
 
 
-def test_a_time_of_datastax_at_the_end_of_all_numbers(tmp_path: Path) -> None:
+def test_a_time_of_datastax_at_the_largest_number(tmp_path: Path) -> None:
     """Cassandra refuses it, and nothing here fails at it."""
     last = (1 << 63) - 1
     (work,) = works(tmp_path, table("int", "time"), (of_datastax(("int", 1), ("long", last // 1000)), KAFKA))
@@ -443,7 +443,7 @@ def test_a_time_of_datastax_at_the_end_of_all_numbers(tmp_path: Path) -> None:
         (Change("1" * 32, NODE), 70_000),
     ],
 )
-def test_numbers_and_keys_beyond_what_there_can_be(tmp_path: Path, change: Change, size: int) -> None:
+def test_numbers_and_keys_out_of_range(tmp_path: Path, change: Change, size: int) -> None:
     gate = Gated(SETTINGS, None, tmp_path)  # type: ignore[arg-type]
     columns = (Column(name, parse("text"), "partition_key", n) for n, name in enumerate("ab"))
     codec = KeyCodec(Table("ks", "t", uuid.uuid1(), tuple(columns)))
@@ -466,7 +466,7 @@ def test_frames_of_a_registry_are_taken_off(tmp_path: Path) -> None:
 
 
 def test_clustering_values_of_no_bytes(tmp_path: Path) -> None:
-    """With others beside them they are a row's key; alone they are told with their partition."""
+    """With others they are a row's key; alone they are published with their partition."""
     of = table("int", "int", "uuid")
     one, both = (b"\0\0\0\1", b"", uuid.UUID(NODE).bytes), (b"\0\0\0\1", b"", b"")
     statics = encode(Change(DIGEST, NODE, Scope.STATIC))
@@ -479,7 +479,7 @@ def test_clustering_values_of_no_bytes(tmp_path: Path) -> None:
     assert (second.values, second.scope) == ((b"\0\0\0\1", None, None), Scope.PARTITION)
 
 
-def test_a_key_of_before_its_type_got_fields(tmp_path: Path) -> None:
+def test_a_key_from_before_its_type_got_fields(tmp_path: Path) -> None:
     """ALTER TYPE ADD, while events wait on the topic: for Cassandra it is the row whose new fields are null."""
 
     def of(fields: int) -> Table:

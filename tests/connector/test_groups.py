@@ -57,7 +57,7 @@ def test_rows_of_partitions_of_their_own_are_read_together_where_the_rest_agrees
     assert [(span, len(keys)) for span, keys in made(rows, 1, 2)] == [(Span(0, 1), 4)] * 2
 
 
-def test_rows_that_turn_out_large_are_read_by_fewer() -> None:
+def test_large_rows_are_read_in_smaller_groups() -> None:
     """Also those that were held when it turned out."""
     sizes = [6]
     rows = [(b"%d" % p, b"%d" % c) for p in range(3) for c in range(5)] + [(b"hot", b"%d" % c) for c in range(6)]
@@ -69,7 +69,7 @@ def test_rows_that_turn_out_large_are_read_by_fewer() -> None:
     assert sorted(key for keys in found for key in keys) == sorted(rows)
 
 
-def test_what_is_cheapest_is_judged_by_what_a_statement_can_read() -> None:
+def test_the_cheapest_grouping_counts_what_a_statement_can_read() -> None:
     """Until rows were seen they are read one by one, and one batch has one way."""
     tenants = [(b"%d" % (n % 2), b"%d" % n) for n in range(100)]
     sizes = iter([1, 1, 1, *[50] * 200])
@@ -78,7 +78,7 @@ def test_what_is_cheapest_is_judged_by_what_a_statement_can_read() -> None:
     assert len(groups) < 10
 
 
-def test_a_way_that_keeps_replicas_together_counts_them() -> None:
+def test_a_grouping_by_replicas_counts_its_replicas() -> None:
     """Forty sensors, five times each: by sensor they are forty statements, by time many more on many nodes."""
     rows = [(b"sensor %d" % n, b"%d" % time) for n in range(40) for time in range(5)]
     groups = list(Grouping(1, 2, 100, lambda key: key).groups(rows, lambda: 100))

@@ -1,4 +1,4 @@
-"""What a real Kafka tells of records that are not those that were read."""
+"""What a real Kafka shows of records that are not those that were read."""
 
 from __future__ import annotations
 

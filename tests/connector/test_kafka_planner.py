@@ -34,7 +34,7 @@ class Admin:
         return answers
 
 
-def test_a_topic_that_is_refused_is_told_once_and_left_out() -> None:
+def test_a_refused_topic_is_logged_once_and_left_out() -> None:
     """As when the permission to describe it is revoked. One without a leader comes back by itself."""
     planner, admin = Planner({"bootstrap.servers": "127.0.0.1:1"}), Admin()
     planner._admin = admin
@@ -59,7 +59,7 @@ def test_a_topic_that_is_refused_is_told_once_and_left_out() -> None:
         planner.earliest({"b": 1})
 
 
-def test_a_chunk_is_of_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand events of 64 kB would be more than a task can hold."""
     asked: list[int] = []
 

@@ -66,5 +66,5 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("process", START)
 def test_spark_s_processes_report_as_the_driver(driver: Path, process: str) -> None:
     # The planner reads the plan as it is now; what was handed out before the last change goes by the one before it.
-    told = ["stage.error", "a library"] if process == "planner" else ["stage.debug", "stage.error"]
-    assert run(PROCESS.format(start=START[process]), driver) == ("", told)
+    logged = ["stage.error", "a library"] if process == "planner" else ["stage.debug", "stage.error"]
+    assert run(PROCESS.format(start=START[process]), driver) == ("", logged)

@@ -31,7 +31,7 @@ def of(labels: Labels) -> dict[str, str]:
     return dict(zip(("connector", "keyspace", "table"), labels, strict=True))
 
 
-def test_series_begin_at_zero_and_end_with_their_table() -> None:
+def test_series_start_at_zero_and_end_with_their_table() -> None:
     for name in ("records_total", "lag_events", "events_lost_total", "query_seconds_total", "keys_unconfirmed"):
         assert read(f"helenus_connector_{name}", **of(ORDERS)) == 0
     for outcome in metrics.OUTCOMES:
@@ -43,11 +43,11 @@ def test_series_begin_at_zero_and_end_with_their_table() -> None:
     assert b'table="visits"' in generate_latest()
 
 
-def test_a_state_at_a_time() -> None:
+def test_a_task_has_one_state_at_a_time() -> None:
     for now in ("RUNNING", "FAILED"):
         metrics.state(ORDERS, now)
-        told = {s: read("helenus_connector_task_state", **of(ORDERS), state=s) for s in metrics.STATES}
-        assert [name for name, value in told.items() if value] == [now]
+        states = {s: read("helenus_connector_task_state", **of(ORDERS), state=s) for s in metrics.STATES}
+        assert [name for name, value in states.items() if value] == [now]
 
 
 def test_names_of_kafka_connect() -> None:

@@ -98,7 +98,7 @@ def test_a_row_shows_the_times_of_its_own_cells_alone() -> None:
         (LIVE | V | Effect.COUNTER, (9, 9), SILENT),
     ],
 )
-def test_what_a_row_says_of_a_change_of_time_5(effect: int, times: tuple[int | None, ...], expected: Witness) -> None:
+def test_how_a_row_shows_a_change_of_time_5(effect: int, times: tuple[int | None, ...], expected: Witness) -> None:
     assert said(effect, 5, *times) is expected
 
 
@@ -125,7 +125,7 @@ def test_an_inserted_row_outlives_its_cells() -> None:
     assert said(LIVE | ROW | V, 5, deletion=Deletion(6, ALL_COLUMNS)) is ABSENT
 
 
-def test_a_row_that_shows_what_was_deleted_is_not_what_it_will_be() -> None:
+def test_a_row_with_deleted_values_will_change() -> None:
     row = Row(True, (4, 9), TIMED)
     assert Deletion(4, ALL_COLUMNS).undone_by(row)
     assert Deletion(4, V).undone_by(row)
@@ -163,7 +163,7 @@ def test_the_deletion_of_one_element_takes_no_column_away() -> None:
     assert said(LIVE | V, 5, None, 9, timed=many, deletion=Deletion(6, ALL_COLUMNS)) is ABSENT
 
 
-def test_another_write_of_the_same_time_is_another() -> None:
+def test_a_second_write_of_the_same_time_is_another_change() -> None:
     """As clients set times of their own."""
     assert said(LIVE | V, 5, None, 5) is AGAINST
     assert said(LIVE | V, 5, 5, 5) is SHOWN
@@ -171,7 +171,7 @@ def test_another_write_of_the_same_time_is_another() -> None:
     assert (image.shows(5), image.shows(5, LIVE | V), image.shows(5, LIVE | W)) == (True, False, True)
 
 
-def test_columns_that_share_a_bit_are_not_told_apart() -> None:
+def test_columns_that_share_a_bit_count_as_one() -> None:
     names = [f"c{n}" for n in range(60)]
     first, second = next((a, b) for a in names for b in names if a < b and column_bit(a) == column_bit(b))
     shared = Timed.of([Column(first, parse("int")), Column(second, parse("int"))], [])

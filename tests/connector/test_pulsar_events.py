@@ -112,7 +112,7 @@ def test_any_two_offsets_bound_a_range(config: PulsarConfig, planner: Planner) -
         assert numbers(got(config, Range("ranges", 0, low, high))) == inside
 
 
-def test_nothing_is_read_to_tell_the_end_of_nothing(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_an_empty_topic_needs_no_read(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planner asks many times a second."""
     monkeypatch.setattr(pulsar_events, "_reader", None)
     for start, end in ((0, 0), (0, -1), (offset(5, 6, 7), -1), (offset(5, 6, 7), offset(5, 6, 7))):
@@ -139,22 +139,22 @@ def test_the_last_event_that_is_alone_in_its_entry(config: PulsarConfig, planner
     assert numbers(got(config, Range("alone", 0, end - 1, end))) == [3]
 
 
-def test_what_a_subscription_has_not_read(config: PulsarConfig) -> None:
-    """A letter comes alone, or with others."""
+def test_messages_that_a_subscription_has_not_read(config: PulsarConfig) -> None:
+    """A dead letter comes alone, or with others."""
 
-    def letters() -> list[int]:
-        return numbers([m for chunk in unread(config, "helenus-replay", "letters", 0) for m in chunk])
+    def dead_letters() -> list[int]:
+        return numbers([m for chunk in unread(config, "helenus-replay", "dead-letters", 0) for m in chunk])
 
-    first = write(config, "letters", 1, [])
-    assert letters() == []
+    first = write(config, "dead-letters", 1, [])
+    assert dead_letters() == []
     for sizes in ([1], [3, 1], [2], [1]):
-        after = write(config, "letters", 1, sizes, first)
-        assert letters() == list(range(first, after))
-        assert letters() == []
+        after = write(config, "dead-letters", 1, sizes, first)
+        assert dead_letters() == list(range(first, after))
+        assert dead_letters() == []
         first = after
 
 
-def test_going_on_and_again(config: PulsarConfig, planner: Planner, stack: Stack) -> None:
+def test_reading_on_and_reading_again(config: PulsarConfig, planner: Planner, stack: Stack) -> None:
     """As micro-batches do: from where the last one ended, and the same range again after the broker was killed."""
     total, at = 0, 0
     ranges = []
@@ -214,9 +214,7 @@ def test_a_commit_lets_the_broker_drop_what_is_read(config: PulsarConfig, planne
     assert done() == parts(offsets[29])[1], "it never goes back"
 
 
-def test_a_group_that_goes_to_another_planner_or_is_deleted(
-    config: PulsarConfig, planner: Planner, other: Planner
-) -> None:
+def test_a_group_taken_by_another_planner_or_deleted(config: PulsarConfig, planner: Planner, other: Planner) -> None:
     """Its subscription has one consumer at a time, and while it has one nobody can delete it."""
     write(config, "moves", 2, [5])
     ends = planner.latest({"moves": 2})
@@ -241,7 +239,7 @@ def test_a_group_that_goes_to_another_planner_or_is_deleted(
     assert not [name for name in admin.ask("GET", f"{topic}-partition-1/subscriptions") if name == "helenus-c"]
     planner.keep({})
     eventually(lambda: not admin.ask("GET", f"{topic}-partition-1/subscriptions"), every=0.1)
-    # It begins anew, for one that has the same name.
+    # It begins again, for one that has the same name.
     other.commit("helenus-c", ends)
     assert admin.ask("GET", f"{topic}-partition-1/subscriptions") == ["helenus-c"]
 

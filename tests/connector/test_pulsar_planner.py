@@ -80,7 +80,7 @@ def planner(brokers: list[Broker], topics: Topics) -> Iterator[Planner]:  # noqa
     planner.close()
 
 
-def test_what_is_not_kept_is_closed(planner: Planner, topics: Topics) -> None:
+def test_unused_consumers_are_closed(planner: Planner, topics: Topics) -> None:
     """An exclusive consumer keeps others, and who would delete the subscription, out."""
     for group, topic in (("g", "a"), ("g", "b"), ("h", "c")):
         planner.gone(group, {topic: {"0": 0}})
@@ -102,7 +102,7 @@ def test_what_is_not_kept_is_closed(planner: Planner, topics: Topics) -> None:
     assert topics.acknowledged == [("a", "g")]
 
 
-def test_a_topic_that_is_refused_later_is_told_once_and_left_out(planner: Planner, topics: Topics) -> None:
+def test_a_topic_refused_later_is_logged_once_and_left_out(planner: Planner, topics: Topics) -> None:
     """As when a permission is revoked."""
     both = {"a": 1, "b": 1}
     ends = {"0": LAST}
@@ -114,8 +114,8 @@ def test_a_topic_that_is_refused_later_is_told_once_and_left_out(planner: Planne
             assert planner.partitions(["a", "b"]) == {"a": 1, "b": 0}
             assert planner.latest(both) == {"a": ends}
             topics.refused = {}
-    told = {"event": "source.refused", "topic": "b", "error": "Pulsar: no", "log_level": "warning"}
-    assert logs == [told, told]
+    line = {"event": "source.refused", "topic": "b", "error": "Pulsar: no", "log_level": "warning"}
+    assert logs == [line, line]
     topics.refused = {"a": NOT_ALLOWED, "b": NOT_ALLOWED}
     for ask in (lambda: planner.latest(both), lambda: planner.partitions(["b"])):
         with pytest.raises(HelenusError) as error:
@@ -151,7 +151,7 @@ def test_a_topic_without_partitions_that_cannot_be_counted_has_none_all_the_same
     assert planner._whole == {"a"}
 
 
-def test_what_one_topic_does_not_take_is_committed_for_the_others(planner: Planner, topics: Topics) -> None:
+def test_a_commit_refused_for_one_topic_succeeds_for_the_others(planner: Planner, topics: Topics) -> None:
     for wrong in (-1, 1 << 128):
         with pytest.raises(ValueError, match="out of range"):
             planner.commit("g", {"b": {"0": wrong}, "a": {"0": LAST}})
@@ -164,9 +164,7 @@ def test_what_one_topic_does_not_take_is_committed_for_the_others(planner: Plann
     assert topics.acknowledged == [("a", "g"), ("b", "g")]
 
 
-def test_a_consumer_that_comes_too_late_is_closed(
-    planner: Planner, topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_consumer_is_closed(planner: Planner, topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulsar_planner, "TIMEOUT_S", 0.5)
     topics.slow = True
     with pytest.raises(HelenusError, match="does not answer"):

@@ -21,7 +21,7 @@ def trusted(config: PulsarConfig, monkeypatch: pytest.MonkeyPatch) -> str | None
     return file
 
 
-def test_it_trusts_whom_the_system_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_systems_authorities_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Access, "bundle", property(lambda self: str(self.cafile or "/system.pem")))
     assert trusted(PulsarConfig("pulsar+ssl://b"), monkeypatch) == "/system.pem"
     assert trusted(PulsarConfig("pulsar+ssl://b", cafile=Path("/mine.pem")), monkeypatch) == "/mine.pem"

@@ -34,7 +34,7 @@ class Message:
         return ""
 
     def data(self) -> bytes:
-        return b"letter"
+        return b"dead_letter"
 
     def publish_timestamp(self) -> int:
         return 0
@@ -43,11 +43,11 @@ class Message:
         return {"__connect.errors.topic": "events-ks.t"}
 
 
-class Letters:
-    """A topic with letters at these offsets, and one group's subscription; a reader waits `slow` times."""
+class DeadLetters:
+    """A topic with dead_letters at these offsets, and one group's subscription; a reader waits `slow` times."""
 
-    def __init__(self, broker: Broker, *letters: int) -> None:
-        self.letters = list(letters)
+    def __init__(self, broker: Broker, *dead_letters: int) -> None:
+        self.dead_letters = list(dead_letters)
         self.mark: dict[str, int] | None = None
         self.slow = 0
         for name in ("partitioned_metadata", "subscribe", "last_id", "ack", "close_consumer"):
@@ -64,11 +64,11 @@ class Letters:
         return [command("success", request_id=asked.request_id)]
 
     def last_id(self, asked: Any) -> list[bytes]:
-        ledger, entry, index = parts(self.letters[-1]) if self.letters else (NONE, NONE, 0)
-        told = {"last_message_id": {"ledgerId": ledger, "entryId": entry, "batch_index": index}}
+        ledger, entry, index = parts(self.dead_letters[-1]) if self.dead_letters else (NONE, NONE, 0)
+        fields = {"last_message_id": {"ledgerId": ledger, "entryId": entry, "batch_index": index}}
         if self.mark is not None:
-            told["consumer_mark_delete_position"] = self.mark
-        return [command("last_id_response", request_id=asked.request_id, **told)]
+            fields["consumer_mark_delete_position"] = self.mark
+        return [command("last_id_response", request_id=asked.request_id, **fields)]
 
     def ack(self, asked: Any) -> list[bytes]:
         (at,) = asked.message_id
@@ -76,9 +76,9 @@ class Letters:
         return [command("ack_response", request_id=asked.request_id)]
 
     @contextmanager
-    def opened(self, config: PulsarConfig, topic: str, partition: int, at: int) -> Iterator[Letters]:
+    def opened(self, config: PulsarConfig, topic: str, partition: int, at: int) -> Iterator[DeadLetters]:
         assert (topic, partition) == (TOPIC, 0)
-        self.left = [letter for letter in self.letters if letter >= at]
+        self.left = [dead_letter for dead_letter in self.dead_letters if dead_letter >= at]
         yield self
 
     def has_message_available(self) -> bool:
@@ -92,8 +92,8 @@ class Letters:
 
 
 @pytest.fixture
-def letters(brokers: list[Broker], monkeypatch: pytest.MonkeyPatch) -> Letters:  # noqa: F811
-    found = Letters(brokers[0], *(offset(7, 0, i) for i in range(3)), offset(7, 1, 0), offset(9, 0, 0))
+def dead_letters(brokers: list[Broker], monkeypatch: pytest.MonkeyPatch) -> DeadLetters:  # noqa: F811
+    found = DeadLetters(brokers[0], *(offset(7, 0, i) for i in range(3)), offset(7, 1, 0), offset(9, 0, 0))
     monkeypatch.setattr(pulsar_unread, "opened", found.opened)
     return found
 
@@ -107,13 +107,15 @@ def offsets(config: PulsarConfig) -> list[int]:
     return [m.offset() for chunk in unread(config, GROUP, TOPIC, 0) for m in chunk]
 
 
-def test_each_is_read_once_however_slow_the_first_is(letters: Letters, config: PulsarConfig) -> None:
-    letters.slow = 30
+def test_each_dead_letter_is_read_once_however_slow_the_first_is(
+    dead_letters: DeadLetters, config: PulsarConfig
+) -> None:
+    dead_letters.slow = 30
     (chunk,) = unread(config, GROUP, TOPIC, 0)
-    assert [m.offset() for m in chunk] == letters.letters
+    assert [m.offset() for m in chunk] == dead_letters.dead_letters
     assert dict(chunk[0].headers()) == {"__connect.errors.topic": b"events-ks.t"}
     assert offsets(config) == []
-    letters.letters += [offset(9, 1, 0)]
+    dead_letters.dead_letters += [offset(9, 1, 0)]
     assert offsets(config) == [offset(9, 1, 0)]
 
 
@@ -129,37 +131,37 @@ def test_each_is_read_once_however_slow_the_first_is(letters: Letters, config: P
         ({"ledgerId": 11, "entryId": NONE}, 5),
     ],
 )
-def test_it_begins_where_the_subscription_is(
-    letters: Letters, config: PulsarConfig, mark: dict[str, int] | None, first: int
+def test_reading_starts_at_the_subscriptions_position(
+    dead_letters: DeadLetters, config: PulsarConfig, mark: dict[str, int] | None, first: int
 ) -> None:
-    letters.mark = mark
-    assert offsets(config) == letters.letters[first:]
+    dead_letters.mark = mark
+    assert offsets(config) == dead_letters.dead_letters[first:]
 
 
-def test_what_was_not_done_with_is_read_again(
-    letters: Letters, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
+def test_unacknowledged_dead_letters_are_read_again(
+    dead_letters: DeadLetters, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulsar_unread, "_CHUNK", 2)
     chunks = unread(config, GROUP, TOPIC, 0)
     assert [len(next(chunks)) for _ in range(2)] == [2, 2]
     chunks.close()  # type: ignore[attr-defined]
-    # The second pair was not done with, and a whole entry is the least that can be acknowledged.
-    assert offsets(config) == letters.letters
+    # The second pair was not acknowledged, and a whole entry is the least that can be acknowledged.
+    assert offsets(config) == dead_letters.dead_letters
 
 
-def test_a_topic_without_letters_and_one_that_lost_them(letters: Letters, config: PulsarConfig) -> None:
-    there, letters.letters = letters.letters, []
+def test_a_topic_without_dead_letters_and_one_that_lost_them(dead_letters: DeadLetters, config: PulsarConfig) -> None:
+    there, dead_letters.dead_letters = dead_letters.dead_letters, []
     assert offsets(config) == []
-    letters.letters = there
-    letters.has_message_available = lambda: False  # type: ignore[method-assign]
+    dead_letters.dead_letters = there
+    dead_letters.has_message_available = lambda: False  # type: ignore[method-assign]
     assert offsets(config) == []
 
 
-def test_a_reader_that_hears_nothing_says_so(
-    letters: Letters, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
+def test_a_reader_without_an_answer_raises_an_error(
+    dead_letters: DeadLetters, config: PulsarConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulsar_unread, "_PATIENCE_S", 0.0)
-    letters.slow = 1_000_000
+    dead_letters.slow = 1_000_000
     with pytest.raises((pulsar.Timeout, HelenusError)):
         offsets(config)
-    assert letters.mark is None
+    assert dead_letters.mark is None

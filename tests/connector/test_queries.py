@@ -34,7 +34,7 @@ class Waits:
         return False
 
 
-def test_it_is_started_again_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_query_is_restarted_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when Spark's own disk is full: each pause is longer than the one before, to half a minute."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
@@ -53,16 +53,16 @@ def test_it_is_started_again_for_ever(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "No space left" in str(query.trouble())
 
 
-def test_a_failure_of_sparks_is_told_by_its_own_words() -> None:
-    """Py4J puts them behind its own, which say nothing."""
-    told = (
+def test_a_failure_in_spark_is_shown_by_its_cause() -> None:
+    """Py4J puts it after its own words, which say nothing."""
+    failure = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Exception thrown when the batch was done\n"
         "py4j.protocol.Py4JJavaError: An error occurred while calling o137.collectToPython.\n"
         ": org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)\n"
         "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)\n"
         "Caused by: java.io.EOFException\n"
     )
-    query = SimpleNamespace(exception=lambda: told)
+    query = SimpleNamespace(exception=lambda: failure)
     assert "Python worker exited" in _cause(query, SimpleNamespace(failure=None), Path("c")).what  # type: ignore[arg-type]
 
 
@@ -80,7 +80,7 @@ def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
     assert list(plan.connectors) == ["events-ks.a"]
 
 
-def test_what_a_killed_run_had_half_written_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would refuse the checkpoint for ever: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
@@ -95,10 +95,10 @@ def test_what_a_killed_run_had_half_written_is_removed(tmp_path: Path, monkeypat
 
 
 def test_files_in_a_checkpoint_that_are_not_sparks_are_named() -> None:
-    told = (
+    failure = (
         "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location file:/c/offsets should be empty on batch 0"
     )
-    query = SimpleNamespace(exception=lambda: told)
+    query = SimpleNamespace(exception=lambda: failure)
     error = _cause(query, SimpleNamespace(failure=None), Path("/c"))  # type: ignore[arg-type]
     assert (error.kind, error.where) == (Kind.STATE, "/c")
     assert "move them away" in error.what
@@ -117,8 +117,8 @@ def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
         raise RuntimeError("An error occurred while calling o56.start.\n: java.io.IOException: No space left on device")
 
     monkeypatch.setattr(query, "_begin", begin)
-    told = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: not answers))
-    context = SimpleNamespace(setLocalProperty=lambda *_: None, _jsc=told)
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: not answers))
+    context = SimpleNamespace(setLocalProperty=lambda *_: None, _jsc=java)
     with capture_logs():
         query._run(SimpleNamespace(sparkContext=context))
     if answers:
@@ -129,7 +129,7 @@ def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
         assert "Spark's Java process has ended" in str(query.failure)
 
 
-def test_a_query_starts_behind_its_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_starts_after_its_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of the start before know by its number that they are of before; and only then may others write."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})
@@ -153,9 +153,7 @@ def test_a_query_starts_behind_its_fence(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("ending", [False, True])
-def test_a_query_that_is_over_lets_go_of_its_topics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: bool
-) -> None:
+def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: bool) -> None:
     """As when the last connector of its group is deleted while a batch runs: but not before its tasks have ended."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})

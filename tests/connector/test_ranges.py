@@ -47,7 +47,7 @@ def holds(one: Slice, row: tuple[bytes, ...]) -> bool:
 
 
 @given(ranges())
-def test_slices_hold_what_the_range_holds(bounds: Bounds) -> None:
+def test_slices_hold_the_same_rows_as_the_range(bounds: Bounds) -> None:
     found = [row for one in slices(bounds) for row in ROWS if holds(one, row)]
     assert found == [row for row in ROWS if within(row, *bounds)]
 
@@ -58,7 +58,7 @@ def test_a_slice_limits_one_column(bounds: Bounds) -> None:
         assert all(limit is None or len(limit.values) == 1 for limit in (one.low, one.high))
 
 
-def test_what_cql_deletes_takes_one_slice() -> None:
+def test_every_cql_range_delete_is_one_slice() -> None:
     one = Bound(True, (b"a", b"b")), Bound(False, (b"a", b"c"))
     assert slices(one) == [Slice((b"a",), Bound(True, (b"b",)), Bound(False, (b"c",)))]
     assert slices((Bound(True, (b"a",)), Bound(True, (b"a",)))) == [Slice((b"a",))]

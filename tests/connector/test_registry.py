@@ -85,13 +85,13 @@ def test_a_login_in_the_address_reaches_the_registry_and_no_file_or_log(
         assert registry.register("a-value", '"string"') == 7
         registry.close()
     assert set(Answer.logins) == {"Basic " + base64.b64encode(b"me:s3/cret").decode()}
-    assert "127.0.0.1" in caplog.text, "the client's library tells where it asks"
+    assert "127.0.0.1" in caplog.text, "the client's library logs where it asks"
     assert "a-value" in memory.read_text()
-    for told in (caplog.text, memory.read_text()):
-        assert "cret" not in told
+    for text in (caplog.text, memory.read_text()):
+        assert "cret" not in text
 
 
-def test_an_error_tells_the_address_without_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_shows_the_address_without_its_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", "s3cret")
     for url in ("http://me:${env:PW}@127.0.0.1:1", "https://127.0.0.1:2,https://me:${env:PW}@127.0.0.1:1"):
         registry = of(tmp_path / "ids", url)
@@ -111,7 +111,7 @@ def test_an_error_tells_the_address_without_its_login(tmp_path: Path, monkeypatc
         *("http://me:s3,cret@h:1", "me:s3cret@h:1", "http://me:s3cret@h:port", "http://me:s3cret@[h:1", "ftp://s3@h:1"),
     ],
 )
-def test_an_address_that_is_none_shows_no_part_of_a_login(url: str, tmp_path: Path) -> None:
+def test_an_invalid_address_shows_no_part_of_a_login(url: str, tmp_path: Path) -> None:
     with pytest.raises(HelenusError) as failed:
         of(tmp_path / "ids", url)
     assert failed.value.kind is Kind.CONFIG
@@ -119,7 +119,7 @@ def test_an_address_that_is_none_shows_no_part_of_a_login(url: str, tmp_path: Pa
     assert "s3" not in str(failed.value)
 
 
-def test_two_logins_are_one_too_many(tmp_path: Path) -> None:
+def test_two_logins_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HelenusError, match="leave one out") as failed:
         of(tmp_path / "ids", "http://me:s3cret@h:1", **{USER_INFO: "me:s3cret"})
     assert "s3cret" not in str(failed.value)
@@ -249,7 +249,7 @@ MODES = {"decimal": ("precise", "string", "double"), "varint": ("precise", "stri
 
 @pytest.mark.parametrize("number", MODES)
 @pytest.mark.parametrize("cql_type", ["{}", "map<text, frozen<list<{}>>>", "frozen<tuple<int, {}>>"])
-def test_a_mode_that_was_changed_is_named(number: str, cql_type: str, tmp_path: Path) -> None:
+def test_a_changed_mode_is_named(number: str, cql_type: str, tmp_path: Path) -> None:
     """A registry with the schema of one mode refuses that of another, as all do under BACKWARD."""
     table = Table(
         *("ks", "t", uuid.UUID(int=1)),
@@ -267,8 +267,8 @@ def test_a_mode_that_was_changed_is_named(number: str, cql_type: str, tmp_path: 
 
         def do_GET(self) -> None:
             if self.path.endswith("/versions/latest"):
-                told = {"subject": "a-value", "version": 1, "id": 7, "schema": self.latest}
-                self._answer(json.dumps(told).encode())
+                answer = {"subject": "a-value", "version": 1, "id": 7, "schema": self.latest}
+                self._answer(json.dumps(answer).encode())
             else:
                 self._answer(b'{"compatibilityLevel": "BACKWARD"}')
 

@@ -42,7 +42,7 @@ class Log(MemoryLog):
             assert partition == 0
             yield [Message(topic, r.partition, n, (1, 0), *r[2:]) for n, r in enumerate(found)]
 
-    def letter(self, table: str, partition: int, value: bytes) -> None:
+    def dead_letter(self, table: str, partition: int, value: bytes) -> None:
         event = SimpleNamespace(topic=f"events-ks.{table}", partition=partition, offset=7, key=b"k", value=value)
         dead_letters.append(self, f"dlq-ks.{table}", "n", event, HelenusError(Kind.POISON_EVENT, "odd"))
 
@@ -71,8 +71,8 @@ def run(table: str) -> Result:
 
 @pytest.mark.parametrize("table", ["a,b", "[ab]", ".*"])
 def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
-    log.letter("a", 1, b"no event")
-    log.letter("old", 0, b"no event either")
+    log.dead_letter("a", 1, b"no event")
+    log.dead_letter("old", 0, b"no event either")
     done = run(table)
     assert done.exit_code == 0, done.output
     assert [line for line in done.output.splitlines() if line.startswith("n: ")] == [
@@ -84,35 +84,35 @@ def test_every_table_of_a_connector_is_replayed(log: Log, table: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ("b", "there is no topic dlq-ks.b (n)"),
         ("b,c", "there is no topic dlq-ks.b, dlq-ks.c (n)"),
         ("z.*", "no table matches z.* (n)"),
     ],
 )
-def test_without_any_dead_letters_it_is_told_where_they_are_looked_for(log: Log, table: str, told: str) -> None:
+def test_without_dead_letters_the_message_names_their_topic(log: Log, table: str, message: str) -> None:
     done = run(table)
     assert done.exit_code == 2
-    assert f"helenus-connector: {told}" in done.output
+    assert f"helenus-connector: {message}" in done.output
 
 
 def test_an_events_topic_that_is_gone(log: Log) -> None:
     del log.counts["events-ks.a"]
-    log.letter("a", 1, b"no event")
+    log.dead_letter("a", 1, b"no event")
     done = run("a,b")
     assert (done.exit_code, "there is no topic events-ks.a" in done.output) == (2, True)
     assert log.records["dlq-ks.a"], "it is there yet"
 
 
 def test_a_topic_of_dead_letters_that_connectors_share(log: Log) -> None:
-    """Each replays its own, and what has no event any more is told."""
+    """Each replays its own; dead letters that lost their event are logged."""
     for table in ("a", "b", "a"):
-        log.letter(table, 1, table.encode())
+        log.dead_letter(table, 1, table.encode())
     first, other, last = log.appended
     log.appended = [first, other._replace(topic="dlq-ks.a"), last]
-    told = ("__connect.errors.left.out", b"value")
-    log.appended.append(first._replace(value=None, headers=[*first.headers, told]))
+    header = ("__connect.errors.left.out", b"value")
+    log.appended.append(first._replace(value=None, headers=[*first.headers, header]))
     with capture_logs() as logged:
         done = run("a")
     assert "n: 2 events replayed from dlq-ks.a to events-ks.a" in done.output

@@ -17,7 +17,7 @@ from cassandra.metadata import NetworkTopologyStrategy, ReplicationStrategy, Sim
 from cassandra.policies import HostDistance, SimpleConvictionPolicy
 from cassandra.pool import Host
 from connector.gated import Gated
-from connector.test_untold import NODE, Staged
+from connector.staged import NODE, Staged
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import Replicas
@@ -60,11 +60,11 @@ def settings(**more: str) -> ConnectorSettings:
     return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
 
 
-def is_proven(who: Replicas, told_by: Sequence[Any], directory: Path) -> bool:
-    """Whether a read at LOCAL_QUORUM proves a Change that these nodes told of."""
+def is_proven(who: Replicas, reporters: Sequence[Any], directory: Path) -> bool:
+    """Whether a read at LOCAL_QUORUM proves a change event that these nodes reported."""
     gate, codec = Gated(settings(), who, directory), KeyCodec(PAIR)
-    told = [encode(Change("a" * 32, str(node.host_id), write_time=5)) for node in told_by]
-    events = [Event("t", 0, i, 0, codec.encode(KEY), value) for i, value in enumerate(told)]
+    values = [encode(Change("a" * 32, str(node.host_id), write_time=5)) for node in reporters]
+    events = [Event("t", 0, i, 0, codec.encode(KEY), value) for i, value in enumerate(values)]
     (work,) = gate.admit(events, [], codec).works.values()
     work.read_at, work.after = time.time(), Image((), 5)
     return not gate.unproven(work)
@@ -103,7 +103,7 @@ def test_a_report_from_another_data_centre_alone_proves_nothing(tmp_path: Path, 
     (work,) = gate.admit([], [waits], KeyCodec(PAIR)).works.values()
     assert work.consistency == ConsistencyLevel.ALL
     work.read_at, work.after = time.time(), None
-    assert not gate.unproven(work), "a read of all replicas meets the one that told of it"
+    assert not gate.unproven(work), "a read of all replicas meets the one that reported it"
 
 
 def test_level_quorum_counts_all_data_centres() -> None:
@@ -176,6 +176,6 @@ def test_no_row_is_read_from_a_data_centre_that_joins_later(named: str | None, m
         (None, 4),
     ],
 )
-def test_what_is_not_known_of_a_strategy_proves_nothing(strategy: object, factor: int) -> None:
+def test_an_unknown_replication_strategy_proves_nothing(strategy: object, factor: int) -> None:
     """Transient replicas answer reads too, and of all nodes a read may ask any."""
     assert with_strategy(hosts(*["east"] * 4), {}, strategy).factor() == factor

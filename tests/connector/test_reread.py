@@ -71,7 +71,7 @@ def unread(session: Rows) -> dict[Key, Unread]:
 
 
 def slow(_: Sequence[bytes]) -> Exception:
-    return ReadTimeout("told by the server", consistency=5, required_responses=3, received_responses=2)
+    return ReadTimeout("as the server says it", consistency=5, required_responses=3, received_responses=2)
 
 
 def test_groups_are_split_until_they_are_read() -> None:
@@ -93,9 +93,9 @@ def test_a_group_that_the_server_refuses_is_split() -> None:
     assert read(session) == set(KEYS)
 
 
-def test_what_a_guardrail_allows_is_learned() -> None:
-    told = "Guardrail partition_keys_in_select violated: Aborting query for table ks.t, too many"
-    session = Rows(lambda keys: InvalidRequest(told) if len(keys) > 20 else None)
+def test_the_limit_of_a_guardrail_is_learned() -> None:
+    message = "Guardrail partition_keys_in_select violated: Aborting query for table ks.t, too many"
+    session = Rows(lambda keys: InvalidRequest(message) if len(keys) > 20 else None)
     reader = Reader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     for _ in range(2):
@@ -106,8 +106,8 @@ def test_what_a_guardrail_allows_is_learned() -> None:
 
 def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
     """Where ALL is not allowed, keys wait for their proof; others are read as ever."""
-    told = "Guardrail read_consistency_levels violated: Provided values [ALL] are not allowed"
-    session = Rows(lambda keys: InvalidRequest(told))
+    message = "Guardrail read_consistency_levels violated: Provided values [ALL] are not allowed"
+    session = Rows(lambda keys: InvalidRequest(message))
     reader = Reader(session, TABLE, SETTINGS)
     reader._row_bytes = 1.0
     with pytest.raises(SchemaChanged):
@@ -118,7 +118,7 @@ def test_a_guardrail_on_the_level_makes_no_statement_smaller() -> None:
 
 
 @pytest.mark.parametrize("until", [math.inf, 60.0])
-def test_replicas_that_are_away_hold_up_no_others(until: float) -> None:
+def test_unavailable_replicas_delay_no_other_keys(until: float) -> None:
     away = Unavailable("all of these", consistency=5, required_replicas=3, alive_replicas=2)
     session = Rows(lambda keys: away if KEYS[0][0] in keys else None)
     assert read(session, until=time.monotonic() + until) == set(KEYS[64:])
@@ -128,8 +128,8 @@ def test_replicas_that_are_away_hold_up_no_others(until: float) -> None:
 
 
 def test_nodes_that_are_overloaded_are_asked_for_less() -> None:
-    told = {"10.0.0.1": OverloadedErrorMessage(code=0x1001, message="timed out before it could start", info=None)}
-    session = Rows(lambda keys: NoHostAvailable("none could", told) if len(keys) > 20 else None)
+    errors = {"10.0.0.1": OverloadedErrorMessage(code=0x1001, message="timed out before it could start", info=None)}
+    session = Rows(lambda keys: NoHostAvailable("none could", errors) if len(keys) > 20 else None)
     assert read(session) == set(KEYS)
 
 
@@ -210,7 +210,7 @@ def test_a_server_that_refuses_every_key_refuses_the_statement() -> None:
 
 
 def test_a_node_that_does_not_know_a_column_refuses_no_key() -> None:
-    """It lags behind the ALTER: what it is asked for beside the key has the columns too."""
+    """It lags behind the ALTER: a comparison without the key names the columns too."""
     lagging = "the node that lags"
     session = Rows(lambda keys: InvalidRequest("Undefined column name v") if KEYS[50][0] in keys else None)
     asked: list[object] = []
@@ -239,7 +239,7 @@ def test_a_column_of_many_cells_has_a_time_too() -> None:
 
 
 @pytest.mark.parametrize("until", [math.inf, 60.0])
-def test_a_key_that_is_never_read_is_left_out_soon(until: float) -> None:
+def test_a_key_that_always_times_out_is_left_out_soon(until: float) -> None:
     session = Rows(lambda keys: slow(keys) if KEYS[50][0] in keys else None)
     assert read(session, until=time.monotonic() + until) == {*KEYS} - {KEYS[50]}
     assert len(session.asked) < 30
@@ -248,7 +248,7 @@ def test_a_key_that_is_never_read_is_left_out_soon(until: float) -> None:
     assert (key, one.is_away) == (KEYS[50], False)
 
 
-def test_many_keys_that_are_not_read_in_time_are_the_clusters_fault() -> None:
+def test_many_keys_that_time_out_are_an_error_of_the_cluster() -> None:
     session = Rows(lambda keys: slow(keys) if {*keys} & {key for (key,) in KEYS[::4]} else None)
     with pytest.raises(HelenusError) as error:
         read(session)
@@ -256,7 +256,7 @@ def test_many_keys_that_are_not_read_in_time_are_the_clusters_fault() -> None:
     assert len(session.asked) < 200
 
 
-def test_what_times_out_too_late_for_a_proof_is_not_asked_again() -> None:
+def test_a_proof_read_that_times_out_too_late_is_not_repeated() -> None:
     session = Rows(slow)
     with pytest.raises(HelenusError):
         read(session, until=time.monotonic() - 1)

@@ -61,7 +61,7 @@ class Api:
     def call(self, method: str, path: str, body: Any = None, **more: Any) -> requests.Response:
         return self.session.request(method, self.base + path, json=body, timeout=10, **more)
 
-    def told(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         answer = self.call(method, path, body)
         return answer.status_code, answer.json() if answer.content else None
 
@@ -87,7 +87,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 @pytest.fixture
 def made(api: Api) -> Api:
-    assert api.told("POST", "/connectors", {"name": "f1", "config": CONFIG})[0] == 201
+    assert api.ask("POST", "/connectors", {"name": "f1", "config": CONFIG})[0] == 201
     return api
 
 
@@ -95,7 +95,7 @@ def made(api: Api) -> Api:
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """A listener with one connector, for calls that change nothing."""
     with served(settings(tmp_path_factory.mktemp("refusing"))) as api:
-        assert api.told("POST", "/connectors", {"name": "f1", "config": CONFIG})[0] == 201
+        assert api.ask("POST", "/connectors", {"name": "f1", "config": CONFIG})[0] == 201
         yield api
 
 
@@ -103,20 +103,20 @@ def error(status: int, message: str) -> tuple[int, dict[str, Any]]:
     return status, {"error_code": status, "message": message}
 
 
-def test_a_life_over_rest(made: Api) -> None:
-    told = {"name": "f1", "config": {**CONFIG, "name": "f1"}, "type": "source"}
+def test_the_life_of_a_connector_over_rest(made: Api) -> None:
+    expected = {"name": "f1", "config": {**CONFIG, "name": "f1"}, "type": "source"}
     tasks = [{"connector": "f1", "task": 0}, {"connector": "f1", "task": 1}]
-    assert made.told("GET", "/connectors") == (200, ["f1"])
-    assert made.told("GET", "/connectors/f1") == (200, {**told, "tasks": tasks})
-    assert made.told("PUT", "/connectors/f1/pause") == (202, None)
-    assert [t["state"] for t in made.told("GET", "/connectors/f1/status")[1]["tasks"]] == ["PAUSED", "PAUSED"]
-    assert made.told("GET", "/connectors/f1/tasks/1/status")[1]["state"] == "PAUSED"
-    assert made.told("PUT", "/connectors/f1/resume") == (202, None)
-    assert made.told("PUT", "/connectors/f1/stop") == (204, None)
-    assert made.told("GET", "/connectors/f1/status")[1]["connector"]["state"] == "STOPPED"
-    assert made.told("GET", "/connectors/f1") == (200, {**told, "tasks": []})
-    assert made.told("DELETE", "/connectors/f1") == (204, None)
-    assert made.told("GET", "/connectors") == (200, [])
+    assert made.ask("GET", "/connectors") == (200, ["f1"])
+    assert made.ask("GET", "/connectors/f1") == (200, {**expected, "tasks": tasks})
+    assert made.ask("PUT", "/connectors/f1/pause") == (202, None)
+    assert [t["state"] for t in made.ask("GET", "/connectors/f1/status")[1]["tasks"]] == ["PAUSED", "PAUSED"]
+    assert made.ask("GET", "/connectors/f1/tasks/1/status")[1]["state"] == "PAUSED"
+    assert made.ask("PUT", "/connectors/f1/resume") == (202, None)
+    assert made.ask("PUT", "/connectors/f1/stop") == (204, None)
+    assert made.ask("GET", "/connectors/f1/status")[1]["connector"]["state"] == "STOPPED"
+    assert made.ask("GET", "/connectors/f1") == (200, {**expected, "tasks": []})
+    assert made.ask("DELETE", "/connectors/f1") == (204, None)
+    assert made.ask("GET", "/connectors") == (200, [])
 
 
 def test_created_in_a_state(api: Api) -> None:
@@ -126,24 +126,24 @@ def test_created_in_a_state(api: Api) -> None:
     assert api.connectors.status("f1").state == "STOPPED"
 
 
-def test_put_makes_and_changes(api: Api) -> None:
-    assert api.told("PUT", "/connectors/f1/config", CONFIG)[0] == 201
-    status, told = api.told("PUT", "/connectors/f1/config", {**CONFIG, "table": "c", "tasks.max": 2})
-    assert (status, told["config"]["tasks.max"], told["tasks"]) == (200, "2", [{"connector": "f1", "task": 0}])
-    status, told = api.told("PATCH", "/connectors/f1/config", {"tasks.max": None, "columns": "x.*"})
-    assert (status, told["config"]) == (200, {**CONFIG, "table": "c", "columns": "x.*", "name": "f1"})
-    assert api.told("PATCH", "/connectors/f1/config", {"keyspace": None})[0] == 400
+def test_put_creates_and_changes(api: Api) -> None:
+    assert api.ask("PUT", "/connectors/f1/config", CONFIG)[0] == 201
+    status, answer = api.ask("PUT", "/connectors/f1/config", {**CONFIG, "table": "c", "tasks.max": 2})
+    assert (status, answer["config"]["tasks.max"], answer["tasks"]) == (200, "2", [{"connector": "f1", "task": 0}])
+    status, answer = api.ask("PATCH", "/connectors/f1/config", {"tasks.max": None, "columns": "x.*"})
+    assert (status, answer["config"]) == (200, {**CONFIG, "table": "c", "columns": "x.*", "name": "f1"})
+    assert api.ask("PATCH", "/connectors/f1/config", {"keyspace": None})[0] == 400
     assert api.connectors.config("f1")["keyspace"] == "ks"
 
 
 def test_a_name_with_a_slash(api: Api) -> None:
     answer = api.call("POST", "/connectors", {"name": "a/b c", "config": CONFIG})
     assert answer.headers["Location"] == f"{api.base}/connectors/a%2Fb%20c"
-    assert api.told("GET", "/connectors/a%2Fb%20c/config")[0] == 200
-    assert api.told("GET", "/connectors/a/b c/config")[0] == 404
+    assert api.ask("GET", "/connectors/a%2Fb%20c/config")[0] == 200
+    assert api.ask("GET", "/connectors/a/b c/config")[0] == 404
 
 
-def test_two_at_once_make_one(api: Api) -> None:
+def test_two_requests_at_once_create_one_connector(api: Api) -> None:
     def create(_: int) -> int:
         return requests.post(f"{api.base}/connectors", json={"name": "f1", "config": CONFIG}, timeout=10).status_code
 
@@ -158,22 +158,22 @@ def test_secrets_are_stars(api: Api, tmp_path: Path) -> None:
         "key.converter.schema.registry.url": f"http://u:{SECRET}@registry",
     }
     config = {**CONFIG, **secrets}
-    api.told("POST", "/connectors", {"name": "f1", "config": config})
+    api.ask("POST", "/connectors", {"name": "f1", "config": config})
     stars = {**dict.fromkeys(secrets, "*****"), "key.converter.schema.registry.url": "http://*****@registry"}
-    shown = api.told("GET", "/connectors/f1/config")[1]
+    shown = api.ask("GET", "/connectors/f1/config")[1]
     assert shown == {**CONFIG, **stars, "name": "f1"}
     # What is shown can be given back.
     for changed in (
-        api.told("PUT", "/connectors/f1/config", {**shown, "tasks.max": "3"}),
-        api.told("PATCH", "/connectors/f1/config", {"cassandra.password": "*****", "tasks.max": "4"}),
+        api.ask("PUT", "/connectors/f1/config", {**shown, "tasks.max": "3"}),
+        api.ask("PATCH", "/connectors/f1/config", {"cassandra.password": "*****", "tasks.max": "4"}),
     ):
         assert changed[0] == 200
         assert api.connectors.config("f1")["cassandra.password"] == SECRET
         assert api.connectors.config("f1")["key.converter.schema.registry.url"].count(SECRET) == 1
-    api.told("PATCH", "/connectors/f1/config", {"cassandra.password": "other"})
+    api.ask("PATCH", "/connectors/f1/config", {"cassandra.password": "other"})
     assert api.connectors.config("f1")["cassandra.password"] == "other"
     # Stars for which there is no secret are no secret.
-    wrong = api.told("PUT", "/connectors/f2/config", {**CONFIG, "table": "z", "cassandra.password": "*****"})
+    wrong = api.ask("PUT", "/connectors/f2/config", {**CONFIG, "table": "z", "cassandra.password": "*****"})
     assert wrong[0] == 400
     assert "give the secret itself" in wrong[1]["message"]
     answers = [
@@ -191,18 +191,18 @@ def test_references_are_kept_and_shown_as_they_are(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("KS", "ks")
     config = {**CONFIG, "cassandra.password": "${env:PW}", "keyspace": "${env:KS}"}
     with served(settings(tmp_path, config_providers_env_param_allowlist_pattern="PW|KS|NONE_.*")) as api:
-        status, told = api.told("PUT", "/connectors/f1/config", config)
-        assert (status, told["config"]) == (201, {**config, "name": "f1"})
-        assert api.told("PUT", "/connectors/f1/config", told["config"])[0] == 200
+        status, answer = api.ask("PUT", "/connectors/f1/config", config)
+        assert (status, answer["config"]) == (201, {**config, "name": "f1"})
+        assert api.ask("PUT", "/connectors/f1/config", answer["config"])[0] == 200
         assert api.connectors.config("f1") == {**config, "name": "f1"}
-        status, told = api.told("PUT", "/connectors/f1/config", {**config, "keyspace": "${env:NONE_SUCH}"})
+        status, answer = api.ask("PUT", "/connectors/f1/config", {**config, "keyspace": "${env:NONE_SUCH}"})
         assert status == 400
-        assert "keyspace=${env:NONE_SUCH}: the environment has no NONE_SUCH" in told["message"]
+        assert "keyspace=${env:NONE_SUCH}: the environment has no NONE_SUCH" in answer["message"]
 
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """A folder with the files of a worker and its connectors, and a secret beside the folder."""
+    """A folder with the files of a worker and its connectors, and a secret outside the folder."""
     folder = tmp_path / "etc"
     (folder / "below").mkdir(parents=True)
     for file in (folder / "s.properties", folder / "below" / "s.properties", tmp_path / "s.properties"):
@@ -217,7 +217,9 @@ def secrets(tmp_path: Path) -> Path:
     return folder
 
 
-def test_references_over_rest_stay_beside_the_workers_file(secrets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_over_rest_stay_in_the_folder_of_the_workers_file(
+    secrets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PW", SECRET)
     path = secrets / "w.properties"
     refused = [
@@ -237,23 +239,23 @@ def test_references_over_rest_stay_beside_the_workers_file(secrets: Path, monkey
         for reference in refused:
             for body in ({"cassandra.password": reference}, {"data.topic": reference}, {"nothing": reference}):
                 config = {**CONFIG, **body}
-                status, told = api.told("PUT", "/connectors/f1/config", config)
+                status, answer = api.ask("PUT", "/connectors/f1/config", config)
                 assert status == 400, reference
-                assert "over REST may not refer to it" in told["message"]
-                assert SECRET not in told["message"]
-                _, told = api.told("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {**config, "name": "f1"})
-                assert told["error_count"] > 0
-                assert SECRET not in json.dumps(told)
+                assert "over REST may not refer to it" in answer["message"]
+                assert SECRET not in answer["message"]
+                _, answer = api.ask("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {**config, "name": "f1"})
+                assert answer["error_count"] > 0
+                assert SECRET not in json.dumps(answer)
         for file in ("s.properties", "below/s.properties"):
             config = {**CONFIG, "cassandra.password": f"${{file:{secrets}/{file}:pw}}"}
-            assert api.told("PUT", "/connectors/f1/config", config)[0] in (200, 201)
+            assert api.ask("PUT", "/connectors/f1/config", config)[0] in (200, 201)
             assert api.connectors.all()["f1"].settings.cassandra_password.get_secret_value() == SECRET  # type: ignore
         messages = [
-            api.told("PUT", "/connectors/f1/config", {**CONFIG, "cassandra.password": f"${{file:{file}:pw}}"})[1]
+            api.ask("PUT", "/connectors/f1/config", {**CONFIG, "cassandra.password": f"${{file:{file}:pw}}"})[1]
             for file in (secrets.parent / "s.properties", secrets.parent / "there-is-none")
         ]
-        told = [message["message"].replace("there-is-none", "s.properties") for message in messages]
-        assert told[0] == told[1]
+        texts = [message["message"].replace("there-is-none", "s.properties") for message in messages]
+        assert texts[0] == texts[1]
 
 
 def test_folders_that_a_worker_allows(secrets: Path) -> None:
@@ -262,7 +264,7 @@ def test_folders_that_a_worker_allows(secrets: Path) -> None:
     with served(WorkerSettings.load(path)) as api:
         for file, status in (("below/s.properties", 201), ("s.properties", 400)):
             config = {**CONFIG, "cassandra.password": f"${{file:{secrets}/{file}:pw}}"}
-            assert api.told("PUT", f"/connectors/{status}/config", config)[0] == status
+            assert api.ask("PUT", f"/connectors/{status}/config", config)[0] == status
 
 
 def test_a_connectors_own_file_may_refer_to_anything(secrets: Path) -> None:
@@ -271,10 +273,10 @@ def test_a_connectors_own_file_may_refer_to_anything(secrets: Path) -> None:
     worker = WorkerSettings.load(secrets / "w.properties")
     with served(worker) as api:
         api.connectors.load({"f1": file})
-        assert api.told("PATCH", "/connectors/f1/config", {"query.concurrency": "3"})[0] == 200
-        assert api.told("PUT", f"/connector-plugins/{PLUGIN}/config/validate", file)[1]["error_count"] == 0
-        assert api.told("PATCH", "/connectors/f1/config", {"data.topic": outside})[0] == 400
-        assert api.told("PUT", "/connectors/f2/config", {**file, "name": "f2", "data.topic": "d2"})[0] == 400
+        assert api.ask("PATCH", "/connectors/f1/config", {"query.concurrency": "3"})[0] == 200
+        assert api.ask("PUT", f"/connector-plugins/{PLUGIN}/config/validate", file)[1]["error_count"] == 0
+        assert api.ask("PATCH", "/connectors/f1/config", {"data.topic": outside})[0] == 400
+        assert api.ask("PUT", "/connectors/f2/config", {**file, "name": "f2", "data.topic": "d2"})[0] == 400
         # What was changed over REST, and what was made there, stays so when the worker starts again.
         kept = json.loads((worker.checkpoint_dir / "connectors.json").read_text())
     kept["f1"]["config"]["data.topic"] = outside
@@ -315,11 +317,11 @@ def test_a_files_secrets_are_for_its_servers(secrets: Path, key: str, written: s
     assert key in [field.alias or name for name, field in ConnectorSettings.model_fields.items()]
     with served(WorkerSettings.load(secrets / "w.properties")) as api:
         api.connectors.load({"f1": file})
-        assert api.told("PATCH", "/connectors/f1/config", {"query.concurrency": "3"})[0] == 200
-        status, told = api.told("PATCH", "/connectors/f1/config", change)
-        assert (status, SECRET in json.dumps(told)) == (400, False)
-        assert ("may not refer to it" if written == "reference" else "give the secret itself") in told["message"]
-        assert api.told("PATCH", "/connectors/f1/config", {**change, "cassandra.password": "theirs"})[0] == 200
+        assert api.ask("PATCH", "/connectors/f1/config", {"query.concurrency": "3"})[0] == 200
+        status, answer = api.ask("PATCH", "/connectors/f1/config", change)
+        assert (status, SECRET in json.dumps(answer)) == (400, False)
+        assert ("may not refer to it" if written == "reference" else "give the secret itself") in answer["message"]
+        assert api.ask("PATCH", "/connectors/f1/config", {**change, "cassandra.password": "theirs"})[0] == 200
         assert api.connectors.all()["f1"].settings.cassandra_password.get_secret_value() == "theirs"  # type: ignore
 
 
@@ -348,9 +350,9 @@ def test_a_files_secrets_are_for_its_servers(secrets: Path, key: str, written: s
         ("GET", "/admin/loggers/no.such", "Logger no.such not found."),
     ],
 )
-def test_what_is_not_there(refusing: Api, method: str, path: str, message: str) -> None:
+def test_unknown_connectors_and_paths(refusing: Api, method: str, path: str, message: str) -> None:
     body = {} if method == "PATCH" else None
-    assert refusing.told(method, path, body) == error(404, message)
+    assert refusing.ask(method, path, body) == error(404, message)
 
 
 @pytest.mark.parametrize(
@@ -372,14 +374,14 @@ def test_what_is_not_there(refusing: Api, method: str, path: str, message: str) 
         ([1], 500, "JSON object"),
     ],
 )
-def test_what_cannot_be_made(refusing: Api, body: Any, status: int, message: str) -> None:
-    answered, told = refusing.told("POST", "/connectors", body)
-    assert (answered, told["error_code"]) == (status, status)
-    assert message in told["message"]
+def test_connectors_that_cannot_be_created(refusing: Api, body: Any, status: int, message: str) -> None:
+    answered, answer = refusing.ask("POST", "/connectors", body)
+    assert (answered, answer["error_code"]) == (status, status)
+    assert message in answer["message"]
     assert refusing.connectors.names() == ["f1"]
 
 
-def test_bodies_that_are_none(made: Api) -> None:
+def test_invalid_request_bodies(made: Api) -> None:
     for data, kind, status in (
         (b"{nope", "application/json", 500),
         (b"[" * 100_000, "application/json", 500),
@@ -392,90 +394,90 @@ def test_bodies_that_are_none(made: Api) -> None:
             f"{made.base}/connectors/f1/config", data=data, headers={"Content-Type": kind}, timeout=10
         )
         assert (answer.status_code, answer.json()["error_code"]) == (status, status), data[:20]
-    assert made.told("PUT", "/connectors") == error(405, "HTTP 405 Method Not Allowed")
+    assert made.ask("PUT", "/connectors") == error(405, "HTTP 405 Method Not Allowed")
     assert made.call("OPTIONS", "/connectors").headers["Allow"] == "GET, POST, HEAD, OPTIONS"
     assert made.call("HEAD", "/connectors").text == ""
 
 
 def test_restart(made: Api) -> None:
-    assert made.told("POST", "/connectors/f1/restart") == (204, None)
+    assert made.ask("POST", "/connectors/f1/restart") == (204, None)
     made.connectors.all()["f1"].tasks["b"].error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.b")
-    told = made.told("GET", "/connectors/f1/status")[1]
-    assert [task["state"] for task in told["tasks"]] == ["UNASSIGNED", "FAILED"]
-    assert told["tasks"][1]["trace"].startswith("there is no such table (ks.b): ")
-    assert "trace" not in told["tasks"][0]
-    status, told = made.told("POST", "/connectors/f1/restart?includeTasks=True&onlyFailed=true")
-    assert (status, told["connector"]["state"]) == (202, "RUNNING")
-    assert [task["state"] for task in told["tasks"]] == ["UNASSIGNED", "RESTARTING"]
+    answer = made.ask("GET", "/connectors/f1/status")[1]
+    assert [task["state"] for task in answer["tasks"]] == ["UNASSIGNED", "FAILED"]
+    assert answer["tasks"][1]["trace"].startswith("there is no such table (ks.b): ")
+    assert "trace" not in answer["tasks"][0]
+    status, answer = made.ask("POST", "/connectors/f1/restart?includeTasks=True&onlyFailed=true")
+    assert (status, answer["connector"]["state"]) == (202, "RUNNING")
+    assert [task["state"] for task in answer["tasks"]] == ["UNASSIGNED", "RESTARTING"]
     assert made.connectors.all()["f1"].tasks["b"].error is None
     made.connectors.all()["f1"].tasks["b"].error = HelenusError(Kind.TABLE_MISSING, "there is no such table", "ks.b")
-    assert made.told("POST", "/connectors/f1/tasks/1/restart") == (204, None)
+    assert made.ask("POST", "/connectors/f1/tasks/1/restart") == (204, None)
     assert made.connectors.all()["f1"].tasks["b"].error is None
-    status, told = made.told("POST", "/connectors/f1/restart?includeTasks=true&onlyFailed=false")
-    assert {told["connector"]["state"], *(task["state"] for task in told["tasks"])} == {"RESTARTING"}
+    status, answer = made.ask("POST", "/connectors/f1/restart?includeTasks=true&onlyFailed=false")
+    assert {answer["connector"]["state"], *(task["state"] for task in answer["tasks"])} == {"RESTARTING"}
 
 
 def test_offsets(made: Api) -> None:
     def at(topic: str, partition: int, offset: int | None) -> dict[str, Any]:
-        told = None if offset is None else {"offset": offset}
-        return {"partition": {"topic": f"events-ks.{topic}", "partition": partition}, "offset": told}
+        position = None if offset is None else {"offset": offset}
+        return {"partition": {"topic": f"events-ks.{topic}", "partition": partition}, "offset": position}
 
     alter = {"offsets": [at("a", 0, 7), at("b", 1, 9)]}
-    refused = made.told("PATCH", "/connectors/f1/offsets", alter)
-    assert refused == made.told("DELETE", "/connectors/f1/offsets")
+    refused = made.ask("PATCH", "/connectors/f1/offsets", alter)
+    assert refused == made.ask("DELETE", "/connectors/f1/offsets")
     assert refused[0] == 400
     assert "must be in the STOPPED state" in refused[1]["message"]
-    made.told("PUT", "/connectors/f1/stop")
-    assert made.told("PATCH", "/connectors/f1/offsets", alter)[0] == 200
+    made.ask("PUT", "/connectors/f1/stop")
+    assert made.ask("PATCH", "/connectors/f1/offsets", alter)[0] == 200
     others = [at("a", 1, 0), at("b", 0, 3)]  # as they were: at the first event
     altered = sorted([*alter["offsets"], *others], key=lambda o: list(o["partition"].values()))
-    assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": altered})
+    assert made.ask("GET", "/connectors/f1/offsets") == (200, {"offsets": altered})
     large = at("a", 0, (1 << 63) - 1)
     as_text = {**large, "offset": {"offset": str(large["offset"]["offset"])}}
     for given in (large, as_text):
-        assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": [given]})[0] == 200
-        assert made.told("GET", "/connectors/f1/offsets")[1]["offsets"][0] == large
-    assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": [at("a", 0, None)]})[0] == 200
-    assert made.told("GET", "/connectors/f1/offsets")[1]["offsets"][0] == at("a", 0, 3)
+        assert made.ask("PATCH", "/connectors/f1/offsets", {"offsets": [given]})[0] == 200
+        assert made.ask("GET", "/connectors/f1/offsets")[1]["offsets"][0] == large
+    assert made.ask("PATCH", "/connectors/f1/offsets", {"offsets": [at("a", 0, None)]})[0] == 200
+    assert made.ask("GET", "/connectors/f1/offsets")[1]["offsets"][0] == at("a", 0, 3)
     whole = [at(topic, partition, offset) for topic in "ab" for partition, offset in ((0, 3), (1, 0))]
-    assert made.told("DELETE", "/connectors/f1/offsets")[0] == 200
-    assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
+    assert made.ask("DELETE", "/connectors/f1/offsets")[0] == 200
+    assert made.ask("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
     for wrong in ([], [at("z", 0, 1)], [at("a", 2, 1)], [at("a", 0, -5)], [{"partition": {}}], [3], {"a": 1}):
-        assert made.told("PATCH", "/connectors/f1/offsets", {"offsets": wrong})[0] == 400, wrong
-    assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
+        assert made.ask("PATCH", "/connectors/f1/offsets", {"offsets": wrong})[0] == 400, wrong
+    assert made.ask("GET", "/connectors/f1/offsets") == (200, {"offsets": whole})
 
 
 @pytest.mark.parametrize("part", ["offset", "partition"])
 @pytest.mark.parametrize(
     "number", [str(1 << 63), "1e400", "3.9", "3.0", "true", '"4_2"', '" 4"', '"1e3"', "[1]", f'"{"9" * 5000}"']
 )
-def test_what_is_no_number_of_an_offset(made: Api, part: str, number: str) -> None:
-    made.told("PUT", "/connectors/f1/stop")
+def test_invalid_numbers_in_an_offset(made: Api, part: str, number: str) -> None:
+    made.ask("PUT", "/connectors/f1/stop")
     given = {"partition": "0", "offset": "4", part: number}
     place = f'"partition": {{"topic": "events-ks.a", "partition": {given["partition"]}}}'
     body = f'{{"offsets": [{{{place}, "offset": {{"offset": {given["offset"]}}}}}]}}'
     url = f"{made.base}/connectors/f1/offsets"
-    told = made.session.patch(url, data=body, headers={"Content-Type": "application/json"}, timeout=10)
-    assert (told.status_code, told.json()["error_code"]) == (400, 400)
-    assert made.told("GET", "/connectors/f1/offsets") == (200, {"offsets": []})
+    response = made.session.patch(url, data=body, headers={"Content-Type": "application/json"}, timeout=10)
+    assert (response.status_code, response.json()["error_code"]) == (400, 400)
+    assert made.ask("GET", "/connectors/f1/offsets") == (200, {"offsets": []})
 
 
 def test_topics(made: Api) -> None:
     made.connectors.all()["f1"].tasks["a"].ready = True
-    assert made.told("GET", "/connectors/f1/topics") == (200, {"f1": {"topics": ["data-ks.a"]}})
-    assert made.told("PUT", "/connectors/f1/topics/reset") == (202, None)
-    assert made.told("GET", "/connectors/f1/topics") == (200, {"f1": {"topics": []}})
-    assert made.told("GET", "/connectors/none/topics") == (200, {"none": {"topics": []}})
+    assert made.ask("GET", "/connectors/f1/topics") == (200, {"f1": {"topics": ["data-ks.a"]}})
+    assert made.ask("PUT", "/connectors/f1/topics/reset") == (202, None)
+    assert made.ask("GET", "/connectors/f1/topics") == (200, {"f1": {"topics": []}})
+    assert made.ask("GET", "/connectors/none/topics") == (200, {"none": {"topics": []}})
 
 
-def test_every_key_is_told_of(api: Api) -> None:
-    told = api.told("GET", f"/connector-plugins/{PLUGIN}/config")[1]
-    assert {key["name"] for key in told} == {field.alias for field in ConnectorSettings.model_fields.values()}
-    assert all(key["documentation"] and key["group"] for key in told)
-    for group in {key["group"] for key in told}:
-        orders = [key["order_in_group"] for key in told if key["group"] == group]
+def test_every_setting_is_described(api: Api) -> None:
+    answer = api.ask("GET", f"/connector-plugins/{PLUGIN}/config")[1]
+    assert {key["name"] for key in answer} == {field.alias for field in ConnectorSettings.model_fields.values()}
+    assert all(key["documentation"] and key["group"] for key in answer)
+    for group in {key["group"] for key in answer}:
+        orders = [key["order_in_group"] for key in answer if key["group"] == group]
         assert orders == list(range(1, len(orders) + 1))
-    types = {key["name"]: (key["type"], key["required"], key["default_value"]) for key in told}
+    types = {key["name"]: (key["type"], key["required"], key["default_value"]) for key in answer}
     assert types["name"] == ("STRING", True, None)
     assert types["cassandra.password"] == ("PASSWORD", False, None)
     assert types["cassandra.contact.points"] == ("LIST", False, "127.0.0.1")
@@ -490,33 +492,33 @@ def test_every_key_is_told_of(api: Api) -> None:
 
 def test_validate(api: Api) -> None:
     wrong = {"connector.class": PLUGIN, "keyspace": "ks", "tasks.max": "x", "outputFormat": "xml", "tabel": "t"}
-    status, told = api.told("PUT", "/connector-plugins/CassandraSource/config/validate", wrong)
-    assert (status, told["name"]) == (200, PLUGIN)
-    values = {config["value"]["name"]: config["value"] for config in told["configs"]}
+    status, answer = api.ask("PUT", "/connector-plugins/CassandraSource/config/validate", wrong)
+    assert (status, answer["name"]) == (200, PLUGIN)
+    values = {config["value"]["name"]: config["value"] for config in answer["configs"]}
     errors = {name: value["errors"] for name, value in values.items() if value["errors"]}
     assert errors.keys() == {"name", "table", "tasks.max", "output.format", "tabel"}
     assert errors["tabel"] == ["unknown property, did you mean table?"]
-    assert told["error_count"] == sum(map(len, errors.values()))
+    assert answer["error_count"] == sum(map(len, errors.values()))
     assert values["output.format"]["value"] == "xml"
     assert values["output.format"]["recommended_values"] == ["key-value-avro", "key-value-json", "json"]
     assert values["cassandra.port"]["value"] == "9042"
-    assert [c["value"]["name"] for c in told["configs"] if c["definition"] is None] == ["tabel"]
+    assert [c["value"]["name"] for c in answer["configs"] if c["definition"] is None] == ["tabel"]
     good = {**CONFIG, "name": "f1"}
     for name in (PLUGIN, "CassandraSource", "CassandraSourceConnector"):
-        assert api.told("PUT", f"/connector-plugins/{name}/config/validate", good)[1]["error_count"] == 0
-    assert api.told("PUT", "/connector-plugins/Nope/config/validate", good)[0] == 400
-    assert api.told("PUT", "/connector-plugins/Nope/config/validate", {"connector.class": "Nope"})[0] == 500
-    assert api.told("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {"keyspace": "ks"})[0] == 500
+        assert api.ask("PUT", f"/connector-plugins/{name}/config/validate", good)[1]["error_count"] == 0
+    assert api.ask("PUT", "/connector-plugins/Nope/config/validate", good)[0] == 400
+    assert api.ask("PUT", "/connector-plugins/Nope/config/validate", {"connector.class": "Nope"})[0] == 500
+    assert api.ask("PUT", f"/connector-plugins/{PLUGIN}/config/validate", {"keyspace": "ks"})[0] == 500
 
 
 def test_the_class_of_datastax(api: Api) -> None:
     theirs = "com.datastax.oss.kafka.source.KafkaCassandraSourceConnector"
-    assert api.told("PUT", "/connectors/f1/config", {**CONFIG, "connector.class": theirs})[0] == 201
+    assert api.ask("PUT", "/connectors/f1/config", {**CONFIG, "connector.class": theirs})[0] == 201
 
 
 def test_health(api: Api) -> None:
     healthy = "Worker has completed startup and is ready to handle requests."
-    assert api.told("GET", "/health") == (200, {"status": "healthy", "message": healthy})
+    assert api.ask("GET", "/health") == (200, {"status": "healthy", "message": healthy})
     assert api.call("GET", "/health/ready").text == "ready\n"
     # One that failed is no reason to restart the others.
     api.failed = "f1: the table has no cdc = true"
@@ -524,9 +526,9 @@ def test_health(api: Api) -> None:
     assert (api.call("GET", "/health/ready").status_code, api.call("GET", "/health/live").status_code) == (503, 200)
     api.failed = None
     api.trouble = "starting: Spark is not there yet"
-    assert api.told("GET", "/health") == (503, {"status": "starting", "message": api.trouble})
+    assert api.ask("GET", "/health") == (503, {"status": "starting", "message": api.trouble})
     api.trouble = "the broker is away"
-    assert api.told("GET", "/health") == (500, {"status": "unhealthy", "message": api.trouble})
+    assert api.ask("GET", "/health") == (500, {"status": "unhealthy", "message": api.trouble})
     ready = api.call("GET", "/health/ready")
     assert (ready.status_code, ready.text) == (503, "the broker is away\n")
     assert (api.call("GET", "/health/live").status_code, api.call("GET", "/health/live").text) == (200, "live\n")
@@ -558,23 +560,23 @@ def test_levels_change_while_it_runs(api: Api, logging_to: pytest.CaptureFixture
 
     warnings, infos = ["stage.warning", "follow.warning"], ["stage.info", "stage.warning"]
     assert heard() == [*infos, "follow.info", "follow.warning"]
-    status, changed = api.told("PUT", "/admin/loggers/helenus_connector", {"level": "DEBUG"})
+    status, changed = api.ask("PUT", "/admin/loggers/helenus_connector", {"level": "DEBUG"})
     assert status == 200
     assert {"helenus_connector", "helenus_connector.rest.server"} <= set(changed)
     assert heard() == ["stage.debug", *infos, "follow.info", "follow.warning"]
-    told = api.told("GET", "/admin/loggers/helenus_connector.rest.server")[1]
-    assert told["level"] == "DEBUG"
-    assert told["last_modified"] > 1_600_000_000_000
-    assert api.told("PUT", "/admin/loggers/helenus_connector.pipeline.stage", {"level": "error"})[0] == 200
+    answer = api.ask("GET", "/admin/loggers/helenus_connector.rest.server")[1]
+    assert answer["level"] == "DEBUG"
+    assert answer["last_modified"] > 1_600_000_000_000
+    assert api.ask("PUT", "/admin/loggers/helenus_connector.pipeline.stage", {"level": "error"})[0] == 200
     assert heard() == ["follow.info", "follow.warning"]
     # One above it takes all below it along.
-    assert api.told("PUT", "/admin/loggers/root?scope=cluster", {"level": "WARN"}) == (204, None)
+    assert api.ask("PUT", "/admin/loggers/root?scope=cluster", {"level": "WARN"}) == (204, None)
     assert heard() == warnings
-    assert api.told("PUT", "/admin/loggers/root", {"level": "WARN"}) == (200, [])
-    assert api.told("GET", "/admin/loggers/root")[1]["level"] == "WARN"
-    assert api.told("PUT", "/admin/loggers/root", {"level": "LOUD"}) == error(404, "invalid log level 'LOUD'.")
-    assert api.told("PUT", "/admin/loggers/root", {})[0] == 400
-    assert set(api.told("GET", "/admin/loggers")[1]) >= {"root", "helenus_connector.rest.server"}
+    assert api.ask("PUT", "/admin/loggers/root", {"level": "WARN"}) == (200, [])
+    assert api.ask("GET", "/admin/loggers/root")[1]["level"] == "WARN"
+    assert api.ask("PUT", "/admin/loggers/root", {"level": "LOUD"}) == error(404, "invalid log level 'LOUD'.")
+    assert api.ask("PUT", "/admin/loggers/root", {})[0] == 400
+    assert set(api.ask("GET", "/admin/loggers")[1]) >= {"root", "helenus_connector.rest.server"}
 
 
 def test_a_password(tmp_path: Path) -> None:
@@ -659,7 +661,7 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def tls(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
-    """The keys of an https listener, with a client's certificate beside its files."""
+    """The keys of an https listener, with a client's certificate and its files."""
     server, client = authority.issue_cert("127.0.0.1"), authority.issue_cert("client")
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     server.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
@@ -729,9 +731,9 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_a_listener_that_is_open_is_warned_of(tmp_path: Path, more: dict[str, str], event: str | None) -> None:
-    with structlog.testing.capture_logs() as told, served(settings(tmp_path, **more)) as api:
+    with structlog.testing.capture_logs() as logs, served(settings(tmp_path, **more)) as api:
         assert api.call("GET", "/health/live").status_code == 200
-    assert [line["event"] for line in told] == ([event] if event else [])
+    assert [line["event"] for line in logs] == ([event] if event else [])
 
 
 @pytest.mark.parametrize(

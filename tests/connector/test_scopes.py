@@ -163,7 +163,7 @@ def test_deleted_rows_take_about_as_few_statements_as_live_ones() -> None:
     assert as_many <= 1.2 * statements < 100
 
 
-def test_deletes_go_on_for_ever() -> None:
+def test_deletes_without_end() -> None:
     session = Partitions(FLAT, {})
     reader = Reader(session, FLAT, SETTINGS)
     for n in range(1200):
@@ -171,7 +171,7 @@ def test_deletes_go_on_for_ever() -> None:
     assert read(session, [key(n) for n in range(1000)], reader) == (0, 10)
 
 
-def test_large_rows_behind_many_deleted_ones_are_not_answered_at_once() -> None:
+def test_large_rows_after_many_deleted_ones_are_not_answered_at_once() -> None:
     """How many lived says nothing of how large they are."""
     session = Partitions(FLAT, {n: [0] for n in range(4000, 4100)}, size=1 << 20)
     reader = Reader(session, FLAT, SETTINGS)
@@ -190,13 +190,13 @@ def scoped(session: Partitions, asked: list[tuple[Scope, Key, Any]], reader: Rea
             found[place] = answer
             continue
         statics, rows = answer
-        told = None if statics is None or statics.values[-1] is None else number(statics.values[-1])
-        assert told is None or (statics is not None and statics.oldest() == 9), "their own time"
+        static = None if statics is None or statics.values[-1] is None else number(statics.values[-1])
+        assert static is None or (statics is not None and statics.oldest() == 9), "their own time"
         try:
             images = list(rows)
             assert {image.oldest() for _, image in images} <= {5}
             assert all((image.expires is not None) == reader.asks_ttl for _, image in images)
-            found[place] = told, [number(k[1] or b"") for k, _ in images]
+            found[place] = static, [number(k[1] or b"") for k, _ in images]
         except HelenusError as error:
             found[place] = error
     return found
@@ -209,7 +209,7 @@ def test_many_partition_deletes_are_few_statements(asks_ttl: bool) -> None:
     reader = Reader(session, SHARED, SETTINGS)
     reader.asks_ttl = asks_ttl
     found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(10_000)], reader)
-    assert {place: told for place, told in found.items() if told != (None, [])} == {
+    assert {place: static for place, static in found.items() if static != (None, [])} == {
         7: (70, [1, 2]),
         8: (80, []),
         9: (None, [3]),
@@ -224,7 +224,7 @@ def test_many_static_columns_are_few_statements() -> None:
     session.statics = {7: 70, 8: 80}
     reader = Reader(session, SHARED, SETTINGS)
     found = scoped(session, [(Scope.STATIC, (*key(n), None), None) for n in range(1000)], reader)
-    assert {place: told for place, (told, _) in found.items() if told} == {7: 70, 8: 80}
+    assert {place: static for place, (static, _) in found.items() if static} == {7: 70, 8: 80}
     assert reader.statements <= 12
 
 
@@ -266,12 +266,12 @@ def test_a_partition_of_many_pages_is_read_as_it_is_asked_for() -> None:
 
 @pytest.mark.parametrize("fails_at", [0, 1])
 def test_partitions_of_a_statement_that_fails_are_not_gone(fails_at: int) -> None:
-    """Neither at its first page, nor behind a row that was told."""
+    """Neither at its first page, nor after a row that was returned."""
     session = Partitions(WIDE, {n: [1, 2] for n in range(4)})
     slow = ReadTimeout("as the server says it", consistency=6, required_responses=2, received_responses=1)
     session.fails = lambda partitions, state: slow if 2 in partitions and (state is not None) == fails_at else None
     found = scoped(session, [(Scope.PARTITION, (*key(n), None), None) for n in range(4)])
-    assert not any(told == (None, []) for told in found.values())
+    assert not any(static == (None, []) for static in found.values())
     assert isinstance(found[2], (Unread, HelenusError))
     if not fails_at:
         assert [found[n] for n in (0, 1, 3)] == [(None, [1, 2])] * 3
@@ -281,13 +281,13 @@ def scan(session: Partitions, parts: int) -> tuple[int, int]:
     """Statements, and rows that were answered, of all topic partitions."""
     reader = Reader(session, session.of, SETTINGS)
     reader._row_bytes = 10.0
-    told: list[int] = []
+    tokens: list[int] = []
     for partition in range(parts):
         mine = [number(k[0] or b"") for k, _ in reader.part(partition, parts, ONE)]
         assert mine == sorted(mine)
         assert all(placement.partition(token, parts) == partition for token in mine)
-        told += mine
-    assert sorted(told) == session.tokens
+        tokens += mine
+    assert sorted(tokens) == session.tokens
     return reader.statements, session.answered
 
 
@@ -297,7 +297,7 @@ def stripes(count: int, rows: int) -> Partitions:
     return Partitions(FLAT, {((s * width - (1 << 15)) << 48) + n: [0] for s in range(count) for n in range(rows)})
 
 
-def test_what_a_truncation_left_costs_what_it_is() -> None:
+def test_reading_a_truncated_table_costs_by_the_rows_left() -> None:
     """An empty table a statement for each topic partition; a full one about its rows, not that for each partition."""
     assert scan(stripes(1, 0), 12) == (12, 0)
     statements, rows = scan(stripes(4096, 1), 12)
@@ -313,8 +313,8 @@ def test_what_a_truncation_left_costs_what_it_is() -> None:
 def test_a_scan_goes_on_from_a_stripe(first: int) -> None:
     session = stripes(1 << 12, 1)
     reader = Reader(session, FLAT, SETTINGS)
-    told = [reread.stripe_of(k) for k, _ in reader.part(3, 5, ONE, first)]
-    assert told == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
+    found = [reread.stripe_of(k) for k, _ in reader.part(3, 5, ONE, first)]
+    assert found == [s for s in range(0, 1 << 16, 16) if s % 5 == 3 and s >= first]
 
 
 @pytest.mark.parametrize("while_prepared", [True, False])

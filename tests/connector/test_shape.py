@@ -183,7 +183,7 @@ def test_columns_leave_out_what_they_do_not_name() -> None:
     assert made(of.only("a"), (int32(1),), KEY, output_format="key-value-json").value == b'{"a":1}'
 
 
-def test_a_key_that_cannot_be_told_is_refused_by_name() -> None:
+def test_a_key_that_cannot_be_encoded_is_refused_by_name() -> None:
     with pytest.raises(HelenusError, match=r"column ck: the type 'x\.Y'"):
         schemas(table(keys=[("pk", "int"), ("ck", "'x.Y'")]), settings())
 
@@ -248,10 +248,10 @@ def test_headers() -> None:
     of = settings(headers="digest,segpos,node")
     shape = RowShape(TWO, of, MemoryRegistry())
     key = KeyCodec(TWO).encode(KEY)
-    told = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
-    assert shape.row(key, None, 5, event).headers == told
-    assert shape.marker(key, None, 5, event).headers == [*told, ("scope", b"partition")]
-    # A unconfirmed key that is read again has no event of its own.
+    headers = [("node", b"node-1"), ("segpos", b"3:99"), ("digest", b"0" * 32)]
+    assert shape.row(key, None, 5, event).headers == headers
+    assert shape.marker(key, None, 5, event).headers == [*headers, ("scope", b"partition")]
+    # An unconfirmed key that is read again has no event of its own.
     assert shape.row(key, None, 5).headers == []
     assert RowShape(TWO, settings(headers=""), MemoryRegistry()).row(key, None, 5, event).headers == []
 
@@ -328,7 +328,7 @@ def test_times_in_microseconds(form: str) -> None:
         assert known["ck"] == 3_723_000_000_004
 
 
-def test_what_a_mode_cannot_hold() -> None:
+def test_values_that_a_mode_cannot_hold() -> None:
     of = table(("d", "decimal"), ("v", "varint"))
     row = (b"\x80\0\0\0\1", BIG.to_bytes(9, "big"))
     long = settings(varint_handling_mode="long")
@@ -374,16 +374,16 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
     record = shape.row(KeyCodec(of).encode((whole,)), Image((whole, int32(1) + int32(len(one)) + one), 5), 5)
     assert record.value is not None
     assert shape.schemas is not None
-    told, schema = json.loads(record.value), fastavro.parse_schema(json.loads(shape.schemas.value))
+    row, schema = json.loads(record.value), fastavro.parse_schema(json.loads(shape.schemas.value))
     exact = {"bigint": "/2o=", "scale": 2}
-    assert told["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
-    assert fastavro.validate(told, schema)
-    told["w"][0]["d"] = None if modes else "-1.50"
-    assert fastavro.validate(told, schema, raise_errors=False) == bool(modes)
+    assert row["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
+    assert fastavro.validate(row, schema)
+    row["w"][0]["d"] = None if modes else "-1.50"
+    assert fastavro.validate(row, schema, raise_errors=False) == bool(modes)
 
 
-def test_a_number_of_many_digits_is_told() -> None:
-    """Python by itself tells no int of more than 4300."""
+def test_a_number_of_many_digits_is_shown() -> None:
+    """Python by itself shows no int of more than 4300 digits."""
     of = table(("m", "map<varint, int>"), ("v", "varint"))
     number = b"\x11" * 5000
     entry = int32(1) + int32(len(number)) + number + int32(4) + int32(7)
@@ -429,7 +429,7 @@ NUL = b"a\xc0\x80b"  # text that Cassandra takes, with a NUL as Java writes it: 
     ],
 )
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
-def test_what_no_record_tells_leaves_its_column_out(t: str, value: bytes, form: str) -> None:
+def test_a_value_that_no_record_can_hold_leaves_its_column_out(t: str, value: bytes, form: str) -> None:
     of = table(("a", t), ("b", "list<text>"), ("c", "int"), ("d", "list<int>"))
     record = made(of, (value, HOLLOW, b"", HOLLOW), KEY, output_format=form)
     plain = made(of, (None, HOLLOW, b"", None), KEY, output_format=form)
@@ -439,7 +439,7 @@ def test_what_no_record_tells_leaves_its_column_out(t: str, value: bytes, form: 
     assert "left_out" not in dict(plain.headers)
 
 
-def test_clustering_values_of_no_bytes_are_null_and_told() -> None:
+def test_clustering_values_of_no_bytes_are_null_and_published() -> None:
     of = table(("a", "int"), keys=[("pk", "int"), ("ck", "int"), ("cl", "text")])
     key = (int32(7), b"", b"")
     registry = MemoryRegistry()
@@ -458,7 +458,7 @@ VARINTS = [("a", "varint"), ("b", "varint")]
 @pytest.mark.parametrize("values", [[], [("v", "int")]])
 @pytest.mark.parametrize(("form", "empty"), [("key-value-avro", b""), ("key-value-json", ""), ("json", "")])
 def test_a_varint_of_no_bytes_in_a_key(form: str, empty: Any, values: list[tuple[str, str]]) -> None:
-    """It is told, unlike other values of no bytes: the row has another key than its partition."""
+    """It is published, unlike other values of no bytes: the row has another key than its partition."""
     of, key, registry = table(*values, keys=VARINTS), (b"", b""), MemoryRegistry()
     shape = RowShape(of, settings(output_format=form), registry)
     row = shape.row(KeyCodec(of).encode(key), Image((int32(1),) if values else key, 5), 5, values=key)
@@ -506,7 +506,7 @@ ONE = {
 @pytest.mark.parametrize("t", ONE)
 @pytest.mark.parametrize("values", [[], [("v", "int")]])
 @pytest.mark.parametrize("form", ["key-value-avro", "key-value-json", "json"])
-def test_keys_of_text_that_is_no_utf8_are_told(form: str, values: list[tuple[str, str]], t: str) -> None:
+def test_keys_of_text_that_is_no_utf8_are_published(form: str, values: list[tuple[str, str]], t: str) -> None:
     """Rows of other bytes have other keys, for who reads them too."""
     of = table(*values, keys=[("pk", t), ("ck", t)])
     keys = [(ONE[t](text), ONE[t](text)) for text in TEXTS]

@@ -46,7 +46,7 @@ def test_avro_needs_a_registry_and_json_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             {"output_format": "json", "value_converter": AVRO},
@@ -70,8 +70,8 @@ def test_avro_needs_a_registry_and_json_none() -> None:
         ({"key_compat": "java"}, "key.compat=java: Input should be"),
     ],
 )
-def test_what_cannot_be(given: dict[str, str], told: str) -> None:
+def test_settings_that_exclude_each_other(given: dict[str, str], message: str) -> None:
     with pytest.raises(HelenusError) as caught:
         of(**{"value_converter_schema_registry_url": "http://r", **given})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "test.properties" in str(caught.value)

@@ -113,7 +113,7 @@ def test_a_run_begins_with_batches_of_the_usual_size(tmp_path: Path) -> None:
     assert read == [(0, 100, 120), (0, 120, 140), (0, 140, 160)]
 
 
-def test_what_is_read_again_is_not_missed(tmp_path: Path) -> None:
+def test_a_first_batch_reads_everything_again(tmp_path: Path) -> None:
     """An earlier run has read it: the topic may have dropped it since, and a broker heard that it may."""
     planned = Planned(tmp_path, {"0": 100})
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 30})})
@@ -130,7 +130,7 @@ def test_what_is_read_again_is_not_missed(tmp_path: Path) -> None:
     assert committed == [False, True, True]
 
 
-def test_a_run_begins_at_once(tmp_path: Path) -> None:
+def test_a_run_starts_at_once(tmp_path: Path) -> None:
     """What waits is known by its events, and by the first batch."""
     for found in (9, 4):
         planned = Planned(tmp_path, {"0": found})
@@ -142,7 +142,7 @@ def test_a_run_begins_at_once(tmp_path: Path) -> None:
         assert planned.reader.latestOffset(end, ReadMaxRows(5)) == end
 
 
-def test_what_is_available_now_steps_back_too(tmp_path: Path) -> None:
+def test_available_now_steps_back_too(tmp_path: Path) -> None:
     for found, tick in ((9, 7), (4, 8)):
         planned = Planned(tmp_path, {"0": found})
         planned.broker.ends = {TOPIC: {"0": 9}}
@@ -182,7 +182,7 @@ def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_
 
 
 def test_a_topic_that_is_refused_leaves_the_others_their_batches(tmp_path: Path) -> None:
-    """By the broker that is asked how many partitions it has. Its end is asked too, which tells why."""
+    """By the broker that is asked how many partitions it has. Its end is asked too, and the answer says why."""
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {str(p): 9 for p in range(4)}}
     at = offset(0, 5, 5, 5, 5)
@@ -193,7 +193,7 @@ def test_a_topic_that_is_refused_leaves_the_others_their_batches(tmp_path: Path)
     assert planned.reader.latestOffset(at, ReadMaxRows(5)) == offset(0, 12, 12, 12, 12)
 
 
-def test_a_tick_plans_every_partition_so_that_due_keys_find_their_task(tmp_path: Path) -> None:
+def test_a_tick_plans_every_partition_for_its_due_keys(tmp_path: Path) -> None:
     planned = Planned(tmp_path, tasks=2)
     planned.ranges(offset(0, 0, 0, 0, 0), offset(0, 1, 1, 1, 1))
     assert planned.ranges(offset(0, 1, 1, 1, 1), offset(1, 1, 1, 1, 1)) == [
@@ -202,7 +202,7 @@ def test_a_tick_plans_every_partition_so_that_due_keys_find_their_task(tmp_path:
     ]
 
 
-def test_what_is_held_is_read_from_there_without_a_new_event_until_it_is_released(tmp_path: Path) -> None:
+def test_a_held_topic_is_read_again_without_new_events_until_released(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 20, "1": 20}}
     planned.tasks(offset(0, 20, 20), offset(0, 20, 20))
@@ -235,7 +235,7 @@ def test_a_topic_whose_first_offset_is_not_known_yet_joins_later(tmp_path: Path)
 
 
 def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tmp_path: Path) -> None:
-    """That may have been a held position, which is released, and what was unconfirmed behind it is forgotten."""
+    """That may have been a held position, which is released, and what was unconfirmed after it is forgotten."""
     planned = Planned(tmp_path, {"0": 7})
     planned.broker.ends = {TOPIC: {"0": 25, "1": 0}}
     joined = offset(0, 20, 0)
@@ -244,15 +244,15 @@ def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tm
     assert planned.ranges(joined, end) == [[(0, 7, 25), (1, 0, 0)]]
 
 
-def test_a_range_before_what_an_operator_moved_to_is_not_done(tmp_path: Path) -> None:
-    """The batch was planned before the move: done as an empty range, it would take the move for done with."""
+def test_a_range_before_the_operators_position_is_not_done(tmp_path: Path) -> None:
+    """The batch was planned before the move: done as an empty range, it would mark the move as processed."""
     planned = Planned(tmp_path)
     planned.tasks(offset(0, 0, 0), offset(0, 1, 1))
     planned.reader.plan = dataclasses.replace(planned.plan, held={TOPIC: {"0": 500}})
     assert planned.ranges(offset(0, 1, 1), offset(1, 9, 9)) == [[(1, 1, 9)]]
 
 
-def test_a_topic_with_other_partitions_is_told_to_its_connector_alone(tmp_path: Path) -> None:
+def test_a_topic_with_other_partitions_fails_its_own_connector_alone(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 5, "1": 0}, OTHER: {"0": 8}}
@@ -261,13 +261,13 @@ def test_a_topic_with_other_partitions_is_told_to_its_connector_alone(tmp_path: 
     assert end == {"tick": 1, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 8}}}
     errors = {part.ranges[0].topic: part.error for task in planned.tasks(start, end) for part in task}
     assert errors[OTHER] is None
-    told = errors[TOPIC]
-    assert told is not None
-    assert told.kind is Kind.PARTITIONS_CHANGED
+    error = errors[TOPIC]
+    assert error is not None
+    assert error.kind is Kind.PARTITIONS_CHANGED
 
 
-def test_partitions_that_a_topic_gets_later_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else would tell: the ends of those that are known are asked for, and no more."""
+def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else would show it: the ends of those that are known are asked for, and no more."""
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 9, "1": 9}, OTHER: {"0": 8}}
@@ -283,9 +283,9 @@ def test_partitions_that_a_topic_gets_later_are_told(tmp_path: Path, monkeypatch
     assert end["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 10}}
     errors = {part.ranges[0].topic: part.error for task in planned.tasks(later, end) for part in task}
     assert errors[OTHER] is None
-    told = errors[TOPIC]
-    assert told is not None
-    assert (told.kind, told.what) == (Kind.PARTITIONS_CHANGED, f"{TOPIC} has 4 partitions, and had 2")
+    error = errors[TOPIC]
+    assert error is not None
+    assert (error.kind, error.what) == (Kind.PARTITIONS_CHANGED, f"{TOPIC} has 4 partitions, and had 2")
 
 
 def test_a_topic_that_cannot_be_counted_has_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_a_topic_that_cannot_be_counted_has_what_it_had(tmp_path: Path, monkeypa
         assert at["topics"] == planned.broker.ends
 
 
-def test_what_a_batch_left_held_is_not_committed(tmp_path: Path) -> None:
+def test_positions_that_a_batch_left_held_are_not_committed(tmp_path: Path) -> None:
     """Or a broker that keeps what a subscription waits for might drop it."""
     planned = Planned(tmp_path)
     planned.tasks(offset(0, 0, 0), offset(0, 20, 20))
@@ -327,7 +327,7 @@ def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -
     assert {r.topic for task in planned.tasks(start, end) for part in task for r in part.ranges} == {TOPIC, OTHER}
 
 
-def test_a_planner_that_gets_no_answer_says_so_to_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes no batch then, and so no error of a batch."""
     query = Query(
         Planned(tmp_path).plan.worker, Connectors(Planned(tmp_path).plan.worker, lambda _: {}), "default", tmp_path
@@ -357,7 +357,7 @@ def test_a_planner_that_gets_no_answer_says_so_to_the_driver(tmp_path: Path, mon
 @pytest.mark.parametrize(
     "error", [HelenusError(Kind.BROKER_UNREACHABLE, "busy"), OverflowError("int too big"), ValueError("out of range")]
 )
-def test_what_one_connector_cannot_commit_stops_nothing(tmp_path: Path, error: Exception) -> None:
+def test_a_failed_commit_of_one_connector_stops_no_other(tmp_path: Path, error: Exception) -> None:
     """A client's library has errors of its own for a position that no topic can have."""
     planned = Planned(tmp_path)
     second = planned.connector.model_copy(update={"name": "u"})
@@ -366,11 +366,11 @@ def test_what_one_connector_cannot_commit_stops_nothing(tmp_path: Path, error: E
     with capture_logs() as logs:
         planned.reader.commit({"tick": 0, "topics": {TOPIC: {"0": 2**63}, OTHER: {"0": 7}}})
     assert planned.broker.committed == {"helenus-u": {OTHER: {"0": 7}}}
-    told = [(entry["event"], entry["group"], entry["log_level"]) for entry in logs]
-    assert told == [("source.commit_failed", "helenus-t", "warning")]
+    logged = [(entry["event"], entry["group"], entry["log_level"]) for entry in logs]
+    assert logged == [("source.commit_failed", "helenus-t", "warning")]
 
 
-def test_what_left_the_plan_is_let_go_of(tmp_path: Path) -> None:
+def test_topics_that_left_the_plan_are_released(tmp_path: Path) -> None:
     """Another group's planner, or an operator, may want the subscription."""
     planned = Planned(tmp_path)
     for connectors in ({TOPIC: planned.connector}, {TOPIC: planned.connector, OTHER: planned.connector}, {}):
@@ -397,7 +397,7 @@ def test_events_that_were_dropped_before_they_were_read(tmp_path: Path, loss: st
         assert (part.error, part.lost) == (None, 1)
 
 
-def test_a_partition_that_has_nothing_is_no_topic_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_partition_is_not_taken_for_a_recreated_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_losses, "_SHORT_S", -1.0)
     for nothing, wrong in ((-1, False), (0, True)):
         planned = Planned(tmp_path)
@@ -478,7 +478,7 @@ def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
     assert (part.error, part.lost, part.ranges[0]) == (None, 0, Range(TOPIC, 0, 900, 901))
 
 
-def test_another_leader_with_the_same_records_and_a_broker_that_tells_no_id_are_no_loss(
+def test_another_leader_with_the_same_records_and_a_broker_without_topic_ids_are_no_loss(
     read_once: tuple[Planned, dict[str, Any]],
 ) -> None:
     planned, at = read_once
@@ -526,7 +526,7 @@ def test_a_topic_whose_events_cannot_be_counted_stays_and_the_others_go_on() -> 
     assert list(wrong) == [OTHER]
 
 
-def test_what_is_available_now_is_read_in_batches_and_no_more(tmp_path: Path) -> None:
+def test_available_now_is_read_in_batches_and_no_more(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 10})})
     planned.broker.ends = {TOPIC: {str(p): 8 for p in range(4)}}
@@ -547,7 +547,7 @@ def test_events_go_through_spark_in_packs(found: list[tuple[int, bytes | None, b
     assert events == [("t", 3, offset, 5, key, value) for offset, key, value in found]
 
 
-def test_a_pack_is_of_some_size() -> None:
+def test_packs_are_limited_in_size() -> None:
     many: list[Any] = [Message("t", 0, n, (1, 5), b"k", b"v") for n in range(2_500)]
     large: list[Any] = [Message("t", 0, n, (1, 5), b"k", b"v" * 600_000) for n in range(4)]
     assert [len(list(unpacked(pack))) for pack in packed(many)] == [1_000, 1_000, 500]
@@ -615,7 +615,7 @@ def packs(rows: list[Any]) -> Iterator[list[Any]]:
                 yield list(unpacked(pack))
 
 
-def test_what_is_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: Path) -> None:
+def test_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 8}}
     planned.reader.prepareForTriggerAvailableNow()

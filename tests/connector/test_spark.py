@@ -100,8 +100,8 @@ def test_with_json_every_line_is_json(tmp_path: Path) -> None:
     """Also what Spark's Java and Python processes write by themselves."""
     ended = start(tmp_path, log_format="json")
     assert ended.returncode == 0, ended.stderr
-    told = [json.loads(line) for line in ended.stderr.splitlines()]
-    lines = [entry["line"] for entry in told if entry["event"] == "spark.stderr"]
+    entries = [json.loads(line) for line in ended.stderr.splitlines()]
+    lines = [entry["line"] for entry in entries if entry["event"] == "spark.stderr"]
     assert "Traceback: of a worker" in lines
     assert any("log level" in line for line in lines)
 
@@ -119,14 +119,14 @@ def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
-            told = [process.stdout.readline().rstrip("\n") for _ in range(3)]
-            seen = b"".join(processes.told(path, "cmdline", "environ") for path in processes.family(process.pid))
+            lines = [process.stdout.readline().rstrip("\n") for _ in range(3)]
+            seen = b"".join(processes.contents(path, "cmdline", "environ") for path in processes.family(process.pid))
             assert b"java" in seen
             mode = (run / "spark.properties").stat().st_mode & 0o777
         finally:
             process.communicate("\n", timeout=60)
-    assert told[0] == SECRET
-    assert 550 <= int(told[1]) <= 600  # it counted before the JVM was there
-    assert told[2] == "3"
+    assert lines[0] == SECRET
+    assert 550 <= int(lines[1]) <= 600  # it counted before the JVM was there
+    assert lines[2] == "3"
     assert b"hunter2" not in seen
     assert mode == 0o600

@@ -29,7 +29,7 @@ OLD, NEW = "data-ks.t", "data-ks.t-deadbeef"
 
 
 def refusing(keeps_schemas: bool = True) -> FaultyLog:
-    """A Log that keeps schemas, as Pulsar does, unless it is told not to; its first topic has others."""
+    """A Log that keeps schemas, as Pulsar does, unless that is switched off; its first topic has others."""
     log = FaultyLog(MemoryLog({OLD: 3}, keeps_schemas))
     log.fail("declare", HelenusError(Kind.REGISTRY_REFUSED, "incompatible"), times=None, topics=[OLD])
     return log
@@ -76,7 +76,7 @@ def test_a_table_that_the_topics_schemas_refuse_goes_on_in_another(tmp_path: Pat
     stage.close()
 
 
-def test_without_leave_it_stops(tmp_path: Path) -> None:
+def test_without_permission_to_change_topics_it_stops(tmp_path: Path) -> None:
     log = refusing()
     stage = staged(tmp_path, log, output_format="json")
     with pytest.raises(HelenusError) as error:
@@ -93,7 +93,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> RegistryClient:
     return client
 
 
-def test_what_nobody_registered_yet_is_no_reason_to_move(tmp_path: Path, client: RegistryClient) -> None:
+def test_an_unregistered_schema_is_no_reason_to_change_topics(tmp_path: Path, client: RegistryClient) -> None:
     """There would be no way back, when somebody has."""
     log = refusing(keeps_schemas=False)
     both = {"schema_on_incompatible": "new-topic", "value_converter_auto_register_schemas": "false"}
@@ -105,14 +105,14 @@ def test_what_nobody_registered_yet_is_no_reason_to_move(tmp_path: Path, client:
     assert (error.value.kind, log.topics()) == (Kind.SCHEMA_MISSING, {OLD: 3})
     client.versions[f"{OLD}-value"] = [value]
     assert stage._versions.shaped(TABLE, stage.log)[0] == OLD
-    # A table that was made anew has to move; it waits for its schemas there.
-    anew = replace(TABLE, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"), columns=(*COLUMNS, CLUSTERING))
+    # A recreated table has to move; it waits for its schemas there.
+    recreated = replace(TABLE, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"), columns=(*COLUMNS, CLUSTERING))
     with pytest.raises(HelenusError, match=f"{OLD}-0badcafe-key") as error:
-        stage._versions.shaped(anew, stage.log)
+        stage._versions.shaped(recreated, stage.log)
     assert (error.value.kind, log.topics()) == (Kind.SCHEMA_MISSING, {OLD: 3})
-    key, value = schemas(anew, stage.settings)
+    key, value = schemas(recreated, stage.settings)
     client.versions |= {f"{OLD}-0badcafe-key": [key], f"{OLD}-0badcafe-value": [value]}
-    assert stage._versions.shaped(anew, stage.log)[0] == f"{OLD}-0badcafe"
+    assert stage._versions.shaped(recreated, stage.log)[0] == f"{OLD}-0badcafe"
     assert stage._versions.shaped(TABLE, stage.log)[0] == OLD
     stage.close()
 
@@ -120,14 +120,14 @@ def test_what_nobody_registered_yet_is_no_reason_to_move(tmp_path: Path, client:
 def test_a_registry_that_gives_schemas_back_as_java_prints_them(tmp_path: Path, client: RegistryClient) -> None:
     """Confluent's does: names within the same namespace are short. They are the same schemas."""
     table = replace(TABLE, columns=(*COLUMNS, replace(CLUSTERING, type=parse("decimal"))))
-    anew = replace(table, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"))
+    recreated = replace(table, id=uuid.UUID("0badcafe-0000-1000-8000-000000000000"))
     stage = staged(tmp_path, refusing(keeps_schemas=False), value_converter_auto_register_schemas="false")
     sent, value = schemas(table, stage.settings)
     printed = json.loads(sent)
     made = printed["fields"][1]["type"][1]
     assert made.pop("namespace") == "ks"
     client.versions |= {f"{OLD}-key": [json.dumps(printed)], f"{OLD}-value": [value]}
-    assert stage._versions.shaped(anew, stage.log)[0] == OLD
+    assert stage._versions.shaped(recreated, stage.log)[0] == OLD
     stage.close()
 
 

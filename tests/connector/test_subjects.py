@@ -121,19 +121,19 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("before", "now", "told"), REFUSED)
-def test_names_that_would_be_wrong_are_refused(keys: Keys, before: Table, now: Table, told: str) -> None:
+@pytest.mark.parametrize(("before", "now", "message"), REFUSED)
+def test_names_that_would_be_wrong_are_refused(keys: Keys, before: Table, now: Table, message: str) -> None:
     keys.kept(before)
     for _ in range(2):
-        with pytest.raises(HelenusError, match=told) as error:
+        with pytest.raises(HelenusError, match=message) as error:
             keys.kept(now)
         assert error.value.kind is Kind.REGISTRY_REFUSED
     assert len(keys.versions) == 1
     assert keys.kept(before) == 1
 
 
-def test_a_table_made_anew_with_the_same_key_keeps_its_schema(keys: Keys) -> None:
-    """Its id is another: a new version would give every row another key, and tell readers nothing."""
+def test_a_table_recreated_with_the_same_key_keeps_its_schema(keys: Keys) -> None:
+    """Its id is another: a new version would give every row another key, and readers would learn nothing."""
     assert keys.kept(table("k c", "v")) == keys.kept(table("k c", "w", of=NEW)) == 1
     assert len(keys.versions) == 1
 
@@ -157,10 +157,10 @@ def declared(of: Table) -> Schemas:
     return Schemas(*schemas(of, SETTINGS))
 
 
-@pytest.mark.parametrize(("before", "now", "told"), REFUSED)
-def test_pulsar_refuses_the_same(before: Table, now: Table, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("before", "now", "message"), REFUSED)
+def test_pulsar_refuses_the_same(before: Table, now: Table, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it refuses the new schema, and would take the new value with the key of before."""
-    with pytest.raises(HelenusError, match=told) as error:
+    with pytest.raises(HelenusError, match=message) as error:
         pulsar(declared(before), monkeypatch)._topic_schemas.register("data-ks.t", declared(now))
     assert error.value.kind is Kind.REGISTRY_REFUSED
 

@@ -68,7 +68,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     return kept
 
 
-def test_a_cassandra_that_is_not_read_from_for_a_while_is_connected_to_anew(kept: Kept) -> None:
+def test_an_idle_session_is_reconnected(kept: Kept) -> None:
     """Its nodes may all have other addresses by now, as pods that were moved have."""
     kept.outcome = AWAY
     for seconds in (0.0, 29.0):
@@ -81,7 +81,7 @@ def test_a_cassandra_that_is_not_read_from_for_a_while_is_connected_to_anew(kept
     assert ([*kept.stages], len(kept.sessions)) == ([("plan", "default", "events-ks.v")], 1)
 
 
-def test_one_that_is_read_from_in_between_is_kept(kept: Kept) -> None:
+def test_a_session_in_use_is_kept(kept: Kept) -> None:
     """By another table, say: then it is there, and what fails has another reason."""
     for seconds in range(0, 100, 10):
         kept.seconds = float(seconds)
@@ -124,7 +124,7 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
     assert closed == ["t"]
 
 
-def test_tables_that_a_group_has_no_more_are_let_go_of(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_left_their_group_are_released(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_pruned", {})
     pruned: list[dict[str, int]] = []
     monkeypatch.setattr(tasks, "prune", lambda _, tables: pruned.append(tables))

@@ -44,7 +44,7 @@ def test_records_that_a_real_log_would_refuse() -> None:
 
 
 @pytest.mark.parametrize("call", ["cluster", "topics", "create", "declare", "append", "extend", "flush"])
-def test_every_call_fails_when_it_is_told_to(call: str) -> None:
+def test_every_call_fails_on_request(call: str) -> None:
     memory = MemoryLog()
     log = FaultyLog(memory)
     log.append("a", 0, b"k", b"v")

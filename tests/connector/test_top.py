@@ -77,7 +77,7 @@ def top(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["top", "--once", "--interval", "0.1", *arguments], env={"COLUMNS": "160"})
 
 
-def test_one_table(worker: str) -> None:
+def test_top_of_one_table(worker: str) -> None:
     done = top("--url", worker)
     assert done.exit_code == 0, done.output
     (row,) = [line for line in done.stdout.splitlines() if "ks.orders" in line]
@@ -106,7 +106,7 @@ def test_a_worker_that_asks_for_a_password(worker: str, monkeypatch: pytest.Monk
     assert (done.exit_code, "HELENUS_NOT_THERE" in done.stderr) == (2, True)
 
 
-def test_nobody_listens() -> None:
+def test_top_without_a_worker() -> None:
     done = top("--url", "http://127.0.0.1:1")
     assert done.exit_code == 1
     assert done.stderr.startswith(
@@ -127,7 +127,7 @@ def test_a_login_in_the_address_is_not_shown(url: str) -> None:
     assert (done.exit_code, "--user" in done.stderr, "s3" in done.stderr) == (2, True, False)
 
 
-def test_what_is_computed_between_two_moments() -> None:
+def test_rates_between_two_scrapes() -> None:
     before = Fares("RUNNING", {"events_read_total": 100, "records_total": 50, "statements_total": 10})
     after = Fares(
         "RUNNING",
@@ -181,7 +181,7 @@ def test_a_pipe_shows_all(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "dead" in done.stdout
 
 
-def test_a_failure_is_told_where_there_are_no_tables() -> None:
+def test_a_failure_is_shown_where_there_are_no_tables() -> None:
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(view(Moment(1, {}), Moment(3, {}, ("shop: Cassandra refused the login",))))

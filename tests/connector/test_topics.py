@@ -53,9 +53,7 @@ def task() -> Task:
 
 
 @pytest.mark.parametrize("gone", ["data-ks.t", "dlq-ks.t"])
-def test_a_topic_that_was_deleted_is_made_again_as_it_was(
-    topics: Topics, broker: Broker, task: Task, gone: str
-) -> None:
+def test_a_deleted_topic_is_created_again_as_it_was(topics: Topics, broker: Broker, task: Task, gone: str) -> None:
     topics.make([task])
     assert task.ready
     before = broker.made

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cassandra import ReadFailure, ReadTimeout, Unavailable
-from connector.test_untold import CLUSTERED, DATA, EVENTS, LETTERS, NODE, Staged, int32, rows, table
+from connector.staged import CLUSTERED, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32, rows, table
 from structlog.testing import capture_logs
 
 from helenus_connector.interfaces.gate import Event
@@ -52,8 +52,8 @@ class Driven(Staged):
             (number,) = struct.unpack(">i", key[0] or b"")
             driven.asked.append(number)
             error = driven.failing.get(number)
-            told = HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", "ks.t")
-            return Unread(told, isinstance(error, Unavailable)) if error else None
+            failure = HelenusError(Kind.CASSANDRA_READ, f"cannot read rows: {error}", "ks.t")
+            return Unread(failure, isinstance(error, Unavailable)) if error else None
 
         def read(self: MemoryReader, keys: Sequence[Key], consistency: int) -> Iterator[tuple[Key, Any]]:
             yield from ((key, refused(key) or self.live.get(key)) for key in keys)
@@ -66,7 +66,7 @@ class Driven(Staged):
         monkeypatch.setattr(MemoryReader, "scopes", scopes)
 
     def batch(self, *keys: int, scope: Scope = Scope.ROW, may_wait: int = 100) -> Outcome:
-        """Events of keys, of Changes without a digest: done with when they are published."""
+        """Events of keys, without a digest: confirmed when they are published."""
         events = []
         for key in keys:
             self.offset += 1
@@ -131,7 +131,7 @@ def test_a_key_whose_replicas_are_away_waits_alone(make: Make) -> None:
 
 
 def test_events_of_a_key_that_waits_are_read_at_once(make: Make) -> None:
-    """And what waits is told once more at most, never an older row."""
+    """And what waits is published once more at most, never an older row."""
     driven = make()
     live(driven, k1=1)
     driven.failing[1] = AWAY
@@ -148,7 +148,7 @@ def test_events_of_a_key_that_waits_are_read_at_once(make: Make) -> None:
 
 
 def test_a_key_that_was_never_read_is_asked_for_at_the_level_of_reads(make: Make, monkeypatch: Any) -> None:
-    """One replica told of it: a proof would ask for all of three. But it has to be published before."""
+    """One replica reported it: a proof would ask for all of three. But it has to be published before."""
     driven = make()
     monkeypatch.setattr(driven.stage._replicas, "factor", lambda: 3)
     live(driven, k1=1)
@@ -190,7 +190,7 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
     with capture_logs() as logs:
         assert driven.batch(1, 2).published == 1
         for turn in range(1, MOST_READS):
-            assert driven.of(LETTERS) == []
+            assert driven.of(DEAD_LETTERS) == []
             live(driven, k1=turn)
             driven.now += 61
             outcome = driven.batch(1)
@@ -202,12 +202,12 @@ def test_a_key_that_cassandra_fails_to_read_is_a_dead_letter_in_the_end(make: Ma
     )
     assert all("k = 2" in entry["error"] and "ks.t" in entry["error"] for entry in logs)
     assert "tombstone_failure_threshold" in logs[0]["error"]
-    (letter,) = [key for topic, _, key, *_ in driven.appended if topic == LETTERS]
-    assert letter == driven.codec.encode((int32(2),))
+    (dead_letter,) = [key for topic, _, key, *_ in driven.appended if topic == DEAD_LETTERS]
+    assert dead_letter == driven.codec.encode((int32(2),))
     driven.check_sum()
 
 
-def test_without_leave_it_waits_for_ever_and_names_its_key(make: Make) -> None:
+def test_without_tolerance_an_unreadable_key_waits_for_ever_and_is_named(make: Make) -> None:
     driven = make()
     live(driven, k1=1, k2=2)
     driven.failing[2] = TOMBSTONES
@@ -221,7 +221,7 @@ def test_without_leave_it_waits_for_ever_and_names_its_key(make: Make) -> None:
     driven.check_sum()
 
 
-def test_an_outage_is_not_the_keys_fault(make: Make) -> None:
+def test_an_outage_counts_against_no_key(make: Make) -> None:
     """However long it was: what comes back slowly is no dead letter at once."""
     driven = make(**{"errors.tolerance": "all"})
     live(driven, k1=1)
@@ -233,7 +233,7 @@ def test_an_outage_is_not_the_keys_fault(make: Make) -> None:
     driven.failing[1] = SLOW
     driven.now += 61
     driven.batch()
-    assert (driven.of(LETTERS), len(driven.unconfirmed)) == ([], 1)
+    assert (driven.of(DEAD_LETTERS), len(driven.unconfirmed)) == ([], 1)
 
 
 def test_a_key_that_failed_is_read_apart_from_others(make: Make, monkeypatch: Any) -> None:
@@ -279,8 +279,8 @@ def test_a_marker_that_cannot_be_read_waits_alone(make: Make) -> None:
     driven.check_sum()
 
 
-def test_a_marker_whose_rows_fail_on_the_way_waits_after_the_next_attempt(make: Make, monkeypatch: Any) -> None:
-    """What was told of it would hide the rows that were not: that batch is done again, without it."""
+def test_a_marker_whose_rows_fail_midway_waits_after_the_next_attempt(make: Make, monkeypatch: Any) -> None:
+    """Its published part would hide the other rows: that batch is repeated without it."""
     driven = make(CLUSTERED)
     driven.stage.run([], [], True)
     driven.live.update(rows(((int32(1), int32(1)), int32(5))))
@@ -311,7 +311,7 @@ class Truncated:
     def __init__(self, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
         self.driven = driven
         self.seconds = 0.0
-        self.fails_behind = 10**6
+        self.fails_after = 10**6
         self.starts: list[int] = []
         values = ((int32(n),) for n in range(50))
         self.keys = sorted(values, key=lambda key: stripe_of(key))
@@ -320,17 +320,17 @@ class Truncated:
         driven.log.log.counts[DATA] = 1
         for module in (resolver, _live):
             monkeypatch.setattr(module, "time", SimpleNamespace(time=time.time, monotonic=lambda: self.seconds))
-        told = self
+        truncated = self
 
         def part(
             self: MemoryReader, partition: int, parts: int, level: int, first: int = 0
         ) -> Iterator[tuple[Key, Image]]:
             assert (partition, parts) == (0, 1)
-            told.starts.append(first)
-            for read, key in enumerate(key for key in told.keys if stripe_of(key) >= first):
-                if read == told.fails_behind:
+            truncated.starts.append(first)
+            for read, key in enumerate(key for key in truncated.keys if stripe_of(key) >= first):
+                if read == truncated.fails_after:
                     raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
-                told.seconds += 1.0
+                truncated.seconds += 1.0
                 yield key, self.live[key]
 
         monkeypatch.setattr(MemoryReader, "part", part)
@@ -346,7 +346,7 @@ class Truncated:
         driven.unconfirmed.apply(outcome.done, outcome.waiting, driven.now, outcome.places)
         return outcome
 
-    def told(self) -> list[Any]:
+    def published(self) -> list[Any]:
         """The marker as None, and the rows' keys, in their order."""
         return [key.get("k") for key, _ in self.driven.of(DATA)]
 
@@ -356,21 +356,21 @@ def truncated(make: Make, monkeypatch: pytest.MonkeyPatch) -> Truncated:
     return Truncated(make(), monkeypatch)
 
 
-def test_a_truncation_of_a_table_that_is_full_again_is_told_by_and_by(truncated: Truncated) -> None:
+def test_a_truncation_of_a_refilled_table_is_published_over_several_batches(truncated: Truncated) -> None:
     """A batch gives it some seconds, so others of the group go on; then it goes on where it stood."""
     outcome = truncated.run(truncated.event())
-    assert (outcome.published, len(truncated.told())) == (1, 11), "the marker and ten seconds"
+    assert (outcome.published, len(truncated.published())) == (1, 11), "the marker and ten seconds"
     assert len(truncated.driven.unconfirmed) == 1
     batches = 1
     while len(truncated.driven.unconfirmed):
         truncated.run()
         batches += 1
     assert batches <= 6
-    assert truncated.told() == [None, *(int.from_bytes(key[0] or b"", "big") for key in truncated.keys)]
+    assert truncated.published() == [None, *(int.from_bytes(key[0] or b"", "big") for key in truncated.keys)]
     assert truncated.starts == sorted(truncated.starts)
 
 
-def test_a_truncation_of_which_a_part_is_told_is_told_again_if_the_batch_is(truncated: Truncated) -> None:
+def test_a_partly_published_truncation_is_published_again_with_its_batch(truncated: Truncated) -> None:
     """What the driver is to go on with did not reach it."""
     event = truncated.event()
     (left,) = truncated.driven.stage.run([event], [], True).waiting
@@ -379,40 +379,42 @@ def test_a_truncation_of_which_a_part_is_told_is_told_again_if_the_batch_is(trun
     assert [(p.scope, p.stripe) for p in again.waiting] == [(left.scope, left.stripe)]
 
 
-def test_a_truncation_whose_scan_fails_goes_on_where_it_stood(truncated: Truncated) -> None:
-    truncated.fails_behind = 5
+def test_a_truncation_whose_scan_fails_resumes_at_its_position(truncated: Truncated) -> None:
+    truncated.fails_after = 5
     assert truncated.run(truncated.event()).published == 1
-    assert len(truncated.told()) == 6
-    truncated.fails_behind = 0
+    assert len(truncated.published()) == 6
+    truncated.fails_after = 0
     assert truncated.run().unread == 1
-    truncated.fails_behind = 10**6
+    truncated.fails_after = 10**6
     while len(truncated.driven.unconfirmed):
         truncated.run()
-    told = truncated.told()
-    assert told.count(None) == 1
-    assert set(told) == {None, *range(50)}
+    published = truncated.published()
+    assert published.count(None) == 1
+    assert set(published) == {None, *range(50)}
 
 
-def test_a_truncation_that_cannot_be_scanned_at_all_is_not_told(truncated: Truncated) -> None:
-    truncated.fails_behind = 0
+def test_a_truncation_whose_first_read_fails_is_not_published(truncated: Truncated) -> None:
+    truncated.fails_after = 0
     with pytest.raises(HelenusError, match="a node is away"):
         truncated.run(truncated.event())
     assert len(truncated.driven.unconfirmed) == 0
 
 
-def test_a_truncation_while_an_earlier_one_is_told_is_told_whole(truncated: Truncated) -> None:
+def test_a_truncation_during_an_earlier_one_is_published_completely(truncated: Truncated) -> None:
     """Another node's: what the first marker was followed by is gone again."""
     truncated.run(truncated.event())
     truncated.run(truncated.event())
     while len(truncated.driven.unconfirmed):
         truncated.run()
-    told = truncated.told()
-    assert told.count(None) == 2
-    last = len(told) - told[::-1].index(None)
-    assert set(told[last:]) == set(range(50))
+    published = truncated.published()
+    assert published.count(None) == 2
+    last = len(published) - published[::-1].index(None)
+    assert set(published[last:]) == set(range(50))
 
 
-def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Truncated, tmp_path: Path) -> None:
+def test_a_truncation_interrupted_by_a_restart_is_published_from_the_start(
+    truncated: Truncated, tmp_path: Path
+) -> None:
     driven = truncated.driven
     truncated.run(truncated.event())
     driven.now = 5000.0
@@ -423,11 +425,11 @@ def test_a_truncation_that_a_restart_cuts_is_told_from_the_start(truncated: Trun
     truncated.run()
     while len(driven.unconfirmed):
         truncated.run()
-    assert truncated.told()[0] is None
-    assert set(truncated.told()) == {None, *range(50)}
+    assert truncated.published()[0] is None
+    assert set(truncated.published()) == {None, *range(50)}
 
 
-def test_a_restart_reads_what_waited_at_the_level_of_reads(tmp_path: Path, make: Make) -> None:
+def test_a_restart_reads_unread_keys_at_the_level_of_reads(tmp_path: Path, make: Make) -> None:
     driven = make()
     live(driven, k1=1)
     driven.failing[1] = AWAY

@@ -1,4 +1,4 @@
-"""`helenus-connector validate`: all that is wrong with any file, at once, and no secret told."""
+"""`helenus-connector validate`: all errors of all files at once, and no secret shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_errors_of_all_files(here: Path) -> None:
     assert done.exit_code == 2
     first, *lines = done.stderr.splitlines()
     assert first.startswith("helenus-connector: 6 properties are wrong")
-    for told in (
+    for expected in (
         "worker: listeners=8083: give one listener",
         "worker: prodcer.sasl.password=*****: unknown property, did you mean producer.sasl.password?",
         "a: cassandra.pasword=*****: unknown property, did you mean cassandra.password?",
@@ -49,12 +49,12 @@ def test_the_errors_of_all_files(here: Path) -> None:
         "a: qery.consistency=ONE: unknown property, did you mean query.consistency?",
         "absent: cannot read the properties file",
     ):
-        assert [line for line in lines if line.startswith(f"  {told}")], told
+        assert [line for line in lines if line.startswith(f"  {expected}")], expected
     assert "hunter2" not in done.output
 
 
 def test_a_level_that_gives_up_the_order(here: Path) -> None:
-    """It is legal, and right with one replica; but nobody takes it without being told."""
+    """It is legal, and right with one replica; but it is always warned of."""
     (here / "a").write_text(TABLE + "query.consistency=LOCAL_ONE\n")
     done = validate("worker", "a")
     assert (done.exit_code, done.stdout) == (0, "worker is valid\na is valid\n")
@@ -90,8 +90,8 @@ def problems(path: Path, text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("listener", ["https://0.0.0.0:8443", "HTTPS://0.0.0.0:8443"])
 def test_https_is_https_however_it_is_written(here: Path, listener: str) -> None:
-    told = problems(here / "worker", f"{WORKER}listeners={listener}\n")
-    assert told.keys() == {"listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"}
+    errors = problems(here / "worker", f"{WORKER}listeners={listener}\n")
+    assert errors.keys() == {"listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"}
     files = "listeners.https.ssl.certfile=/c\nlisteners.https.ssl.keyfile=/k\n"
     (here / "worker").write_text(f"{WORKER}listeners={listener}\n{files}")
     worker, _ = load(Path("worker"), [])
@@ -99,7 +99,7 @@ def test_https_is_https_however_it_is_written(here: Path, listener: str) -> None
     assert worker.listener == ("0.0.0.0", 8443)
 
 
-def test_what_no_worker_can_use(here: Path) -> None:
+def test_settings_that_no_worker_can_use(here: Path) -> None:
     wrong = {
         "checkpoint.dir": "hdfs://nn:9000/cp",
         "bootstrap.servers": "k:99999",
@@ -109,11 +109,11 @@ def test_what_no_worker_can_use(here: Path) -> None:
         "pulsar.namespace": "public/default",
         "rest.basic.auth.user.info": "nopassword",
     }
-    told = problems(here / "worker", "".join(f"{key}={value}\n" for key, value in wrong.items()))
-    assert told.keys() == wrong.keys() - {"log"}
+    errors = problems(here / "worker", "".join(f"{key}={value}\n" for key, value in wrong.items()))
+    assert errors.keys() == wrong.keys() - {"log"}
 
 
-def test_what_no_connector_can_use(here: Path) -> None:
+def test_settings_that_no_connector_can_use(here: Path) -> None:
     wrong = {
         "table": "shop.orders",
         "cassandra.contact.points": "",
@@ -123,13 +123,15 @@ def test_what_no_connector_can_use(here: Path) -> None:
         "value.converter.basic.auth.user.info": "nopassword",
         "value.converter.schema.registry.ssl.cafile": "",
     }
-    told = problems(here / "a", "name=a\nkeyspace=shop\n" + "".join(f"{key}={value}\n" for key, value in wrong.items()))
+    errors = problems(
+        here / "a", "name=a\nkeyspace=shop\n" + "".join(f"{key}={value}\n" for key, value in wrong.items())
+    )
     login = "value.converter.schema.registry.basic.auth.user.info"
-    assert told.keys() == {*wrong, login, "cassandra.password"} - {
+    assert errors.keys() == {*wrong, login, "cassandra.password"} - {
         "cassandra.username",
         "value.converter.basic.auth.user.info",
     }
-    assert told["table"] == "name the table alone; the keyspace is `keyspace`"
+    assert errors["table"] == "name the table alone; the keyspace is `keyspace`"
 
 
 @pytest.mark.parametrize("table", [",", " , ", "shop.orders", "orders,shop.items", r"shop\\.orders", r"shop\\..*"])
@@ -155,9 +157,9 @@ def test_patterns_are_still_patterns(here: Path) -> None:
     ],
 )
 def test_topics_differ(here: Path, given: str, key: str) -> None:
-    told = problems(here / "a", f"{TABLE}{given}\n")
-    assert told.keys() == {key}
-    assert re.search(r"is the same topic|is that by default", told[key])
+    errors = problems(here / "a", f"{TABLE}{given}\n")
+    assert errors.keys() == {key}
+    assert re.search(r"is the same topic|is that by default", errors[key])
 
 
 PULSAR = (
@@ -174,8 +176,8 @@ def test_a_topic_on_pulsar_may_have_its_full_name(here: Path) -> None:
     assert PulsarConfig.of(worker).name(connector.events) == "persistent://acme/cdc/theirs-orders"
 
     for name in ("persistent://public/default/x", "non-persistent://acme/cdc/x", "acme/other/x"):
-        told = problems(here / "a", f"{TABLE}events.topic={name}\n")
-        assert told == {
+        errors = problems(here / "a", f"{TABLE}events.topic={name}\n")
+        assert errors == {
             "events.topic": "topics are in persistent://acme/cdc/, as pulsar.tenant and pulsar.namespace say"
         }
 

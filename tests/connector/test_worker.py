@@ -1,4 +1,4 @@
-"""What a worker's metrics tell of connectors that cannot work: no Spark, no servers."""
+"""What a worker's metrics show of connectors that cannot work: no Spark, no servers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def read(name: str, /, **labels: str) -> float:
 
 
 def states() -> tuple[set[str], set[str]]:
-    """What is told of the connector, and of its task."""
+    """The states shown of the connector, and of its task."""
     of_connector = {s for s in metrics.STATES if read("helenus_connector_state", connector="shop", state=s)}
     return of_connector, {s for s in metrics.STATES if read("helenus_connector_task_state", **TABLE, state=s)}
 
@@ -108,7 +108,7 @@ def errors(kind: Kind) -> float:
     return read("helenus_connector_errors_total", kind=kind.value)
 
 
-def test_a_connector_that_failed_as_a_whole_is_told_of(worker: Fake) -> None:
+def test_a_connector_that_failed_as_a_whole_is_shown(worker: Fake) -> None:
     before, worker.tables.error = errors(REFUSED.kind), REFUSED
     worker.look()
     status = worker.connectors.status("shop")
@@ -130,7 +130,7 @@ def test_a_connector_that_failed_as_a_whole_is_told_of(worker: Fake) -> None:
     assert states() == (set(), set())
 
 
-def test_one_without_tables_has_a_state_too(worker: Fake) -> None:
+def test_a_connector_without_tables_has_a_state_too(worker: Fake) -> None:
     worker.connectors.delete("shop")
     worker.connectors.put("shop", {**CONFIG, "table": "t.*"})
     worker.tables.error = REFUSED
@@ -139,7 +139,7 @@ def test_one_without_tables_has_a_state_too(worker: Fake) -> None:
     assert read("kafka_connect_connect_worker_metrics_connector_count") == 1
 
 
-def test_what_may_pass_counts_but_for_servers_that_start_beside_the_worker(worker: Fake, tmp_path: Path) -> None:
+def test_a_transient_error_counts_except_while_servers_start_with_the_worker(worker: Fake, tmp_path: Path) -> None:
     starting = Fake(tmp_path / "other", startup_timeout_ms="60000")
     starting.connectors.put("shop", CONFIG)
     before = errors(AWAY.kind)
@@ -150,7 +150,7 @@ def test_what_may_pass_counts_but_for_servers_that_start_beside_the_worker(worke
     assert errors(AWAY.kind) == before + 1
 
 
-def test_what_failed_falls_behind(worker: Fake, tmp_path: Path) -> None:
+def test_the_lag_of_a_failed_connector_grows(worker: Fake, tmp_path: Path) -> None:
     for name, text in (("offsets", json.dumps({"topics": {"events-ks.t": {"0": 20_000}}})), ("commits", "")):
         (tmp_path / "default" / name).mkdir(parents=True)
         (tmp_path / "default" / name / "0").write_text(text)
@@ -160,7 +160,7 @@ def test_what_failed_falls_behind(worker: Fake, tmp_path: Path) -> None:
     assert read("helenus_connector_lag_events", **TABLE) == 30_000
 
 
-def test_who_is_told_to_stop_looks_at_no_more_tables(worker: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopping_worker_looks_at_no_more_tables(worker: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Cassandra that hangs makes each look take half a minute."""
     worker.connectors.put("other", {**CONFIG, "table": "u"})
     looked: list[str] = []
@@ -177,7 +177,7 @@ def test_who_is_told_to_stop_looks_at_no_more_tables(worker: Fake, monkeypatch: 
     monkeypatch.undo()
 
 
-def test_a_look_that_hangs_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_look_at_the_tables_does_not_delay_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, looking = threading.Event(), threading.Event()
     worker = Fake(tmp_path, listeners="http://127.0.0.1:0")
     worker.connectors.put("shop", CONFIG)
@@ -245,7 +245,7 @@ def test_a_table_that_was_missing_is_looked_for_until_it_is_there(
 
 
 def reasons(worker: Fake) -> tuple[str, str]:
-    """What the status of the connector, and of its task, says beside their states."""
+    """What the status of the connector, and of its task, says besides their states."""
     status = worker.connectors.status("shop")
     return status.trace or "", status.tasks[0].trace or ""
 
@@ -294,7 +294,7 @@ def test_the_status_says_what_a_connector_waits_for(worker: Fake) -> None:
 
 
 def test_a_query_that_no_connector_has_any_more_ends(worker: Fake) -> None:
-    """Also while the connector that has it is looked at anew, it goes on."""
+    """It goes on while its connector is looked at again, too."""
     cache = worker._directory / "default" / "0" / "events-ks.t-0.cache"
     cache.parent.mkdir(parents=True)
     cache.touch()
@@ -318,7 +318,7 @@ def test_a_second_worker_on_a_checkpoint_is_refused(tmp_path: Path) -> None:
         Fake(tmp_path, listeners="http://127.0.0.1:0").run()
 
 
-def test_told_to_stop_while_another_worker_has_the_checkpoint(tmp_path: Path) -> None:
+def test_stopped_while_another_worker_has_the_checkpoint(tmp_path: Path) -> None:
     """It ends without an error, and has done nothing."""
     worker = Fake(tmp_path, listeners="http://127.0.0.1:0", startup_timeout_ms="60000")
     timer = threading.Timer(0.5, worker.stop)

@@ -12,7 +12,7 @@ DIGITS = "7" * 6000
 
 @dataclass(frozen=True)
 class Odd:
-    """`columns` of CREATE TABLE, `options` behind WITH, `types` made before it, `statements` over `{t}`."""
+    """`columns` of CREATE TABLE, `options` after WITH, `types` made before it, `statements` over `{t}`."""
 
     columns: str
     statements: tuple[str, ...]

@@ -49,7 +49,7 @@ def write_properties(path: Path, values: Mapping[str, object]) -> Path:
 
 
 def script(name: str) -> str:
-    """A command of Helenus, as it is installed beside this Python."""
+    """A command of Helenus, as it is installed with this Python."""
     return str(Path(sys.executable).with_name(name))
 
 
@@ -62,7 +62,7 @@ def _end_with_parent() -> None:
 def total(metrics: Mapping[tuple[str, str], float], name: str, **labels: str) -> float:
     """The sum of a metric over all series with these labels."""
     wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    return sum(v for (n, told), v in metrics.items() if n == name and all(w in told for w in wanted))
+    return sum(v for (n, series), v in metrics.items() if n == name and all(w in series for w in wanted))
 
 
 @dataclass
@@ -241,7 +241,7 @@ class Pipeline:
         name = table.replace(".", "-")
         found: list[Difference] = []
 
-        def settled() -> bool:
+        def agrees() -> bool:
             nonlocal found
             if self.connector.health()[0] != 200:
                 return False
@@ -251,7 +251,7 @@ class Pipeline:
             return not found
 
         try:
-            eventually(settled, f"{table} converges")
+            eventually(agrees, f"{table} converges")
         except AssertionError:
             shown = "\n".join(map(str, found[:10]))
             raise AssertionError(
@@ -261,7 +261,7 @@ class Pipeline:
         self.adds_up(name)
 
     def adds_up(self, connector: str) -> None:
-        """events read = published + unchanged + settled + unconfirmed + dead-lettered
+        """events read = published + unchanged + confirmed + unconfirmed + dead-lettered
 
         A batch is counted when it is done, which may be a moment after its records are there.
         """

@@ -60,13 +60,13 @@ class Side:
     def reaches(self, state: str, tasks: int = 1) -> None:
         """Wait until the connector and its tasks are in a state."""
 
-        def there(told: Any) -> bool:
-            states = [told.get("connector", {}).get("state"), *(task["state"] for task in told.get("tasks", []))]
+        def there(answer: Any) -> bool:
+            states = [answer.get("connector", {}).get("state"), *(task["state"] for task in answer.get("tasks", []))]
             return states == [state] * (1 + tasks)
 
         self.waits("status", there, state)
 
-    def waits(self, what: str, enough: Callable[[Any], object], told: str = "there", name: str = NAME) -> None:
+    def waits(self, what: str, enough: Callable[[Any], object], state: str = "there", name: str = NAME) -> None:
         """Wait until something of a connector is as it is to be; what is asked meanwhile is not compared."""
         seen: list[Any] = [None]
 
@@ -76,9 +76,9 @@ class Side:
 
         self.noting = False
         try:
-            eventually(is_enough, f"{what} is {told}")
+            eventually(is_enough, f"{what} is {state}")
         except AssertionError:
-            raise AssertionError(f"{self.base}: {what} is not {told}: {seen[0]}") from None
+            raise AssertionError(f"{self.base}: {what} is not {state}: {seen[0]}") from None
         finally:
             self.noting = True
 
@@ -153,12 +153,12 @@ def drive(side: Side) -> None:
         client.restart_connector_task(NAME, 0)
         side.reaches("RUNNING")
         _refused(client.restart_connector_task, NAME, 9)
-        side.waits("topics", lambda told: told[NAME]["topics"])
+        side.waits("topics", lambda answer: answer[NAME]["topics"])
         client.list_connector_topics(NAME)
         client.reset_connector_topics(NAME)
         side.ask("PATCH", f"/connectors/{NAME}/offsets", side.offsets)
         side.ask("DELETE", f"/connectors/{NAME}/offsets")
-        side.waits("offsets", lambda told: told["offsets"])
+        side.waits("offsets", lambda answer: answer["offsets"])
         side.ask("GET", f"/connectors/{NAME}/offsets")
         client.stop_connector(NAME)
         side.reaches("STOPPED", tasks=0)
@@ -179,7 +179,7 @@ def drive(side: Side) -> None:
         client.list_connectors()
         _of_none(client, side)
         side.ask("POST", "/connectors", {**create, "name": "f2", "initial_state": "PAUSED", "config": side.config})
-        side.waits("status", lambda told: told.get("connector", {}).get("state") == "PAUSED", name="f2")
+        side.waits("status", lambda answer: answer.get("connector", {}).get("state") == "PAUSED", name="f2")
         side.ask("GET", "/connectors/f2/")
         client.delete_all_connectors(pattern="f2")
         _loggers(side)

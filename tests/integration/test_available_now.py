@@ -59,7 +59,7 @@ def stack_status(status: Status, log: LogName) -> Status:
     return status.only(log)
 
 
-def test_a_query_ends_at_what_is_available_now(worker: Path, tmp_path: Path) -> None:
+def test_a_query_with_available_now_ends(worker: Path, tmp_path: Path) -> None:
     topic = "events-now.t"
     log = events_log(WorkerSettings.load(worker))
     log.create(topic, 2, {"retention.ms": "3600000"})

@@ -70,10 +70,10 @@ CONFIGURATION = {
 
 @pytest.mark.parametrize("case", CONFIGURATION)
 def test_agent_with_a_wrong_file(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
-    changes, told = CONFIGURATION[case]
+    changes, pattern = CONFIGURATION[case]
     status, message = fails("helenus-agent", agent_file(pipeline, tmp_path, **changes))
     assert status == 2
-    assert re.search(told, message), message
+    assert re.search(pattern, message), message
     assert "agent.properties" in message
 
 
@@ -146,9 +146,9 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
 
 @pytest.mark.parametrize("case", CONNECTOR)
 def test_connector(pipeline: Pipeline, tmp_path: Path, case: str) -> None:
-    worker, table, expected, told = CONNECTOR[case]
+    worker, table, expected, pattern = CONNECTOR[case]
     status, message = fails("helenus-connector", *connector_files(pipeline, tmp_path, worker, table))
-    assert re.search(told, message), message
+    assert re.search(pattern, message), message
     assert status == expected
 
 

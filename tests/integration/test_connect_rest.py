@@ -1,4 +1,4 @@
-"""The worker's REST API: beside a real Kafka Connect worker, and what becomes of connectors that it drives."""
+"""The worker's REST API: compared with a real Kafka Connect worker, and its effect on connectors."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_answers_as_kafka_connect_does(base: str, config: dict[str, str], theirs
 
 def reaches(client: KafkaConnect, name: str, state: str) -> None:
     def states() -> list[str]:
-        told = client.get_connector_status(name)
-        return [told["connector"]["state"], *(task["state"] for task in told["tasks"])]
+        status = client.get_connector_status(name)
+        return [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
 
     eventually(lambda: set(states()) == {state}, f"{name} is {state}: {states()}")
 
@@ -86,11 +86,11 @@ def reaches(client: KafkaConnect, name: str, state: str) -> None:
 def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
     client = KafkaConnect(base)
 
-    def told(p: int) -> list[Any]:
+    def values(p: int) -> list[Any]:
         return [record.value for record in pipeline.records(TABLE) if record.key == {"p": p}]
 
     def arrives(p: int, value: Any) -> None:
-        eventually(lambda: told(p)[-1:] == [value], f"{p} is {value}: {told(p)}")
+        eventually(lambda: values(p)[-1:] == [value], f"{p} is {value}: {values(p)}")
 
     client.create_connector({"name": "live", "config": config})
     reaches(client, "live", "RUNNING")
@@ -105,40 +105,40 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (3, 'three', 'third')")
     client.resume_connector("live")
     arrives(3, {"v": "three"})
-    # Offsets that are reset make a stopped one tell everything again.
-    before = {p: len(told(p)) for p in (1, 2, 3)}
+    # After a reset of its offsets a stopped one publishes everything again.
+    before = {p: len(values(p)) for p in (1, 2, 3)}
     client.stop_connector("live")
     reaches(client, "live", "STOPPED")
     assert requests.delete(f"{base}/connectors/live/offsets", timeout=30).status_code == 200
     client.resume_connector("live")
-    eventually(lambda: all(len(told(p)) > count for p, count in before.items()), "all rows are told again")
+    eventually(lambda: all(len(values(p)) > count for p, count in before.items()), "all rows are published again")
 
 
 def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
     """Begins where the test above ends."""
     client = KafkaConnect(base)
 
-    def told() -> Any:
+    def offsets_now() -> Any:
         return requests.get(f"{base}/connectors/live/offsets", timeout=30).json()
 
     def all_done() -> bool:
         """A record is there a moment before its batch is done."""
         events = sum(1 for _ in messages(pipeline.status.bootstrap_servers, f"events-{TABLE}"))
-        return events == sum(place["offset"]["offset"] for place in told()["offsets"])
+        return events == sum(place["offset"]["offset"] for place in offsets_now()["offsets"])
 
     eventually(all_done, "all events are done")
     client.pause_connector("live")
     kept = client.get_connector("live")
-    offsets = told()
+    offsets = offsets_now()
     assert offsets["offsets"]
     assert pipeline.connector.stop() == 0
     pipeline.connector.start().ready()
     reaches(client, "live", "PAUSED")
     assert client.get_connector("live") == kept
-    assert told() == offsets
+    assert offsets_now() == offsets
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (4, 'four', 'fourth')")
     client.resume_connector("live")
     reaches(client, "live", "RUNNING")
-    eventually(lambda: [r for r in pipeline.records(TABLE) if r.key == {"p": 4}], "what came meanwhile is told")
+    eventually(lambda: [r for r in pipeline.records(TABLE) if r.key == {"p": 4}], "what came meanwhile is published")
     client.delete_connector("live")
     assert client.list_connectors() == []

@@ -20,12 +20,12 @@ Where another test has a scenario already, this table says which.
 | testStaticColumn | test_static_column |
 | testMultithreadProcessing | test_agent_multithread_processing |
 | testNearRealTimeProcessing | test_agent_near_real_time_processing |
-| testInvalidSchema | agent/test_schema_live.py::test_made_anew_with_another_key_under_writes (they skip, we go on) |
+| testInvalidSchema | agent/test_schema_live.py::test_recreated_with_another_key_under_writes (they skip, we go on) |
 | testPulsarReconnection | agent/test_live.py::test_broker_away; test_failures.py::test_brokers_stopped |
 | testPartitionedTopic | test_agent_partitioned_topic |
 | **agent, two nodes** | |
 | testProducer | test_three_nodes.py::test_a_batch_of_a_thousand_rows_over_many_micro_batches (one digest, three nodes) |
-| testUnorderedMutations | test_three_nodes.py::test_a_paused_replica_gets_hints, ::test_hints_are_lost, ::test_repair_tells_again |
+| testUnorderedMutations | test_three_nodes.py::test_a_paused_replica_gets_hints, ::test_hints_are_lost, ::test_repair_is_reported_again |
 | **agent and connector on Kafka** | |
 | testBasicProducer, testMultipleTablesProducer | test_path.py: its five tables |
 | testAvroPipeline, testJsonPipeline | test_records.py::test_every_type_in_every_form |
@@ -138,7 +138,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
     pipeline = Pipeline(status, directory)
     try:
         agent = {**pipeline.agent_properties(pipeline.agent.port), "topic.partitions": 3}
-        agent["table.exclude.list"] = "av.theirs"  # an agent of theirs tells of it
+        agent["table.exclude.list"] = "av.theirs"  # an agent of theirs reports it
         write_properties(directory / "agent.properties", agent)
         log = KafkaLog({"bootstrap.servers": status.bootstrap_servers})
         log.create("events-av.theirs", 1, {})
@@ -177,9 +177,9 @@ def test_single_pk(pipeline: Pipeline, session: Any, form: str) -> None:
     session.execute(f"ALTER TABLE {table} ADD b double")
     session.execute(f"INSERT INTO {table} (id, a, b) VALUES ('1', 1, 1.5)")
     pipeline.converges(table)
-    told = last(pipeline, table)["1",].value
-    assert told is not None
-    assert (told["a"], told["b"]) == (1, 1.5)
+    value = last(pipeline, table)["1",].value
+    assert value is not None
+    assert (value["a"], value["b"]) == (1, 1.5)
     session.execute(f"DELETE FROM {table} WHERE id = '1'")
     pipeline.converges(table)
     assert last(pipeline, table)["1",].value is None
@@ -215,9 +215,9 @@ def test_compound_pk(pipeline: Pipeline, session: Any, form: str) -> None:
     session.execute(f"ALTER TABLE {table} ADD d {form}.zudt")
     session.execute(f"INSERT INTO {table} (a, b, c, d) VALUES ('1', 1, 4, {{a: 'asdf', b: true}})")
     pipeline.converges(table)
-    told = last(pipeline, table)["1", 1].value
-    assert told is not None
-    assert (told["c"], told["d"]) == (4, {"a": "asdf", "b": True})
+    value = last(pipeline, table)["1", 1].value
+    assert value is not None
+    assert (value["c"], value["d"]) == (4, {"a": "asdf", "b": True})
     session.execute(f"DELETE FROM {table} WHERE a = '1' AND b = 1")
     pipeline.converges(table)
     assert last(pipeline, table)["1", 1].value is None
@@ -240,8 +240,8 @@ def test_static_column(pipeline: Pipeline, session: Any, form: str) -> None:
     table = f"{form}.statics"
     session.execute(f"INSERT INTO {table} (a, b, c, d) VALUES ('a', 'b', 'c', 'd1')")
     pipeline.converges(table)
-    told = last(pipeline, table)
-    row, whole = told["a", "b"].value, told["a", None].value
+    found = last(pipeline, table)
+    row, whole = found["a", "b"].value, found["a", None].value
     assert row is not None
     assert whole is not None
     assert (row["c"], row["d"], whole["c"], whole["d"]) == ("c", "d1", None, "d1")
@@ -318,21 +318,21 @@ def test_agent_schema(pipeline: Pipeline, session: Any) -> None:
     pipeline.converges("av.keys")
     (event,) = events(pipeline, "av.keys")
     (definition,) = [t for t in read_tables(session, "av").values() if t.name == "keys"]
-    told = read(event.key(), bare(avro.key_schema(definition)))
-    assert list(told.values()) == [value for _, value in KEY.values()]
+    key = read(event.key(), bare(avro.key_schema(definition)))
+    assert list(key.values()) == [value for _, value in KEY.values()]
     (record,) = pipeline.records("av.keys")
     assert record.value == {"v": 1}
 
 
 def test_agent_multithread_processing(pipeline: Pipeline, session: Any) -> None:
-    """200 mutations of a quarter of a segment; each is told once, and the segments go."""
+    """200 mutations of a quarter of a segment; each is emitted once, and the segments go."""
     insert = session.prepare("INSERT INTO av.agent (k, v) VALUES (?, ?)")
     quarter = bytes(1 << 20)
     for k in range(200):
         session.execute(insert, (k, quarter))
     eventually(lambda: len(events(pipeline, "av.agent")) >= 200, "200 events")
-    told = [decode(m.value()) for m in events(pipeline, "av.agent")]
-    assert len({(c.segment, c.position) for c in told}) == len(told) == 200
+    changes = [decode(m.value()) for m in events(pipeline, "av.agent")]
+    assert len({(c.segment, c.position) for c in changes}) == len(changes) == 200
     raw = Path(pipeline.status.nodes[0].cdc_raw)
     eventually(lambda: len(list(raw.glob("*.log"))) <= 3, "the segments are deleted")
 
@@ -342,18 +342,18 @@ def test_agent_near_real_time_processing(pipeline: Pipeline, session: Any) -> No
     for n in range(10):
         session.execute(f"INSERT INTO av.agent (k, v) VALUES ({1000 + n}, 0x)")
         eventually(lambda: len(events(pipeline, "av.agent")) == before + n + 1, "the event is there")  # noqa: B023
-    told = [decode(m.value()) for m in events(pipeline, "av.agent")]
-    assert len({(c.segment, c.position) for c in told}) == before + 10
+    changes = [decode(m.value()) for m in events(pipeline, "av.agent")]
+    assert len({(c.segment, c.position) for c in changes}) == before + 10
 
 
 def test_agent_partitioned_topic(pipeline: Pipeline, session: Any) -> None:
     for k in range(2000, 2100):
         session.execute(f"INSERT INTO av.agent (k, v) VALUES ({k}, 0x)")
 
-    def told() -> list[Message]:
+    def received() -> list[Message]:
         return [m for m in events(pipeline, "av.agent") if 2000 <= _int(m.key()) < 2100]
 
-    found = eventually(lambda: len(told()) == 100 and told(), "100 events")
+    found = eventually(lambda: len(received()) == 100 and received(), "100 events")
     for event in found:
         token = Murmur3Token.hash_fn(_int(event.key()).to_bytes(4, "big"))
         assert event.partition() == placement.partition(token, 3)

@@ -51,7 +51,7 @@ class Said:
 
 
 class Evidence(Staged):
-    """The stage of one table behind a real agent. `said` is what rows said where their bytes alone did not show it."""
+    """The stage of one table, fed by a real agent. `said` is what rows said where their bytes alone did not show it."""
 
     def __init__(self, status: Status, directory: Path, table: str) -> None:
         milliseconds = {"settle_min_age_ms": int(MIN_AGE_S * 1000), "settle_timeout_ms": int(TIMEOUT_S * 1000)}
@@ -72,7 +72,7 @@ class Evidence(Staged):
         for name in ("read", "published", "unchanged", "confirmed", "keys_read", "statements", "records"):
             setattr(self.totals, name, getattr(self.totals, name) + getattr(outcome, name))
 
-    def settles(self, events: int) -> None:
+    def wait_confirmed(self, events: int) -> None:
         """Go on until there have been so many events and no key waits."""
 
         def is_done() -> bool:
@@ -81,7 +81,7 @@ class Evidence(Staged):
 
         eventually(is_done, lambda: f"{self.offset} of {events} events, {len(self.unconfirmed)} keys wait", every=0.1)
 
-    def quiets(self, least: int = 1) -> None:
+    def wait_quiet(self, least: int = 1) -> None:
         """Go on until there were so many events, nothing comes for four seconds and no key waits."""
         end, since = -1, time.monotonic()
 
@@ -263,7 +263,7 @@ def logged(evidence: Evidence, least: int = 1) -> int:
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["backlog", "one by one"])
-def test_no_ordinary_write_waits_in_vain(
+def test_no_ordinary_write_waits_for_long(
     evidence: Callable[[str], Evidence], session: Any, rows: Any, at_once: bool
 ) -> None:
     """A key that a row contradicts waits ten times longer: that is for memtables that are late, not for these."""
@@ -279,7 +279,7 @@ def test_no_ordinary_write_waits_in_vain(
                 one.batch()
     if at_once:
         logged(one, len(SEQUENCES))
-    one.quiets()
+    one.wait_quiet()
     names = list(SEQUENCES)
     found = {names[int.from_bytes(said.work.values[0] or b"", "big")] for said in one.in_vain()}
     assert not one.differs(rows)
@@ -299,22 +299,22 @@ COSTS = {
 """Statements, and how often each has a key read at most where one node has the row."""
 
 
-def test_what_changes_cost_in_reads(evidence: Callable[[str], Evidence], session: Any) -> None:
+def test_reads_per_change(evidence: Callable[[str], Evidence], session: Any) -> None:
     table = "evidence.costs"
     session.execute(f"CREATE TABLE {table} {MIXED}")
     one = evidence(table)
-    told = {}
+    costs = {}
     for kind, (_, statement) in COSTS.items():
         before, events = one.totals.keys_read, one.offset + 20
         for p in range(20):
             session.execute(statement.format(t=table, p=p))
         logged(one, events)
-        one.settles(events)
-        told[kind] = (one.totals.keys_read - before) / 20
-    assert all(most - 1 < told[kind] <= most for kind, (most, _) in COSTS.items()), told
+        one.wait_confirmed(events)
+        costs[kind] = (one.totals.keys_read - before) / 20
+    assert all(most - 1 < costs[kind] <= most for kind, (most, _) in COSTS.items()), costs
 
 
-def test_truncated_rows_do_not_wait_in_vain(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
+def test_truncated_rows_do_not_wait_for_long(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
     table = "evidence.truncated"
     session.execute(f"CREATE TABLE {table} (k int PRIMARY KEY, v int) WITH cdc = true")
     one = evidence(table)
@@ -324,7 +324,7 @@ def test_truncated_rows_do_not_wait_in_vain(evidence: Callable[[str], Evidence],
     for k in range(5):
         session.execute(f"INSERT INTO {table} (k, v) VALUES ({k}, 2)")
     logged(one, 16)
-    one.quiets()
+    one.wait_quiet()
     assert not one.differs(rows)
     assert not one.in_vain()
 
@@ -338,12 +338,12 @@ def test_counters(evidence: Callable[[str], Evidence], session: Any, rows: Any) 
             session.execute(f"UPDATE {table} SET n = n + {step} WHERE k = {k}")
         one.batch()
     session.execute(f"DELETE FROM {table} WHERE k = 1")
-    one.quiets()
+    one.wait_quiet()
     assert not one.differs(rows)
     assert not one.in_vain()
 
 
-def test_random_writes_do_not_wait_in_vain(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
+def test_random_writes_do_not_wait_for_long(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
     """Run again with HELENUS_SEED as the failure shows it."""
     create(session, "evidence", "all_kinds")
     tables = [RandomTable("evidence", f"random{i}", random.Random(SEED + i)) for i in range(4)]
@@ -359,7 +359,7 @@ def test_random_writes_do_not_wait_in_vain(evidence: Callable[[str], Evidence], 
         for _ in range(3):
             run()
             one.batch()
-        one.quiets(90)  # of 180 statements or more: some change nothing
+        one.wait_quiet(90)  # of 180 statements or more: some change nothing
         failed += [f"{name}: {said.work.scope.name} {said.work.values}: {said.change}" for said in one.in_vain()]
         assert not one.differs(rows), f"{name}, HELENUS_SEED={SEED}"
     assert not failed, f"HELENUS_SEED={SEED}: " + "\n".join(failed)
@@ -407,11 +407,11 @@ def test_rows_are_written_again_with_their_own_times(
     one = evidence(table)
     for k in range(20):
         session.execute(f"INSERT INTO {table} (k, v) VALUES ({k}, {k})")
-    one.settles(20)
+    one.wait_confirmed(20)
     assert one.totals.records == 20
     for k, v, time_us in session.execute(f"SELECT k, v, WRITETIME(v) FROM {table}"):
         session.execute(f"INSERT INTO {table} (k, v) VALUES ({k}, {v}) USING TIMESTAMP {time_us}")
-    one.settles(40)
+    one.wait_confirmed(40)
     assert one.totals.records == 40
     agent.agent.stop()
     agent.agent.start(HELENUS_FAILPOINT="agent.after-flush:3")
@@ -423,7 +423,7 @@ def test_rows_are_written_again_with_their_own_times(
     one.batch()  # copies within one batch count with the first
     agent.agent.start().ready()
     sent = logged(one, 40 + written)
-    one.settles(sent)
+    one.wait_confirmed(sent)
     assert sent > 40 + written, "some are sent again"
     assert one.totals.records == 40 + written
     assert one.totals.confirmed == sent - 40 - written

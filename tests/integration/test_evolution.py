@@ -86,7 +86,7 @@ def registry(status: Status) -> Iterator[SchemaRegistryClient]:
 
 
 class Writer(threading.Thread):
-    """Writes a column of rows until it is told to stop; `clustering` is its name for the second key column."""
+    """Writes a column of rows until it is stopped; `clustering` is its name for the second key column."""
 
     def __init__(self, session: Any) -> None:
         super().__init__(daemon=True)
@@ -156,7 +156,7 @@ def test_old_and_new_readers_read_every_record(pipeline: Pipeline, registry: Sch
     assert found == set(parsed), "there are records of every version"
 
 
-def test_a_table_made_anew_with_another_key_goes_on_in_a_new_topic(pipeline: Pipeline, session: Any) -> None:
+def test_a_table_recreated_with_another_key_goes_on_in_a_new_topic(pipeline: Pipeline, session: Any) -> None:
     for k in range(20):
         session.execute(f"INSERT INTO {AGAIN} (k, v) VALUES ({k}, 1)")
     pipeline.converges(AGAIN)
@@ -240,13 +240,13 @@ def table(name: str, *columns: tuple[str, str]) -> Table:
     return Table("evolution", name, uuid.uuid1(), tuple(made), cdc=True)
 
 
-def test_what_the_registry_refuses_is_said_with_advice(
+def test_an_error_of_the_registry_comes_with_advice(
     status: Status, registry: SchemaRegistryClient, tmp_path: Path
 ) -> None:
     shape(status, table("refused", ("v", "int")), tmp_path)
-    with pytest.raises(HelenusError, match=r"subject data-evolution.refused-value.*schema\.on\.incompatible") as told:
+    with pytest.raises(HelenusError, match=r"subject data-evolution.refused-value.*schema\.on\.incompatible") as error:
         shape(status, table("refused", ("v", "text")), tmp_path)
-    assert told.value.kind is Kind.REGISTRY_REFUSED
+    assert error.value.kind is Kind.REGISTRY_REFUSED
 
 
 def test_a_level_of_compatibility_that_an_operator_chose_stays(
@@ -266,7 +266,7 @@ def test_a_level_of_compatibility_that_an_operator_chose_stays(
 def test_columns_that_are_added_again_with_a_type_that_cassandra_takes(
     status: Status, session: Any, tmp_path: Path
 ) -> None:
-    """Those of which Avro reads what was told before. Of others, as a decimal as blob, the registry says no."""
+    """Types with which Avro reads earlier records. Others, as a decimal as blob, are refused by the registry."""
     pairs = ("ascii text", "text blob", "varint blob", "timestamp bigint", "bigint timestamp", "timeuuid uuid")
     for before, now in (*map(str.split, pairs), ("bigint", "varint")):
         name = f"again_{before}_{now}"
@@ -281,7 +281,7 @@ def test_columns_that_are_added_again_with_a_type_that_cassandra_takes(
             shape(status, table(name, ("v", kind)), tmp_path)
 
 
-def test_names_that_a_key_of_before_would_make_wrong(
+def test_column_names_that_an_earlier_key_schema_would_make_wrong(
     status: Status, registry: SchemaRegistryClient, tmp_path: Path
 ) -> None:
     one = table("swapped", ("v", "int"))
@@ -289,9 +289,11 @@ def test_names_that_a_key_of_before_would_make_wrong(
         one, id=uuid.uuid1(), columns=tuple(replace(c, name={"k": "v", "v": "k"}[c.name]) for c in one.columns)
     )
     shape(status, one, tmp_path)
-    with pytest.raises(HelenusError, match=r"written as \(k\), and the table was recreated with the key \(v\)") as told:
+    with pytest.raises(
+        HelenusError, match=r"written as \(k\), and the table was recreated with the key \(v\)"
+    ) as error:
         shape(status, two, tmp_path)
-    assert told.value.kind is Kind.REGISTRY_REFUSED
+    assert error.value.kind is Kind.REGISTRY_REFUSED
     shape(status, replace(one, id=two.id), tmp_path)
     assert registry.get_versions("data-evolution.swapped-key") == [1]
 
@@ -352,8 +354,8 @@ def test_tasks_that_register_a_schema_at_the_same_moment(
     assert registry.get_versions("data-evolution.together0-value") == [1]
 
 
-def test_a_key_that_the_server_refuses_is_told_from_a_schema_that_changed(status: Status, session: Any) -> None:
-    """Of a table that was made anew: the old keys' bytes may have the form of new ones."""
+def test_a_key_that_the_server_refuses_is_not_taken_for_a_changed_schema(status: Status, session: Any) -> None:
+    """Of a recreated table: the old keys' bytes may have the form of new ones."""
     given = {
         "name": "n",
         "keyspace": "evolution",

@@ -175,9 +175,9 @@ def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline,
         log.append(f"events-{table}", 0, b"key", b"no event")
     assert pipeline.connector.dies() == 1
     assert pipeline.connector.start().dies() == 1
-    told = pipeline.connector.tail(1)
-    assert f"topic events-{table}, partition 0, offset" in told
-    assert "errors.tolerance=all" in told
+    output = pipeline.connector.tail(1)
+    assert f"topic events-{table}, partition 0, offset" in output
+    assert "errors.tolerance=all" in output
 
 
 def test_nothing_is_left_behind(pipeline: Pipeline) -> None:
@@ -207,9 +207,9 @@ ID = "50554d6e-29bb-11e5-b345-feff819cdc9f"
 
 def spark_processes(pipeline: Pipeline) -> list[str]:
     """JVMs and Python workers of this test's connectors: they carry its log's directory in their environment."""
-    told = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
     ours = []
-    for line in told.splitlines()[1:]:
+    for line in output.splitlines()[1:]:
         pid, _, command = line.strip().partition(" ")
         if "SparkSubmit" not in command and "pyspark.daemon" not in command:
             continue

@@ -91,8 +91,8 @@ def test_partitions_whose_keys_compare_equal(
         for _ in range(10):
             stage.run([stage.event(*keys[0])])
         outcome = stage.run([stage.event(*key) for key in keys])
-        told = {r.key(): r.value() and json.loads(r.value())["v"] for r in stage.records()}
-        assert sorted(map(str, told.values())) == sorted(f"{unscaled} by {scale}" for unscaled, scale in numbers)
+        published = {r.key(): r.value() and json.loads(r.value())["v"] for r in stage.records()}
+        assert sorted(map(str, published.values())) == sorted(f"{unscaled} by {scale}" for unscaled, scale in numbers)
         assert outcome.statements == 3
     finally:
         stage.close()
@@ -129,7 +129,7 @@ def test_markers_of_many_partitions(status: Status, session: Any, tmp_path: Path
         def key(n: int) -> list[bytes | None]:
             return [part.to_bytes(4, "big") for part in (n, 7)[:width]] + [None]
 
-        def told(before: int) -> dict[int, list[tuple[int | None, Any]]]:
+        def published(before: int) -> dict[int, list[tuple[int | None, Any]]]:
             found: dict[int, list[tuple[int | None, Any]]] = {}
             for record in stage.records()[before:]:
                 name, value = json.loads(record.key()), json.loads(record.value() or b"null")
@@ -142,7 +142,7 @@ def test_markers_of_many_partitions(status: Status, session: Any, tmp_path: Path
         outcome = stage.run([stage.event(*key(n), scope=Scope.PARTITION) for n in range(64)])
         assert outcome.published == 64
         assert outcome.statements <= 32, "groups, and the pages of a partition of 1,200 rows"
-        of_partitions = told(0)
+        of_partitions = published(0)
         for n in range(64):
             is_there = has_static and (live[n] or statics(n) is not None)
             marker = (None, (None, statics(n)) if is_there else None)
@@ -152,7 +152,7 @@ def test_markers_of_many_partitions(status: Status, session: Any, tmp_path: Path
             return
         outcome = stage.run([stage.event(*key(n), scope=Scope.STATIC) for n in range(64)])
         assert outcome.published == 64
-        assert {n: len(records) for n, records in told(before).items()} == dict.fromkeys(range(64), 1)
+        assert {n: len(records) for n, records in published(before).items()} == dict.fromkeys(range(64), 1)
     finally:
         stage.close()
 

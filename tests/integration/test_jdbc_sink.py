@@ -160,12 +160,12 @@ def test_the_demo_s_table(pipeline: Pipeline, session: Any, database: Any) -> No
 
     expected = {}
     for row in session.execute(f"SELECT * FROM {SHOP}"):
-        told = row._asdict() | {"placed": row.placed and row.placed.date()}
+        values = row._asdict() | {"placed": row.placed and row.placed.date()}
         for name in ("tags", "notes"):
-            told[name] = told[name] and list(told[name])
-        told |= {f"ship_to_{name}": getattr(row.ship_to, name, None) for name in ("street", "city")}
-        told["lines"] = row.lines and {key: str(value) for key, value in row.lines.items()}
-        expected[row.customer, row.order_id] = told
+            values[name] = values[name] and list(values[name])
+        values |= {f"ship_to_{name}": getattr(row.ship_to, name, None) for name in ("street", "city")}
+        values["lines"] = row.lines and {key: str(value) for key, value in row.lines.items()}
+        expected[row.customer, row.order_id] = values
     assert {row["ship_to_city"] is None for row in expected.values()} == {True, False}
     for table, left_out in (("flat", {"ship_to", "lines"}), ("maps", {"ship_to", "ship_to_street", "ship_to_city"})):
         wanted = {key: {n: v for n, v in row.items() if n not in left_out} for key, row in expected.items()}
@@ -280,10 +280,10 @@ def check(status: Status, name: str) -> None:
     """Fail with the worker's own trace if a task has failed."""
     try:
         with urllib.request.urlopen(f"{status.connect_url}/connectors/{name}/status", timeout=10) as answer:
-            told = json.load(answer)
-    except urllib.error.HTTPError as error:  # the worker is giving out its tasks anew
+            state = json.load(answer)
+    except urllib.error.HTTPError as error:  # the worker is assigning its tasks again
         error.close()
         return
-    for part in (told["connector"], *told["tasks"]):
+    for part in (state["connector"], *state["tasks"]):
         if part["state"] == "FAILED":
             pytest.fail(part["trace"])

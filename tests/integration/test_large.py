@@ -68,7 +68,7 @@ def fill(session: Any, stage: Staged, large: int = 1, rows: int = 3) -> None:
         session.execute(insert, (k, k, "v" * (LARGE if k == large else 10), b"w" * 20))
 
 
-def test_the_connector_stops_and_says_which(staged: Make, session: Any) -> None:
+def test_the_connector_stops_and_names_the_record(staged: Make, session: Any) -> None:
     stage = staged()
     fill(session, stage)
     events = [stage.event(key) for key in keys(3)]
@@ -76,13 +76,13 @@ def test_the_connector_stops_and_says_which(staged: Make, session: Any) -> None:
         with pytest.raises(HelenusError) as error:
             stage.run(events)
         assert error.value.kind is Kind.RECORD_TOO_LARGE
-        told = str(error.value)
-        size = int(re.search(r"a record of (\d+) bytes", told)[1])  # type: ignore[index]
+        message = str(error.value)
+        size = int(re.search(r"a record of (\d+) bytes", message)[1])  # type: ignore[index]
         assert LARGE < size < LARGE + 500
-        assert f"{LIMIT} are allowed" in told
-        assert f"large.{stage.settings.table}, event of {stage.settings.events} 0, offset 2" in told
-        assert "max.message.bytes" in told
-        assert "errors.large.record" in told
+        assert f"{LIMIT} are allowed" in message
+        assert f"large.{stage.settings.table}, event of {stage.settings.events} 0, offset 2" in message
+        assert "max.message.bytes" in message
+        assert "errors.large.record" in message
         stage.log.close()
 
 
@@ -93,11 +93,11 @@ def test_a_dead_letter(staged: Make, session: Any) -> None:
     outcome = stage.run(events)
     assert (outcome.published, outcome.dead_lettered, outcome.records, outcome.too_large) == (2, 1, 2, 1)
     assert {json.loads(r.key())["k"] for r in stage.records()} == {0, 2}
-    (letter,) = stage.dead_letters()
-    assert (letter.key(), letter.value()) == (events[1].key, events[1].value)
-    told = headers(letter)
-    assert told["__connect.errors.offset"] == b"2"
-    assert b"a record of 15" in told["__connect.errors.exception.message"]
+    (dead_letter,) = stage.dead_letters()
+    assert (dead_letter.key(), dead_letter.value()) == (events[1].key, events[1].value)
+    found = headers(dead_letter)
+    assert found["__connect.errors.offset"] == b"2"
+    assert b"a record of 15" in found["__connect.errors.exception.message"]
     copies = stage.run([stage.event(key, digest=key.hex(), node=NODE_2) for key in keys(3)])
     assert copies.confirmed == 3, "another replica's copy makes no second dead letter"
     assert len(stage.dead_letters()) == 1
@@ -134,7 +134,7 @@ def test_a_topic_that_takes_less_than_the_producer(staged: Make, session: Any) -
     assert [k for k, r in found.items() if "left_out" in headers(r)] == [7]
 
 
-def test_a_large_row_behind_a_marker(staged: Make, session: Any) -> None:
+def test_a_large_row_after_a_marker(staged: Make, session: Any) -> None:
     """Its dead letter asks for the row by itself, and is replayed when the topic takes it."""
     columns = "p int, c int, v text, PRIMARY KEY (p, c)"
     stage = staged(columns, errors_large_record="dead-letter")
@@ -145,10 +145,10 @@ def test_a_large_row_behind_a_marker(staged: Make, session: Any) -> None:
         )
     outcome = stage.run([stage.event(b"\0\0\0\1", None, scope=Scope.PARTITION)])
     assert (outcome.published, outcome.records, outcome.too_large) == (1, 3, 1)
-    (letter,) = stage.dead_letters()
-    change = decode(letter.value())
+    (dead_letter,) = stage.dead_letters()
+    change = decode(dead_letter.value())
     assert (change.scope, change.node, change.digest) == (Scope.ROW, None, None)
-    assert stage.codec.decode(letter.key()) == (b"\0\0\0\1", b"\0\0\0\2")
+    assert stage.codec.decode(dead_letter.key()) == (b"\0\0\0\1", b"\0\0\0\2")
 
 
 def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> N
     again = list(messages(stage.bootstrap, stage.settings.events))
     assert [m.key() for m in again] == [events[1].key, poison.key]
     assert again[1].value() == b"no event", "as it was"
-    assert decode(again[0].value()).node is None, "no copy of what is settled"
+    assert decode(again[0].value()).node is None, "no copy of what is confirmed"
 
     stage.topic_takes(10_000_000)
     other = staged(producer={"message.max.bytes": "10000000"})
@@ -189,9 +189,9 @@ def test_replay(staged: Make, session: Any, status: Status, tmp_path: Path) -> N
 
 
 def replayed(*files: Path) -> int:
-    told = run("replay", *files)
-    assert told.returncode == 0, told.stderr
-    return int(re.search(r": (\d+) events replayed from dlq-", told.stdout)[1])  # type: ignore[index]
+    done = run("replay", *files)
+    assert done.returncode == 0, done.stderr
+    return int(re.search(r": (\d+) events replayed from dlq-", done.stdout)[1])  # type: ignore[index]
 
 
 def run(*arguments: object) -> Any:
@@ -201,7 +201,7 @@ def run(*arguments: object) -> Any:
 
 
 def test_a_partition_of_many_rows(staged: Make, session: Any) -> None:
-    """Live rows behind a marker are streamed; no more than a page of them is held."""
+    """Live rows after a marker are streamed; no more than a page of them is held."""
     stage = staged("p int, c int, v text, PRIMARY KEY (p, c)")
     insert = session.prepare(f"INSERT INTO large.{stage.settings.table} (p, c, v) VALUES (1, ?, ?) USING TIMESTAMP 1")
     execute_concurrent_with_args(session, insert, [(c, "v" * 100) for c in range(5_000)], concurrency=200)
@@ -298,8 +298,8 @@ def test_a_value_of_5_mb_where_the_broker_takes_1(
 
     letters = staged("", errors_large_record="dead-letter")
     assert letters.run(events).dead_lettered == 1
-    (letter,) = letters.dead_letters()
-    assert (letter.key(), letter.value()) == (events[1].key, events[1].value)
+    (dead_letter,) = letters.dead_letters()
+    assert (dead_letter.key(), dead_letter.value()) == (events[1].key, events[1].value)
 
     reference = staged("", errors_large_record="reference")
     assert reference.run(events).published == 3

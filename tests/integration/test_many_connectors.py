@@ -39,8 +39,8 @@ class Rest:
             headers={"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
-            told = answer.read()
-        return json.loads(told) if told else None
+            text = answer.read()
+        return json.loads(text) if text else None
 
     def task(self, name: str, number: int = 0) -> dict[str, Any]:
         tasks: list[dict[str, Any]] = self("GET", f"/connectors/{name}/status")["tasks"]
@@ -120,7 +120,7 @@ def test_a_paused_connector_waits_and_catches_up(pipeline: Pipeline, session: An
     with Writer(session, *OTHERS):
         time.sleep(3)
     agrees(pipeline, "many.two")
-    assert pipeline.differences("many.one"), "nothing of a paused table is told"
+    assert pipeline.differences("many.one"), "nothing of a paused table is published"
     assert len(pipeline.records("many.one")) <= before + 1, "but what was under way"
     rest("PUT", "/connectors/many-one/resume")
     agrees(pipeline, "many.one")
@@ -168,7 +168,7 @@ def test_a_connector_whose_cassandra_is_away_leaves_the_others_alone(
     eventually(lambda: pipeline.connector.health()[0] == 200, "the worker is well again")
 
 
-def test_a_connector_is_reset_and_tells_all_again(pipeline: Pipeline, rest: Rest) -> None:
+def test_a_reset_connector_publishes_all_again(pipeline: Pipeline, rest: Rest) -> None:
     before = len(pipeline.records("many.two"))
     offsets = rest("GET", "/connectors/many-two/offsets")["offsets"]
     assert sum(o["offset"]["offset"] for o in offsets) > 0
@@ -178,7 +178,7 @@ def test_a_connector_is_reset_and_tells_all_again(pipeline: Pipeline, rest: Rest
     rest("DELETE", "/connectors/many-two/offsets")
     assert sum(o["offset"]["offset"] for o in rest("GET", "/connectors/many-two/offsets")["offsets"]) == 0
     rest("PUT", "/connectors/many-two/resume")
-    eventually(lambda: len(pipeline.records("many.two")) >= before + 20, "its rows are told again")
+    eventually(lambda: len(pipeline.records("many.two")) >= before + 20, "its rows are published again")
     agrees(pipeline, "many.two")
 
 

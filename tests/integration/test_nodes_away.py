@@ -52,7 +52,7 @@ class Away(Staged):
         self.keys = [i.to_bytes(4, "big") for i in range(TABLES[table][2])]
 
     def events(self) -> list[Event]:
-        """An event of each key, told by a node that nobody knows: a read at ALL alone can prove it."""
+        """An event of each key, reported by an unknown node: a read at ALL alone can prove it."""
         if self.settings.table == "wide":
             return [self.event(key, None, scope=Scope.PARTITION) for key in self.keys]
         return [self.event(*([key, key] if self.settings.table == "pairs" else [key])) for key in self.keys]
@@ -101,8 +101,8 @@ def filled(three: Stack) -> None:
         while left:  # a machine that is busy makes some of them time out
             done = execute_concurrent_with_args(session, insert, left, concurrency=10, raise_on_first_error=False)
             left = [row for row, (success, _) in zip(left, done, strict=True) if not success]
-    session.execute("CREATE KEYSPACE twice WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
-    session.execute("CREATE TABLE twice.t (k int PRIMARY KEY, v text)")
+    session.execute("CREATE KEYSPACE two WITH replication = {'class': 'NetworkTopologyStrategy', 'datacenter1': 2}")
+    session.execute("CREATE TABLE two.t (k int PRIMARY KEY, v text)")
     cluster.shutdown()
 
 
@@ -165,11 +165,11 @@ def test_a_node_that_dies_while_rows_are_read(three: Stack, staged: Away) -> Non
 
 def test_keys_whose_replicas_are_all_up_go_on(three: Stack, filled: None, tmp_path: Path) -> None:
     """RF 2, one node away: a LOCAL_QUORUM of the keys that it holds can't be had. They wait, each alone."""
-    staged = Staged(three.status(), tmp_path, "twice.t")
+    staged = Staged(three.status(), tmp_path, "two.t")
     keys = [i.to_bytes(4, "big") for i in range(300)]
     metadata = staged.session.cluster.metadata
     (down,) = [host for host in metadata.all_hosts() if host.address == three.status().contact_points[2]]
-    held = {key for key in keys if down in metadata.get_replicas("twice", key)}
+    held = {key for key in keys if down in metadata.get_replicas("two", key)}
     assert 100 < len(held) < 300
     staged.run([])
     three.kill("cassandra3")
@@ -181,8 +181,8 @@ def test_keys_whose_replicas_are_all_up_go_on(three: Stack, filled: None, tmp_pa
         assert {staged.codec.decode(p.key)[0] for p in outcome.waiting if p.unread} == held
         assert (outcome.published, outcome.unread) == (len(keys) - len(held), len(held))
         assert "not enough replicas" in str(outcome.error).lower() or "alive_replicas" in str(outcome.error)
-        told = {json.loads(r.key())["k"].to_bytes(4, "big") for r in staged.records()}
-        assert told == {*keys} - held
+        published = {json.loads(r.key())["k"].to_bytes(4, "big") for r in staged.records()}
+        assert published == {*keys} - held
     finally:
         three.start("cassandra3")
     waiting = outcome.waiting
@@ -225,7 +225,7 @@ def test_keys_that_are_never_read_in_time_end_the_batch(staged: Away, monkeypatc
 
 
 @pytest.mark.parametrize("staged", ["pairs"], indirect=True)
-def test_a_key_that_is_never_proven_holds_up_no_other(staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_never_proven_delays_no_other(staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose partition is too much for level ALL, say."""
     waiting = staged.run(staged.events()).waiting
     timing_out(staged, monkeypatch, lambda read: read.values[0] == staged.keys[10])
@@ -258,7 +258,7 @@ def _timed_out() -> None:
 
 @pytest.mark.parametrize("staged", ["heavy"], indirect=True)
 def test_a_cluster_that_times_out(three: Stack, staged: Away, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own limit is of milliseconds: what it answers in time is told, and the rest when it can."""
+    """Its own limit is of milliseconds: what it answers in time is published, and the rest later."""
     events = staged.events()
     timed_out = counted(staged, monkeypatch)
     before = staged.statements
@@ -316,12 +316,12 @@ def read_timeout(three: Stack, ms: int) -> None:
 
 
 def test_a_read_that_comes_before_the_memtable_has_the_row(staged: Away) -> None:
-    """All three logs have told of it, and no replica shows it yet: seen, not proven."""
+    """All three nodes have reported it, and no replica shows it yet: seen, not proven."""
     key, now = (5000).to_bytes(4, "big"), time.time_ns() // 1000
     nodes = [str(host.host_id) for host in staged.session.cluster.metadata.all_hosts()]
-    told = [encode(Change("f" * 32, node, Scope.ROW, write_time=now)) for node in nodes]
+    values = [encode(Change("f" * 32, node, Scope.ROW, write_time=now)) for node in nodes]
     name = staged.codec.encode((key,))
-    events = [Event(staged.settings.events, 0, i, now // 1000, name, value) for i, value in enumerate(told)]
+    events = [Event(staged.settings.events, 0, i, now // 1000, name, value) for i, value in enumerate(values)]
     outcome = staged.run(events)
     assert (outcome.published, staged.records()[-1].value()) == (3, None)
     (waiting,) = outcome.waiting

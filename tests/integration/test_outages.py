@@ -1,4 +1,4 @@
-"""Servers that hang, and events that are gone before they were read: told, bounded, and ended within seconds."""
+"""Servers that hang, and events that are gone before they were read: reported, bounded, and ended within seconds."""
 
 from __future__ import annotations
 

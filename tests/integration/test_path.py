@@ -148,7 +148,7 @@ def test_a_range_delete_is_a_marker_and_the_rows_that_live(pipeline: Pipeline, s
     session.execute(f"DELETE FROM {ks}.only_keys WHERE a = 9 AND b >= 'b' AND b < 'd'")
     pipeline.converges(f"{ks}.only_keys")
     markers = [r for r in pipeline.records(f"{ks}.only_keys") if r.headers.get("scope") == b"range"]
-    # Once more for each read of its proof, if rows of its partition were told behind it.
+    # Once more for each read of its proof, if rows of its partition were published after it.
     assert [(r.key, r.value) for r in markers] in ([({"a": 9, "b": None}, None)] * n for n in (1, 2, 3))
     assert json.loads(markers[0].headers["start"]) == {"inclusive": True, "values": {"b": "b"}}
     assert json.loads(markers[0].headers["end"]) == {"inclusive": False, "values": {"b": "d"}}
@@ -159,11 +159,11 @@ def test_a_range_delete_is_a_marker_and_the_rows_that_live(pipeline: Pipeline, s
         f"INSERT INTO {ks}.only_keys (a, b) VALUES (8, 'c') USING TIMESTAMP 6; APPLY BATCH"
     )
     pipeline.converges(f"{ks}.only_keys")
-    told = [r for r in pipeline.records(f"{ks}.only_keys") if r.key["a"] == 8]
-    first, second = ([i for i, r in enumerate(told) if bound in r.headers] for bound in ("end", "start"))
+    published = [r for r in pipeline.records(f"{ks}.only_keys") if r.key["a"] == 8]
+    first, second = ([i for i, r in enumerate(published) if bound in r.headers] for bound in ("end", "start"))
     assert 1 <= len(first) <= 3
     assert 1 <= len(second) <= 3
-    assert "c" in [r.key["b"] for r in told[first[-1] :]]
+    assert "c" in [r.key["b"] for r in published[first[-1] :]]
 
 
 def test_a_truncation_is_a_marker_in_every_partition(pipeline: Pipeline, session: Any, ks: str) -> None:
@@ -219,21 +219,21 @@ def test_a_column_added_by_alter_appears_within_a_second_of_the_next_write(
     pipeline.converges(f"{ks}.narrow")
 
 
-def test_copies_of_settled_changes_are_dropped(pipeline: Pipeline, session: Any, ks: str) -> None:
+def test_copies_of_confirmed_changes_are_dropped(pipeline: Pipeline, session: Any, ks: str) -> None:
     """A second replica's agent reports the same mutations: nothing is read or published again."""
     session.execute(f"INSERT INTO {ks}.narrow (k, added) VALUES ('copy', {{'a': 1}})")
     pipeline.converges(f"{ks}.narrow")
     copies = list(pipeline.reader.messages(f"events-{ks}.narrow"))
     before = len(pipeline.records(f"{ks}.narrow"))
 
-    def settled() -> float:
+    def confirmed() -> float:
         return pipeline.connector.total("helenus_connector_events_total", connector=f"{ks}-narrow", outcome="confirmed")
 
-    already = settled()
+    already = confirmed()
     with pipeline.log() as log:
         for copy in copies:
             log.append(copy.topic(), copy.partition(), copy.key(), copy.value())
-    eventually(lambda: settled() >= already + len(copies), "copies are counted as settled")
+    eventually(lambda: confirmed() >= already + len(copies), "copies are counted as confirmed")
     pipeline.adds_up(f"{ks}-narrow")
     assert len(pipeline.records(f"{ks}.narrow")) == before
 
@@ -245,9 +245,9 @@ def test_an_event_that_cannot_be_decoded_goes_to_the_dead_letter_topic(pipeline:
     def dead() -> list[Any]:
         return list(pipeline.reader.messages(f"dlq-{ks}.narrow"))
 
-    (letter,) = eventually(dead, "the dead letter is there")
-    headers = dict(letter.headers())
-    assert (letter.key(), letter.value()) == (b"key", b"no event")
+    (dead_letter,) = eventually(dead, "the dead letter is there")
+    headers = dict(dead_letter.headers())
+    assert (dead_letter.key(), dead_letter.value()) == (b"key", b"no event")
     assert headers["__connect.errors.topic"] == f"events-{ks}.narrow".encode()
     assert headers["__connect.errors.partition"] == b"0"
     assert b"not an event" in headers["__connect.errors.exception.message"]

@@ -139,7 +139,7 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
         group = form.replace("-", "")
         connect(pipeline, rest, "t", form, output_format=form, data_topic=f"java-{form}", query_group=group)
 
-    def told(check: Any) -> None:
+    def in_each_form(check: Any) -> None:
         for form in forms:
             eventually(
                 lambda form=form: check(f"java-{form}"),
@@ -151,15 +151,15 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
 
     session.execute("INSERT INTO edge.t (id, name, a) VALUES (1, 'x', '1')")
     session.execute("INSERT INTO edge.t (id, name, a, c) VALUES (-60, 'ä€', 'ä€', '3')")
-    told(count(2))
+    in_each_form(count(2))
     session.execute("DELETE FROM edge.t WHERE id = 1 AND name = 'x'")
     session.execute("DELETE FROM edge.t WHERE id = -60")
-    told(count(3))
+    in_each_form(count(3))
     session.execute("ALTER TABLE edge.t ADD b text")
     session.execute("INSERT INTO edge.t (id, name, a, b, c) VALUES (2, 'n', '1', '2', '3')")
-    told(lambda topic: any((r.value or {}).get("b") == "2" for r in records(pipeline, topic)))
+    in_each_form(lambda topic: any((r.value or {}).get("b") == "2" for r in records(pipeline, topic)))
     session.execute("TRUNCATE edge.t")
-    told(lambda topic: sum(r.headers.get("scope") == b"table" for r in records(pipeline, topic)) == PARTITIONS)
+    in_each_form(lambda topic: sum(r.headers.get("scope") == b"table" for r in records(pipeline, topic)) == PARTITIONS)
 
     one, two, three = {"id": 1, "name": "x"}, {"id": -60, "name": "ä€"}, {"id": 2, "name": "n"}
     marker = {"id": -60, "name": None}
@@ -170,9 +170,9 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
     def seen(found: list[dict[str, Any]]) -> list[tuple[Any, Any]]:
         return distinct((m["record"]["key"], m["record"]["value"]) for m in found)
 
-    def distinct(told: Any) -> list[tuple[Any, Any]]:
-        """Each once: a row is told again until it is proven. In any order: partitions are read in turns."""
-        return sorted({json.dumps(pair, ensure_ascii=False): pair for pair in told}.items())
+    def distinct(pairs: Any) -> list[tuple[Any, Any]]:
+        """Each once: a row is published again until it is proven. In any order: partitions are read in turns."""
+        return sorted({json.dumps(pair, ensure_ascii=False): pair for pair in pairs}.items())
 
     with ThreadPoolExecutor(2) as pool:
         reads = [("key-value-avro", "auto"), ("key-value-avro", "typed"), ("key-value-json", "auto"), ("json", "auto")]
@@ -182,9 +182,9 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
     assert seen(objects) == distinct([*old, new, *gone])
     known = [(key, value and {"a": value["a"], "c": value["c"]}) for key, value in (*old, new)]
     assert seen(typed) == distinct([*known, *gone])
-    told_plain = [m["record"] for m in plain]
-    assert {"a": "1", "b": "2", "c": "3", **three} in told_plain
-    assert told_plain.count(None) >= PARTITIONS
+    plain_records = [m["record"] for m in plain]
+    assert {"a": "1", "b": "2", "c": "3", **three} in plain_records
+    assert plain_records.count(None) >= PARTITIONS
 
 
 def updates(admin: Admin, allowed: bool) -> None:
@@ -196,17 +196,17 @@ def updates(admin: Admin, allowed: bool) -> None:
 def test_a_namespace_whose_schemas_must_not_change(
     pipeline: Pipeline, session: Any, rest: Rest, admin: Admin, tmp_path: Path
 ) -> None:
-    """It is told at once what to change; then a restart by REST does, or the schema that somebody uploads."""
+    """The error says at once what to change; then a restart over REST suffices, or an uploaded schema."""
     session.execute(f"CREATE TABLE edge.fixed {TABLE}")
     session.execute("INSERT INTO edge.fixed (id, name, a) VALUES (1, 'x', '1')")
     eventually(lambda: list(pipeline.reader.messages("events-edge.fixed")), "the event is there")
     updates(admin, False)
     try:
         connect(pipeline, rest, "fixed", schema_on_incompatible="new-topic")
-        told = failed(pipeline, rest, "fixed")
-        assert "isAllowAutoUpdateSchema" in told
-        assert "data-edge.fixed" in told
-        assert told.endswith("[broker-refused]")
+        trace = failed(pipeline, rest, "fixed")
+        assert "isAllowAutoUpdateSchema" in trace
+        assert "data-edge.fixed" in trace
+        assert trace.endswith("[broker-refused]")
         updates(admin, True)
         rest("POST", "/connectors/fixed/restart?includeTasks=true")
         comes(pipeline, "data-edge.fixed", (1, "x"), "1")
@@ -227,25 +227,27 @@ def test_a_namespace_whose_schemas_must_not_change(
         updates(admin, True)
 
 
-def test_a_table_that_is_made_anew_with_another_key(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_table_recreated_with_another_key(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     """The agent goes on; the connector stops, or goes on in another topic."""
-    session.execute(f"CREATE TABLE edge.anew {TABLE}")
-    connect(pipeline, rest, "anew")
+    session.execute(f"CREATE TABLE edge.recreated {TABLE}")
+    connect(pipeline, rest, "recreated")
     on = {"schema_on_incompatible": "new-topic"}
-    connect(pipeline, rest, "anew", "json", output_format="key-value-json", data_topic="json", query_group="json", **on)
-    session.execute("INSERT INTO edge.anew (id, name, a) VALUES (1, 'x', '1')")
-    for topic in ("data-edge.anew", "json"):
+    connect(
+        pipeline, rest, "recreated", "json", output_format="key-value-json", data_topic="json", query_group="json", **on
+    )
+    session.execute("INSERT INTO edge.recreated (id, name, a) VALUES (1, 'x', '1')")
+    for topic in ("data-edge.recreated", "json"):
         comes(pipeline, topic, (1, "x"), "1")
-    session.execute("DROP TABLE edge.anew")
-    session.execute("CREATE TABLE edge.anew (id text, name text, a text, PRIMARY KEY (id, name)) WITH cdc = true")
-    session.execute("INSERT INTO edge.anew (id, name, a) VALUES ('one', 'x', '1')")
-    told = failed(pipeline, rest, "anew")
-    assert told.endswith("[registry-refused]")
-    assert "schema.on.incompatible=new-topic" in told
-    assert len(told) < 1200, told
-    connect(pipeline, rest, "anew", **on)
-    rest("POST", "/connectors/anew/restart?includeTasks=true")
-    for first in ("data-edge.anew-", "json-"):
+    session.execute("DROP TABLE edge.recreated")
+    session.execute("CREATE TABLE edge.recreated (id text, name text, a text, PRIMARY KEY (id, name)) WITH cdc = true")
+    session.execute("INSERT INTO edge.recreated (id, name, a) VALUES ('one', 'x', '1')")
+    trace = failed(pipeline, rest, "recreated")
+    assert trace.endswith("[registry-refused]")
+    assert "schema.on.incompatible=new-topic" in trace
+    assert len(trace) < 1200, trace
+    connect(pipeline, rest, "recreated", **on)
+    rest("POST", "/connectors/recreated/restart?includeTasks=true")
+    for first in ("data-edge.recreated-", "json-"):
         found = eventually(
             lambda first=first: [t for t in pipeline.reader.topics() if t.startswith(first)], pipeline.connector.tail
         )
@@ -254,15 +256,15 @@ def test_a_table_that_is_made_anew_with_another_key(pipeline: Pipeline, session:
     assert pipeline.agent.health()[0] == 200
 
 
-def test_a_name_that_avro_has_not(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_a_name_that_is_illegal_in_avro(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     session.execute('CREATE TABLE edge.named (id int PRIMARY KEY, "my col" text) WITH cdc = true')
     session.execute("INSERT INTO edge.named (id, \"my col\") VALUES (1, '1')")
     connect(pipeline, rest, "named")
     connect(pipeline, rest, "named", "namedjson", output_format="key-value-json", data_topic="j", query_group="json")
-    told = failed(pipeline, rest, "namedjson")
-    assert "my col" in told
-    assert "leave the column out" in told
-    assert told.endswith("[table-unsupported]")
+    trace = failed(pipeline, rest, "namedjson")
+    assert "my col" in trace
+    assert "leave the column out" in trace
+    assert trace.endswith("[table-unsupported]")
     eventually(lambda: records(pipeline, "data-edge.named"), pipeline.connector.tail)
     (value,) = {json.dumps(r.value) for r in records(pipeline, "data-edge.named")}
     assert value == '{"my_col_ad025cc7": "1"}'
@@ -294,10 +296,10 @@ def test_events_that_are_dropped_while_the_connector_is_away(
         admin.ask("POST", f"{place}/subscription/helenus-lost/expireMessages/1")
         trim(admin, place, ledger)
     rest("PUT", "/connectors/lost/resume")
-    told = failed(pipeline, rest, "lost")
-    assert "events were dropped before helenus-lost had read them" in told
-    assert "events-edge.lost" in told
-    assert told.endswith("[offsets-lost]")
+    trace = failed(pipeline, rest, "lost")
+    assert "events were dropped before helenus-lost had read them" in trace
+    assert "events-edge.lost" in trace
+    assert trace.endswith("[offsets-lost]")
     connect(pipeline, rest, "lost", errors_data_loss="continue")
     rest("POST", "/connectors/lost/restart?includeTasks=true")
     session.execute("INSERT INTO edge.lost (id, name, a) VALUES (2, 'x', '1')")
@@ -326,7 +328,7 @@ def schemas(pipeline: Pipeline, name: str, directory: Path) -> dict[str, Any]:
     command = [script("helenus-connector"), "schemas", pipeline.connector.arguments[1], str(own)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    return {told["topic"]: told["schema"] for told in map(json.loads, done.stdout.splitlines())}
+    return {schema["topic"]: schema["schema"] for schema in map(json.loads, done.stdout.splitlines())}
 
 
 def definition(session: Any, name: str) -> Table:
@@ -359,11 +361,11 @@ def test_dead_letters_are_replayed_once(
     log.append("events-edge.poison", 1, b"\xff", b"no event", [("from", b"nowhere")])
     log.flush(20)
     log.close()
-    letters = "dlq-edge.poison"
-    eventually(lambda: list(pipeline.reader.messages(letters)), pipeline.connector.tail)
-    (letter,) = pipeline.reader.messages(letters)
-    assert letter.value() == b"no event"
-    assert dict(letter.headers())["__connect.errors.partition"] == b"1"
+    dead_letters = "dlq-edge.poison"
+    eventually(lambda: list(pipeline.reader.messages(dead_letters)), pipeline.connector.tail)
+    (dead_letter,) = pipeline.reader.messages(dead_letters)
+    assert dead_letter.value() == b"no event"
+    assert dict(dead_letter.headers())["__connect.errors.partition"] == b"1"
     rest("PUT", "/connectors/poison/pause")
     before = len(list(pipeline.reader.messages("events-edge.poison")))
     own = pipeline.connector_properties("edge.poison")
@@ -371,12 +373,12 @@ def test_dead_letters_are_replayed_once(
     command = [script("helenus-connector"), "replay", pipeline.connector.arguments[1], str(table)]
     for count in (1, 0):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert f"poison: {count} events replayed from {letters} to events-edge.poison" in done.stdout, done.stderr
+        assert f"poison: {count} events replayed from {dead_letters} to events-edge.poison" in done.stdout, done.stderr
     assert len(list(pipeline.reader.messages("events-edge.poison"))) == before + 1
     rest("PUT", "/connectors/poison/resume")
-    eventually(lambda: len(list(pipeline.reader.messages(letters))) == 2, pipeline.connector.tail)
-    again = list(pipeline.reader.messages(letters))[-1]
-    assert (again.key(), again.value()) == (letter.key(), letter.value())
+    eventually(lambda: len(list(pipeline.reader.messages(dead_letters))) == 2, pipeline.connector.tail)
+    again = list(pipeline.reader.messages(dead_letters))[-1]
+    assert (again.key(), again.value()) == (dead_letter.key(), dead_letter.value())
 
 
 @pytest.mark.parametrize(("log", "data"), [("pulsar", "kafka"), ("kafka", "pulsar")])

@@ -109,7 +109,7 @@ MORE = {
     "hollows_json": {"output.format": "key-value-json"},
     "hollow_keys": {},
     "grown": {},
-    "told": {"decimal.handling.mode": "string", "varint.handling.mode": "long"},
+    "modes": {"decimal.handling.mode": "string", "varint.handling.mode": "long"},
     "far": {},
     **{f"odd_{name}": {} for name in ODD},
 }
@@ -160,7 +160,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
         )
     session.execute("CREATE TABLE hollow_keys (p decimal, q uuid, PRIMARY KEY ((p, q))) WITH cdc = true")
     session.execute("CREATE TABLE grown (p int, c frozen<growing>, v int, PRIMARY KEY (p, c)) WITH cdc = true")
-    session.execute("CREATE TABLE told (k decimal PRIMARY KEY, d list<decimal>, v varint) WITH cdc = true")
+    session.execute("CREATE TABLE modes (k decimal PRIMARY KEY, d list<decimal>, v varint) WITH cdc = true")
     session.execute("CREATE TABLE far (k timestamp PRIMARY KEY, v timestamp, m map<timestamp, date>) WITH cdc = true")
     for name, odd in ODD.items():
         for made in odd.types:
@@ -169,7 +169,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
         session.execute(f"CREATE TABLE odd_{name} ({odd.columns}) WITH {options}cdc = true")
     pipeline = Pipeline(status, directory)
     try:
-        # One partition each: what is told here does not depend on their number.
+        # One partition each: the records do not depend on their number.
         agent = {**pipeline.agent_properties(pipeline.agent.port), "topic.partitions": 1}
         write_properties(directory / "agent.properties", agent)
         pipeline.agent.start().ready()
@@ -260,7 +260,7 @@ def test_names_that_avro_forbids(pipeline: Pipeline, session: Any) -> None:
     }
 
 
-def test_a_registry_that_is_only_asked(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_a_registry_without_registration(pipeline: Pipeline, tmp_path: Path) -> None:
     given = {**pipeline.connector_properties("rec.wide"), "value.converter.auto.register.schemas": "false"}
     registry = Registry(ConnectorSettings.of({k: str(v) for k, v in given.items()}, "test"), tmp_path / "ids")
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})
@@ -282,13 +282,13 @@ def test_a_registry_that_somebody_else_fills(pipeline: Pipeline, session: Any, t
         [script("helenus-connector"), "schemas", *map(str, files)], capture_output=True, text=True, timeout=120
     )
     assert printed.returncode == 0, printed.stderr
-    told = [json.loads(line) for line in printed.stdout.splitlines()]
-    assert [one["subject"] for one in told] == ["filled-key", "filled-value", "filled-truncation"]
+    subjects = [json.loads(line) for line in printed.stdout.splitlines()]
+    assert [one["subject"] for one in subjects] == ["filled-key", "filled-value", "filled-truncation"]
     settings = ConnectorSettings.of({k: str(v) for k, v in given.items()}, "test")
     (table,) = [t for t in read_tables(session, "rec").values() if t.name == "hollow"]
     registry = Registry(settings, tmp_path / "ids")
     client = SchemaRegistryClient({"url": pipeline.status.registry_url})
-    for one in told:
+    for one in subjects:
         with pytest.raises(HelenusError, match=f"helenus-connector schemas.*subject {one['subject']}"):
             RowShape(table, settings, registry).truncation(None)
         client.register_schema(one["subject"], Schema(one["schema"], "AVRO"))
@@ -310,7 +310,7 @@ def test_the_keys_of_datastax_and_source_headers(pipeline: Pipeline, session: An
     assert set(record.headers) == {"node", "segpos", "digest", "exact_key"}
 
 
-def test_a_column_that_cannot_be_told_is_left_out(pipeline: Pipeline, session: Any) -> None:
+def test_a_column_that_cannot_be_published_is_left_out(pipeline: Pipeline, session: Any) -> None:
     session.execute(f"INSERT INTO rec.custom (k, a, ab, b, c) VALUES (1, 2, 3, {UUID}, 4)")
     record = eventually(lambda: pipeline.records("rec.custom"), "the record is there")[-1]
     assert record.value == {"a": 2, "ab": 3}
@@ -332,14 +332,14 @@ def test_values_of_no_bytes_where_none_are_a_value(pipeline: Pipeline, session: 
     session.execute(f"UPDATE rec.hollow SET l = [1, {no_int}] WHERE p = 1 AND a = 1 AND b = {UUID}")
 
     def values() -> dict[Any, Any]:
-        told = last_of_each(pipeline, "rec.hollow")
-        return {key: v for key, record in told.items() if record.value and (v := record.value["v"]) is not None}
+        published = last_of_each(pipeline, "rec.hollow")
+        return {key: v for key, record in published.items() if record.value and (v := record.value["v"]) is not None}
 
     expected = {(1, None, UUID): 0, (1, 1, None): 1, (1, None, None): 2, (1, 1, UUID): 3}
-    eventually(lambda: values() == expected, "the rows are told")
-    told = last_of_each(pipeline, "rec.hollow")
-    assert json.loads(told[1, None, UUID].headers["empty"]) == ["a"]
-    assert json.loads(told[1, None, None].headers["empty"]) == ["a", "b"]
+    eventually(lambda: values() == expected, "the rows are published")
+    published = last_of_each(pipeline, "rec.hollow")
+    assert json.loads(published[1, None, UUID].headers["empty"]) == ["a"]
+    assert json.loads(published[1, None, None].headers["empty"]) == ["a", "b"]
     full = eventually(lambda: _with(last_of_each(pipeline, "rec.hollow")[1, 1, UUID], "left_out"), "the list")
     assert (full.value["l"], full.headers["left_out"]) == (None, b'["l"]')
     for a, b in keys[:3]:
@@ -355,14 +355,14 @@ def test_values_of_no_bytes_in_a_partition_key(pipeline: Pipeline, session: Any)
         for n, (p, q) in enumerate((("blob_as_int(0x)", "''"), ("0", "''"), ("blob_as_int(0x)", "'a'"))):
             session.execute(f"INSERT INTO {table} (p, q, c, v) VALUES ({p}, {q}, 1, {n})")
         expected = {(None, "", 1): 0, (0, "", 1): 1, (None, "a", 1): 2}
-        eventually(lambda: _values(pipeline, table) == expected, "the rows are told")  # noqa: B023
+        eventually(lambda: _values(pipeline, table) == expected, "the rows are published")  # noqa: B023
         assert json.loads(last_of_each(pipeline, table)[None, "a", 1].headers["empty"]) == ["p"]
         session.execute(f"DELETE FROM {table} WHERE p = blob_as_int(0x) AND q = '' AND c = 1")
         session.execute(f"UPDATE {table} SET v = 7 WHERE p = 0 AND q = '' AND c = 1")
         session.execute(f"DELETE FROM {table} WHERE p = blob_as_int(0x) AND q = 'a'")
         session.execute(f"INSERT INTO {table} (p, q, c, v) VALUES (blob_as_int(0x), 'a', 2, 9)")
-        told = {(None, "", 1): None, (0, "", 1): 7, (None, "a", 2): 9, (None, "a", None): None, (None, "a", 1): 2}
-        eventually(lambda: _values(pipeline, table) == told, "what is deleted is gone")  # noqa: B023
+        left = {(None, "", 1): None, (0, "", 1): 7, (None, "a", 2): 9, (None, "a", None): None, (None, "a", 1): 2}
+        eventually(lambda: _values(pipeline, table) == left, "what is deleted is gone")  # noqa: B023
     keys = [("blob_as_decimal(0x)", "blob_as_uuid(0x)"), ("blob_as_decimal(0x)", UUID), ("0", UUID)]
     for p, q in keys:
         session.execute(f"INSERT INTO rec.hollow_keys (p, q) VALUES ({p}, {q})")
@@ -409,13 +409,13 @@ def test_a_type_in_a_key_gets_a_field(pipeline: Pipeline, session: Any) -> None:
 
 
 def test_decimals_and_varints_as_asked_for(pipeline: Pipeline, session: Any) -> None:
-    session.execute("INSERT INTO rec.told (k, d, v) VALUES (1.50, [-0.10, 1E+10], -9223372036854775808)")
-    record = eventually(lambda: pipeline.records("rec.told"), "the record is there")[-1]
+    session.execute("INSERT INTO rec.modes (k, d, v) VALUES (1.50, [-0.10, 1E+10], -9223372036854775808)")
+    record = eventually(lambda: pipeline.records("rec.modes"), "the record is there")[-1]
     assert record.value == {"d": ["-0.10", "1E+10"], "v": -(2**63)}
     assert record.key["k"] == {"bigint": b"\x00\x96", "scale": 2}
 
 
-def test_times_that_neither_java_nor_python_has(pipeline: Pipeline, session: Any) -> None:
+def test_times_beyond_those_of_java_and_python(pipeline: Pipeline, session: Any) -> None:
     least, most = "blob_as_timestamp(0x8000000000000000)", "blob_as_timestamp(0x7fffffffffffffff)"
     session.execute(f"INSERT INTO rec.far (k, v, m) VALUES ({least}, {most}, {{{least}: blob_as_date(0xffffffff)}})")
     record = eventually(lambda: pipeline.records("rec.far"), "the record is there")[-1]
@@ -425,7 +425,7 @@ def test_times_that_neither_java_nor_python_has(pipeline: Pipeline, session: Any
     )
 
 
-def test_when_a_row_expires_is_told(pipeline: Pipeline, session: Any) -> None:
+def test_the_expiry_of_a_row_is_published(pipeline: Pipeline, session: Any) -> None:
     session.execute("INSERT INTO rec.hollow (p, a, b, v) VALUES (7, 7, uuid(), 1) USING TTL 10000")
     now = time.time()
     record = eventually(lambda: [r for r in pipeline.records("rec.hollow") if r.key["p"] == 7], "the record")[-1]
@@ -459,7 +459,7 @@ def test_java_reads_what_python_reads(pipeline: Pipeline, tmp_path: Path) -> Non
         "hollow",
         "hollows",
         "hollow_keys",
-        "told",
+        "modes",
         *(f"odd_{name}" for name in ODD),
     ):
         for message in messages(pipeline.status.bootstrap_servers, f"data-rec.{table}"):

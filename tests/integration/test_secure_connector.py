@@ -1,4 +1,4 @@
-"""The whole path on TLS and passwords, with the least rights: it works, tells no secret, and every mistake clearly."""
+"""The whole path on TLS and passwords, with the least rights: it works, shows no secret, and explains every mistake."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ class Guarded:
                 request.add_header("Content-Type", self.headers.get("Content-Type") or "application/json")
                 try:
                     with urllib.request.urlopen(request, timeout=10) as answer:
-                        status, told = answer.status, answer.read()
+                        status, content = answer.status, answer.read()
                 except urllib.error.HTTPError as error:
                     with error:
-                        status, told = error.code, error.read()
+                        status, content = error.code, error.read()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(told)))
+                self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(told)
+                self.wfile.write(content)
 
             do_GET = do_POST = do_PUT = answer  # noqa: N815
 
@@ -262,27 +262,27 @@ def test_the_whole_path_and_no_secret_is_seen(
             [script("helenus-connector"), worker_file, table_file], stderr=logs[1].open("wb"), env=environment()
         ),
     ]
-    told: list[str] = []
+    texts: list[str] = []
     try:
         try:
             eventually(lambda: values(status) == wanted, "the topic shows the rows")
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
-        seen = b"".join(processes.told(p, "cmdline") for process in started for p in processes.family(process.pid))
+        seen = b"".join(processes.contents(p, "cmdline") for process in started for p in processes.family(process.pid))
         assert b"java" in seen
         # The connector's own environment held none; so none of its children's may.
-        seen += b"".join(processes.told(p, "environ") for p in processes.family(started[1].pid))
-        told.append(seen.decode(errors="replace"))
+        seen += b"".join(processes.contents(p, "environ") for p in processes.family(started[1].pid))
+        texts.append(seen.decode(errors="replace"))
         worker = Worker(listener, f"ops:{REST_PASSWORD}", authority[1])
-        told += [worker.get("/connectors?expand=status&expand=info"), worker.get("/connectors/safe-t/config")]
-        told.append(worker.get("/connectors/safe-t/tasks"))
-        told.append(worker.get("/metrics"))
-        told.append(Worker(f"http://127.0.0.1:{own['http.port']}").get("/metrics"))
-        exported = set(re.findall(r"^(helenus_\w+)", "\n".join(told[-2:]), re.MULTILINE))
+        texts += [worker.get("/connectors?expand=status&expand=info"), worker.get("/connectors/safe-t/config")]
+        texts.append(worker.get("/connectors/safe-t/tasks"))
+        texts.append(worker.get("/metrics"))
+        texts.append(Worker(f"http://127.0.0.1:{own['http.port']}").get("/metrics"))
+        exported = set(re.findall(r"^(helenus_\w+)", "\n".join(texts[-2:]), re.MULTILINE))
         asked = {name for text in expressions() for name in re.findall(r"helenus_\w+", text)}
         # What has a label for a kind or a reason is there once there is one; the others are from the start.
         assert asked - exported <= set(LATER)
-        assert json.loads(told[1])["safe-t"]["status"]["tasks"][0]["state"] == "RUNNING"
+        assert json.loads(texts[1])["safe-t"]["status"]["tasks"][0]["state"] == "RUNNING"
         top = [script("helenus-connector"), "top", "--once", "--url", listener, "--cafile", str(authority[1])]
         login = {**os.environ, "LOGIN": f"ops:{REST_PASSWORD}", "COLUMNS": "160"}
         shown = subprocess.run([*top, "--user", "${env:LOGIN}"], capture_output=True, text=True, env=login, timeout=60)
@@ -290,15 +290,15 @@ def test_the_whole_path_and_no_secret_is_seen(
         assert "RUNNING" in shown.stdout
         refused = subprocess.run(top, capture_output=True, text=True, timeout=60)
         assert (refused.returncode, "401" in refused.stderr) == (1, True)
-        told += [shown.stdout, refused.stderr]
+        texts += [shown.stdout, refused.stderr]
     finally:
         for process in started:
             process.terminate()
         codes = [process.wait(60) for process in started]
-    told += [log.read_text() for log in logs]
-    assert codes == [0, 0], told[-1]
+    texts += [log.read_text() for log in logs]
+    assert codes == [0, 0], texts[-1]
     for secret in secrets_of(status):
-        assert [text[max(0, text.index(secret) - 200) :][:400] for text in told if secret in text] == []
+        assert [text[max(0, text.index(secret) - 200) :][:400] for text in texts if secret in text] == []
 
 
 MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
@@ -333,7 +333,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 ]
 
 
-def test_a_mistake_is_error_in_one_message(
+def test_every_mistake_is_one_clear_message(
     status: Status, session: Any, files: Callable[[str, Mapping[str, str | None]], list[str]], tmp_path: Path
 ) -> None:
     """All of them, some at a time: what most do is wait. None of them starts Spark."""
@@ -354,7 +354,7 @@ def test_a_mistake_is_error_in_one_message(
         *_, last = done.stderr.splitlines() or [""]
         said = done.stderr + done.stdout
         faults = [f"does not say {word}" for word in words if word not in last]
-        faults += ["tells a secret"] * any(secret in said for secret in secrets_of(status))
+        faults += ["shows a secret"] * any(secret in said for secret in secrets_of(status))
         faults += ["has a traceback"] * ("Traceback" in said)
         faults += ["has no one message"] * (said.count("helenus-connector: ") != 1)
         faults += [f"ends with {done.returncode}"] * (done.returncode != code)

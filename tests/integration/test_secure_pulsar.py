@@ -1,4 +1,4 @@
-"""The whole path on Pulsar with TLS, tokens and the least rights; it tells no token, and every mistake clearly."""
+"""The whole path on Pulsar with TLS, tokens and the least rights; it shows no token, and explains every mistake."""
 
 from __future__ import annotations
 
@@ -144,17 +144,19 @@ def test_the_whole_path_and_no_token_is_seen(status: Status, session: Any, files
             eventually(lambda: values() == wanted, "the topic shows the rows")
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *(log.read_text()[-3000:] for log in logs)])) from None
-        seen = b"".join(processes.told(p, "cmdline", "environ") for one in started for p in processes.family(one.pid))
+        seen = b"".join(
+            processes.contents(p, "cmdline", "environ") for one in started for p in processes.family(one.pid)
+        )
         assert b"java" in seen
     finally:
         reader.close()
         for process in started:
             process.terminate()
         codes = [process.wait(60) for process in started]
-    told = [seen.decode(errors="replace"), *(log.read_text() for log in logs)]
-    assert codes == [0, 0], told[-1]
+    texts = [seen.decode(errors="replace"), *(log.read_text() for log in logs)]
+    assert codes == [0, 0], texts[-1]
     for token in tokens(status):
-        assert not [text for text in told if token in text]
+        assert not [text for text in texts if token in text]
 
 
 BOSS: dict[str, str | None] = {"pulsar.auth.token": "{boss}"}
@@ -179,7 +181,7 @@ MISTAKES: list[tuple[dict[str, str | None], int, list[str]]] = [
 
 
 @pytest.mark.long
-def test_a_mistake_is_error_in_one_message(status: Status, session: Any, files: Files, tmp_path: Path) -> None:
+def test_every_mistake_is_one_clear_message(status: Status, session: Any, files: Files, tmp_path: Path) -> None:
     """All of them, some at a time: what most do is wait."""
     assert status.security
     assert status.pulsar_url
@@ -205,7 +207,7 @@ def test_a_mistake_is_error_in_one_message(status: Status, session: Any, files: 
         *_, last = done.stderr.splitlines() or [""]
         said = done.stderr + done.stdout
         faults = [f"does not say {word}" for word in words if word not in last]
-        faults += ["tells a token"] * any(token in said for token in tokens(status))
+        faults += ["shows a token"] * any(token in said for token in tokens(status))
         faults += ["has a traceback"] * ("Traceback" in said)
         faults += ["has no one message"] * (said.count("helenus-connector: ") != 1)
         faults += [f"ends with {done.returncode}"] * (done.returncode != code)

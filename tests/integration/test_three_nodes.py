@@ -48,7 +48,7 @@ TABLES = (ALL_KINDS, ROWS, WIDE, LATE, *(t.full_name for t in RANDOM))
 
 
 class Three(Pipeline):
-    """An agent beside each of three nodes; `node` is the one that the agent of `Pipeline` stands beside."""
+    """An agent for each of three nodes; `node` is the one of `Pipeline`'s own agent."""
 
     def __init__(self, status: Status, directory: Path) -> None:
         super().__init__(status, directory)
@@ -75,7 +75,7 @@ class Three(Pipeline):
         return self.connector.total(name, connector=table.replace(".", "-"), **labels)
 
     def is_quiet(self, table: str) -> bool:
-        """Whether every event is done with, also those that a restart steps back to, and no key waits."""
+        """Whether every event is fully processed, also those that a restart steps back to, and no key waits."""
         if self.connector.health()[0] != 200 or not self.count(table, "events_read_total"):
             return False
         place = f"http://127.0.0.1:{self.connector.port}/connectors/{table.replace('.', '-')}/offsets"
@@ -86,8 +86,8 @@ class Three(Pipeline):
     def events(self, table: str) -> list[Any]:
         return list(messages(self.status.bootstrap_servers, f"events-{table}"))
 
-    def settles(self, table: str, session: Any, told: str = "") -> None:
-        """Wait until all is quiet for the settle time; then the topic is the table, and every event accounted for."""
+    def wait_confirmed(self, table: str, session: Any, context: str = "") -> None:
+        """Wait until all is confirmed; then the topic is the table, and every event accounted for."""
         end = [0]
 
         def quiet() -> bool:
@@ -101,7 +101,7 @@ class Three(Pipeline):
         definition = next(t for t in read_tables(session, keyspace).values() if t.name == name)
         records = self.records(table)
         found = differences(session.at_all, definition, records)
-        assert not found, f"{len(found)} keys of {table} differ; {told}\n" + "\n".join(map(str, found[:10]))
+        assert not found, f"{len(found)} keys of {table} differ; {context}\n" + "\n".join(map(str, found[:10]))
         self.adds_up(table.replace(".", "-"))
 
 
@@ -164,7 +164,7 @@ def paused(stack: Stack, *nodes: str) -> Iterator[None]:
 
 
 def changes(pipeline: Three, table: str) -> dict[Any, set[str | None]]:
-    """The distinct Changes on an events topic, by key and digest: the nodes that told of them."""
+    """The distinct changes on an events topic, by key and digest: the nodes that reported them."""
     found: dict[Any, set[str | None]] = {}
     for message in pipeline.events(table):
         change = decode(message.value())
@@ -172,16 +172,16 @@ def changes(pipeline: Three, table: str) -> dict[Any, set[str | None]]:
     return found
 
 
-def told(pipeline: Three, table: str) -> int:
-    """How often a node told of a Change, copies not counted."""
+def reports(pipeline: Three, table: str) -> int:
+    """How many reports of changes there are, one per node, copies not counted."""
     return sum(map(len, changes(pipeline, table).values()))
 
 
-def test_one_replica_tells_and_two_come_later(pipeline: Three, session: Any) -> None:
-    """Nothing is proven by one replica at LOCAL_QUORUM: a second read at ALL settles. Copies after that are dropped."""
+def test_one_replica_reports_and_two_come_later(pipeline: Three, session: Any) -> None:
+    """One replica proves nothing at LOCAL_QUORUM: a second read at ALL confirms the rows. Later copies are dropped."""
     for k in range(300):
         session.execute(f"INSERT INTO {ROWS} (k, v) VALUES ({k}, {k})")
-    pipeline.settles(ROWS, session)
+    pipeline.wait_confirmed(ROWS, session)
     assert pipeline.count(ROWS, "records_total") == 300, "the second read brings nothing new"
     assert pipeline.count(ROWS, "keys_read_total") == 600
     for agent in pipeline.agents[1:]:
@@ -191,7 +191,7 @@ def test_one_replica_tells_and_two_come_later(pipeline: Three, session: Any) -> 
     eventually(lambda: pipeline.count(ROWS, "events_total", outcome="confirmed") == 600, "two of three are dropped")
     assert pipeline.count(ROWS, "records_total") == 300
     assert pipeline.count(ROWS, "keys_read_total") == 600
-    pipeline.settles(ROWS, session)
+    pipeline.wait_confirmed(ROWS, session)
 
 
 COSTS = {
@@ -207,34 +207,34 @@ a first read comes before a second replica reported. On one that is not, 1.1 and
 """
 
 
-def test_what_changes_cost_in_reads(pipeline: Three, session: Any) -> None:
+def test_reads_per_change(pipeline: Three, session: Any) -> None:
     """Of each kind, how many keys are read per change, whoever of three replicas reports it when."""
     for agent in pipeline.agents[1:]:
         if agent.process is None:  # where this test is run by itself
             agent.start().ready()
-    told = {}
+    costs = {}
     for kind, (table, count, _, statement) in COSTS.items():
         before = {n: pipeline.count(table, n) for n in ("keys_read_total", "records_total", "statements_total")}
         known = len(changes(pipeline, table))
         for i in range(count):
             session.execute(statement.format(t=table, i=10_000 + i))
-        pipeline.settles(table, session)
+        pipeline.wait_confirmed(table, session)
         assert len(changes(pipeline, table)) - known == count
-        told[kind] = {n: (pipeline.count(table, n) - b) / count for n, b in before.items()}
-    assert told["inserts"]["statements_total"] <= 1, told
-    assert {kind for kind, (_, _, most, _) in COSTS.items() if told[kind]["keys_read_total"] > most} == set(), told
+        costs[kind] = {n: (pipeline.count(table, n) - b) / count for n, b in before.items()}
+    assert costs["inserts"]["statements_total"] <= 1, costs
+    assert {kind for kind, (_, _, most, _) in COSTS.items() if costs[kind]["keys_read_total"] > most} == set(), costs
 
 
 def test_memtables_that_are_late_for_long(pipeline: Three, session: Any) -> None:
     """Their nodes have logged a write, and do not show it while they wait for memory, which a slow flush frees.
 
-    One node's agent tells at once, the others' when all is over.
+    One node's agent reports at once, the others' when all is over.
     """
     slow = "{'class': 'ZstdCompressor', 'compression_level': 22, 'chunk_length_in_kb': 1024}"
     session.execute(f"CREATE TABLE IF NOT EXISTS three.filler (k int PRIMARY KEY, v text) WITH compression = {slow}")
     for k in range(10):
         session.execute(f"INSERT INTO {LATE} (k, v) VALUES ({k}, 0)", execution_profile="all")
-    pipeline.settles(LATE, session)
+    pipeline.wait_confirmed(LATE, session)
     for agent in pipeline.agents[1:]:
         if agent.process is not None:
             agent.stop()
@@ -246,7 +246,7 @@ def test_memtables_that_are_late_for_long(pipeline: Three, session: Any) -> None
         for one in sent:
             with suppress(WriteTimeout, OperationTimedOut):
                 one.result()
-        eventually(lambda: len(changes(pipeline, LATE)) > known, "a node tells of them", every=0.1)
+        eventually(lambda: len(changes(pipeline, LATE)) > known, "a node reports them", every=0.1)
         eventually(lambda: len(pipeline.records(LATE)) > records, "they are read", every=0.1)
         early = pipeline.records(LATE)[records:]
         eventually(lambda: values(session) == {1}, "all memtables have them")
@@ -254,7 +254,7 @@ def test_memtables_that_are_late_for_long(pipeline: Three, session: Any) -> None
         for agent in pipeline.agents[1:]:
             agent.start().ready()
     assert any(r.value == {"v": 0} for r in early), "a row was read before its memtable had it"
-    pipeline.settles(LATE, session)
+    pipeline.wait_confirmed(LATE, session)
 
 
 def values(session: Any) -> set[int]:
@@ -282,7 +282,7 @@ def fill_memtables(session: Any) -> None:
 def test_random_statements_at_one(pipeline: Three, session: Any) -> None:
     workload = Workload(session, ALL_KINDS, seed=4)
     workload.run(600)
-    pipeline.settles(ALL_KINDS, session)
+    pipeline.wait_confirmed(ALL_KINDS, session)
 
 
 def test_random_tables_converge(pipeline: Three, session: Any) -> None:
@@ -290,8 +290,8 @@ def test_random_tables_converge(pipeline: Three, session: Any) -> None:
     for table in RANDOM:
         table.run(session, 250)
     for table in RANDOM:
-        told = f"HELENUS_SEED={SEED}: {table.create()}"
-        pipeline.settles(table.full_name, session, told=told)
+        context = f"HELENUS_SEED={SEED}: {table.create()}"
+        pipeline.wait_confirmed(table.full_name, session, context=context)
 
 
 def test_a_paused_replica_gets_hints(pipeline: Three, three: Stack, session: Any) -> None:
@@ -303,13 +303,13 @@ def test_a_paused_replica_gets_hints(pipeline: Three, three: Stack, session: Any
         time.sleep(1)
     assert workload.statements > 100
 
-    def hints_are_told() -> bool:
+    def hints_are_reported() -> bool:
         new = [nodes for change, nodes in changes(pipeline, ALL_KINDS).items() if change not in known]
-        told = Counter(node for nodes in new for node in nodes)
-        return len(told) == 3 and min(told.values()) > 0.8 * max(told.values())
+        counts = Counter(node for nodes in new for node in nodes)
+        return len(counts) == 3 and min(counts.values()) > 0.8 * max(counts.values())
 
-    eventually(hints_are_told, "the replica that paused has told what the others did")
-    pipeline.settles(ALL_KINDS, session)
+    eventually(hints_are_reported, "the replica that paused has reported what the others did")
+    pipeline.wait_confirmed(ALL_KINDS, session)
 
 
 @pytest.fixture
@@ -357,44 +357,44 @@ def test_hints_are_lost(pipeline: Three, three: Stack, session: Any, no_hints: N
     written_to_one_replica(three, session, 300)
     with Workload(session, ALL_KINDS, seed=6), paused(three, "cassandra3"):
         time.sleep(4)
-    pipeline.settles(ROWS, session)
-    pipeline.settles(ALL_KINDS, session)
+    pipeline.wait_confirmed(ROWS, session)
+    pipeline.wait_confirmed(ALL_KINDS, session)
     tellers = [len(nodes) for change, nodes in changes(pipeline, ROWS).items() if change not in known]
     assert tellers.count(1) >= 20, "a deletion is repaired in other words; a whole row in the same"
 
 
-def test_read_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
-    """A replica logs what a read brings it under digests of its own: Changes that one node alone ever tells."""
-    before = told(pipeline, ROWS)
+def test_read_repair_is_reported_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
+    """A replica logs what a read brings it under digests of its own: changes that only one node ever reports."""
+    before = reports(pipeline, ROWS)
     with unheard(three, 3):
         for k in range(200, 240):
             session.execute(f"DELETE FROM {ROWS} WHERE k = {k}")
-    eventually(lambda: told(pipeline, ROWS) >= before + 80 and pipeline.is_quiet(ROWS), "two of three tell")
+    eventually(lambda: reports(pipeline, ROWS) >= before + 80 and pipeline.is_quiet(ROWS), "two of three report")
     records = pipeline.count(ROWS, "records_total")
-    pipeline.settles(ROWS, session)  # it reads all at ALL
-    eventually(lambda: told(pipeline, ROWS) > before + 80, "what a read repairs is told")
-    pipeline.settles(ROWS, session)
-    # A Change of its own may be told: the same row once more, which a sink takes as it took the first.
+    pipeline.wait_confirmed(ROWS, session)  # it reads all at ALL
+    eventually(lambda: reports(pipeline, ROWS) > before + 80, "what a read repairs is reported")
+    pipeline.wait_confirmed(ROWS, session)
+    # A change of its own may be published: the same row once more, which a sink takes as it took the first.
     assert pipeline.count(ROWS, "records_total") <= records + 40
 
 
-def test_repair_tells_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
+def test_repair_is_reported_again(pipeline: Three, three: Stack, session: Any, no_hints: None) -> None:
     """With cdc_on_repair, as is the default, replicas log what a repair brings them, in other mutations."""
     pipeline.connector.stop()  # its reads would repair first
-    before = told(pipeline, ROWS)
+    before = reports(pipeline, ROWS)
     written_to_one_replica(three, session, 400)
-    eventually(lambda: told(pipeline, ROWS) >= before + 60, "one replica tells")
+    eventually(lambda: reports(pipeline, ROWS) >= before + 60, "one replica reports")
     three.nodetool("repair", "-full", "three", "rows")
-    eventually(lambda: told(pipeline, ROWS) > before + 60, "the others tell what they are brought")
+    eventually(lambda: reports(pipeline, ROWS) > before + 60, "the others report what the repair brings them")
     pipeline.connector.start().ready()
-    pipeline.settles(ROWS, session)
+    pipeline.wait_confirmed(ROWS, session)
 
 
 def test_a_batch_of_a_thousand_rows_over_many_micro_batches(pipeline: Three, session: Any) -> None:
     """One mutation with one digest on three nodes; a micro-batch takes 600 events."""
     rows = "".join(f"INSERT INTO {WIDE} (p, c, v) VALUES (777, {c}, 'v{c}');" for c in range(1000))
     session.execute(f"BEGIN UNLOGGED BATCH {rows} APPLY BATCH")
-    pipeline.settles(WIDE, session)
+    pipeline.wait_confirmed(WIDE, session)
     events = [decode(m.value()) for m in pipeline.events(WIDE)]
     counts = Counter(event.digest for event in events)
     assert [count for count in counts.values() if count >= 1000] == [3000]
@@ -409,11 +409,13 @@ def test_workers_that_die_hand_their_partitions_to_others(pipeline: Three, sessi
             for pid in python_workers(pipeline):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
-    pipeline.settles(ALL_KINDS, session)
+    pipeline.wait_confirmed(ALL_KINDS, session)
     assert len(killed) > 2, "others took over"
 
 
-def test_there_and_back_with_a_kill_between_flush_and_mark(pipeline: Three, session: Any, tmp_path: Path) -> None:
+def test_a_value_that_changes_there_and_back_with_a_kill_between_flush_and_mark(
+    pipeline: Three, session: Any, tmp_path: Path
+) -> None:
     """v1 is published and waits; v2 is published by a worker that dies before it can say so; the row is v1 again."""
     killed = tmp_path / "killed"
     pipeline.connector.stop()
@@ -427,7 +429,7 @@ def test_there_and_back_with_a_kill_between_flush_and_mark(pipeline: Three, sess
         return killed.exists()
 
     eventually(there_and_back, "a worker is killed")
-    pipeline.settles(ROWS, session)
+    pipeline.wait_confirmed(ROWS, session)
 
 
 def python_workers(pipeline: Three) -> list[int]:

@@ -44,7 +44,7 @@ public class Reader {
         BinaryDecoder decoder = DecoderFactory.get().binaryDecoder(data, null);
         GenericRecord record = new GenericDatumReader<GenericRecord>(schema).read(null, decoder);
         if (!decoder.isEnd()) {
-            throw new IOException("bytes are left behind the record");
+            throw new IOException("bytes are left after the record");
         }
         return plain(record);
     }

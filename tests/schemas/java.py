@@ -42,7 +42,7 @@ class Reader:
 
 
 def plain(value: Any) -> Any:
-    """A value that fastavro read without logical types, as Reader.java tells it."""
+    """A value that fastavro read without logical types, as Reader.java shows it."""
     if isinstance(value, dict):
         return {key: plain(v) for key, v in value.items()}
     if isinstance(value, list):

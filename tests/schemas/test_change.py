@@ -46,7 +46,7 @@ def test_round_trip_and_avro_agree(change: Change) -> None:
 
 
 @given(changes)
-def test_the_gist_of_a_change_of_a_key_alone(change: Change) -> None:
+def test_matching_a_change_of_a_key_alone(change: Change) -> None:
     match = match_own_format(encode(change))
     alone = change.scope in (Scope.ROW, Scope.STATIC, Scope.PARTITION) and not (change.start or change.end)
     assert (match is not None) == (alone and change.digest == DIGEST and change.node == NODE)
@@ -91,7 +91,7 @@ def test_frames_of_a_registry() -> None:
 
 
 @given(changes)
-def test_ours_have_no_frame(change: Change) -> None:
+def test_our_events_have_no_frame(change: Change) -> None:
     for data in (
         encode(change),
         encode(change._replace(foreign=True)),

@@ -47,17 +47,17 @@ def test_all_errors_at_once_with_their_keys(tmp_path: Path) -> None:
     with pytest.raises(HelenusError) as error:
         load(tmp_path, "siez=2\ncassandra.port=many\n")
     assert error.value.kind is Kind.CONFIG
-    told = str(error.value)
-    first, *lines = told.splitlines()
+    message = str(error.value)
+    first, *lines = message.splitlines()
     assert first.startswith("3 properties are wrong: correct the properties file")
     where = f"  {tmp_path}/x.properties: "
     assert f"{where}siez=2: unknown property, did you mean size?" in lines
     assert any(line.startswith(f"{where}cassandra.port=many: ") for line in lines)
     assert f"{where}log.topic: required property is missing" in lines
-    assert str(pickle.loads(pickle.dumps(error.value))) == told
+    assert str(pickle.loads(pickle.dumps(error.value))) == message
 
 
-def test_what_does_not_go_together_is_told_with_the_rest(tmp_path: Path) -> None:
+def test_conflicting_settings_are_reported_with_the_rest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         load(tmp_path, "size=2\nend=3\ncassandra.port=many\n")
     assert {p.key for p in error.value.problems} == {"cassandra.port", "log.topic", "end"}
@@ -98,7 +98,7 @@ SECRET = "hunter2-and-more"
         ("size", "${env:HELENUS_TEST_SECRET}"),
     ],
 )
-def test_a_wrong_key_does_not_tell_its_secret(key: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_key_does_not_show_its_secret(key: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HELENUS_TEST_SECRET", SECRET)
     with pytest.raises(ConfigError) as error:
         Example.of({"log.topic": "t", key: value}, "f")
@@ -107,7 +107,7 @@ def test_a_wrong_key_does_not_tell_its_secret(key: str, value: str, monkeypatch:
     assert SECRET not in repr(error.value)
 
 
-def test_what_is_handed_on_is_printed_without_its_secrets() -> None:
+def test_settings_passed_to_libraries_are_printed_without_secrets() -> None:
     hidden = ["sasl.password", "ssl.key.pem", "sasl.jaas.config", "sasl.oauthbearer.client.secret", "s3a.access.key"]
     plain = ["security.protocol", "ssl.ca.location", "ssl.key.location", "linger.ms", "key.serializer"]
     given = {"log.topic": "t", **{f"kafka.{key}": f"value-of-{key}" for key in (*hidden, *plain)}}
@@ -174,15 +174,15 @@ class Migrated(CassandraSettings):
         ({"theirs.old": "x", "theirs.and.so.on": "y"}, 1),
     ],
 )
-def test_what_becomes_of_other_keys(given: dict[str, str], size: int) -> None:
+def test_the_outcome_of_foreign_keys(given: dict[str, str], size: int) -> None:
     assert Migrated.of(given, "f").size == size
 
 
 def test_each_other_key_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     Migrated.of({"theirs": "5", "theirs.old": "x"}, "their.properties")
     first, second = capsys.readouterr().out.splitlines()
-    for told in ("warning", "their.properties", "key=theirs", "use=size"):
-        assert told in first
+    for part in ("warning", "their.properties", "key=theirs", "use=size"):
+        assert part in first
     assert "there is no such thing" in second
 
 

@@ -24,18 +24,18 @@ def test_the_key_s_schema_is_theirs() -> None:
     )
 
 
-def test_a_value_is_read_by_who_knows_three_fields() -> None:
-    for told in (
+def test_a_value_is_read_with_a_schema_of_three_fields() -> None:
+    for change in (
         Change(DIGEST, NODE),
         Change(DIGEST, NODE, Scope.RANGE, 1, 3, 7, 9, 5, None, Bound(True, (b"a", b"")), Bound(False, ())),
     ):
-        ours = wire.encode(told)
+        ours = wire.encode(change)
         value = datastax.sorted_value(ours)
         assert value[:3] == b"\0\2@"
         read = fastavro.schemaless_reader(io.BytesIO(value), json.loads(datastax.VALUE), None)
         assert read == {"columns": None, "md5Digest": DIGEST, "nodeId": read["nodeId"]}
         assert str(read["nodeId"]) == NODE
-        assert wire.decode(value) == told
+        assert wire.decode(value) == change
         assert datastax.unsorted_value(value) == ours
 
 

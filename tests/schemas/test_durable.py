@@ -13,14 +13,14 @@ from helenus_schemas.service.durable import Damaged
 CONTENT = {"a topic": {"0": 5, "1": 1 << 100}, "ü": [1.5, None, "k"]}
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+def test_saved_data_is_loaded(tmp_path: Path) -> None:
     durable.save(tmp_path / "file", CONTENT, 1, "it", "nowhere")
     assert durable.load(tmp_path / "file", 1) == CONTENT
     with pytest.raises(FileNotFoundError):
         durable.load(tmp_path / "another", 1)
 
 
-def test_one_that_is_not_whole_is_damaged(tmp_path: Path) -> None:
+def test_an_incomplete_file_is_damaged(tmp_path: Path) -> None:
     """Cut anywhere, or with a byte of another value: as a disk may leave it."""
     file = tmp_path / "file"
     durable.save(file, CONTENT, 1, "it", "nowhere")
@@ -44,7 +44,7 @@ def test_another_version_is_not_taken_for_ours(tmp_path: Path) -> None:
         durable.load(tmp_path / "file", 1)
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file.new").symlink_to("/dev/full")
     with pytest.raises(HelenusError, match="cannot save the things: No space left on device") as error:
         durable.save(tmp_path / "file", CONTENT, 1, "the things", "nowhere")

@@ -36,9 +36,9 @@ def wrong(given: dict[str, str]) -> list[Problem]:
 )
 @pytest.mark.parametrize("key", ["directory", "extra.file", "cassandra.ssl.cafile", "pulsar.tls.cafile"])
 def test_a_path_is_a_path(key: str, value: str) -> None:
-    (told,) = wrong({key: value})
-    assert (told.key, told.value) == (key, value)
-    assert told.reason.startswith("give a path, of a disk that every machine" if value else "name a path")
+    (problem,) = wrong({key: value})
+    assert (problem.key, problem.value) == (key, value)
+    assert problem.reason.startswith("give a path, of a disk that every machine" if value else "name a path")
 
 
 @pytest.mark.parametrize("value", ["/shared/cp", "cp", "./a:b", "/a/b:c://d"])
@@ -88,10 +88,10 @@ def test_paths_stay_as_they_are(value: str) -> None:
         ("login", "", "give it as user:password"),
     ],
 )
-def test_what_is_wanted_is_said(key: str, value: str, reason: str) -> None:
-    (told,) = wrong({key: value})
-    assert told.key == key
-    assert reason in told.reason
+def test_errors_name_the_expected_value(key: str, value: str, reason: str) -> None:
+    (problem,) = wrong({key: value})
+    assert problem.key == key
+    assert reason in problem.reason
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_what_is_wanted_is_said(key: str, value: str, reason: str) -> None:
         ),
     ],
 )
-def test_what_is_taken(key: str, value: str, taken: object) -> None:
+def test_accepted_values(key: str, value: str, taken: object) -> None:
     assert getattr(Example.of({key: value}, "f"), key.replace(".", "_")) == taken
 
 
-def test_a_user_alone_logs_nobody_in() -> None:
+def test_a_user_without_a_password_is_refused() -> None:
     for password in ({}, {"cassandra.password": ""}):
-        (told,) = wrong({"cassandra.username": "u", **password})
-        assert (told.key, told.reason[:11]) == ("cassandra.password", "set it too:")
+        (problem,) = wrong({"cassandra.username": "u", **password})
+        assert (problem.key, problem.reason[:11]) == ("cassandra.password", "set it too:")
 
 
 def test_all_of_it_at_once() -> None:
@@ -175,7 +175,7 @@ def test_topics() -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".b"])
-def test_a_name_that_is_none_has_no_address(host: str) -> None:
+def test_an_invalid_host_name_has_no_address(host: str) -> None:
     """However it came by the model."""
     settings = CassandraSettings.model_construct(cassandra_contact_points=(host,), cassandra_port=9042)
     with pytest.raises(HelenusError, match="no contact point has an address") as error:

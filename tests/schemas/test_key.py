@@ -46,7 +46,7 @@ def test_several_types_of_a_key_got_fields() -> None:
     assert nested.decode(again) == (ONE, inner + b"\xff" * 4)
 
 
-def test_what_may_have_been_is_bounded() -> None:
+def test_the_number_of_former_key_types_is_bounded() -> None:
     now = codec(*(udt(f"t{i}", 20) for i in range(8)), *(udt(f"s{i}", 1) for i in range(40)))
     with pytest.raises(Malformed):
         now.current(b"\2\2")
@@ -54,7 +54,7 @@ def test_what_may_have_been_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("columns", [2, 3, 4])
-def test_a_key_of_before_that_could_be_one_of_now(columns: int) -> None:
+def test_an_earlier_key_that_could_be_a_current_one(columns: int) -> None:
     """({5}, {0}) of before has the bytes of ({5, 1}, null), which no row has."""
     before, now = (codec(*(udt("a", fields) for _ in range(columns))) for fields in (1, 2))
     for parts in itertools.product((None, -1, 0, 1, 5), repeat=columns):
@@ -95,7 +95,7 @@ HOLLOW += ["frozen<list<int>>", "frozen<set<text>>", "frozen<map<int, int>>", "v
 
 @pytest.mark.parametrize("name", HOLLOW)
 def test_values_of_no_bytes_in_a_composite_partition_key(name: str) -> None:
-    """They come back, and are no other key; who reads the record alone finds a value, and bytes behind it."""
+    """They come back, and are no other key; a reader of the record alone finds a value, and bytes after it."""
     names = ("text", name, name)
     columns = [Column(f"p{i}", parse(t), "partition_key", i) for i, t in enumerate(names)]
     columns.append(Column("c", parse("varint"), "clustering", 0))
@@ -112,8 +112,8 @@ def test_values_of_no_bytes_in_a_composite_partition_key(name: str) -> None:
         assert len(data) - len(whole) == (a, b).count(b"")
         found |= {data, of.comparable(key[:3])}
     assert len(found) == 4 * 3 + 4
-    for behind in (b"\0", b"\2\2", b"\4\2", b"\6", b"\2\0", b"\x80"):
+    for extra in (b"\0", b"\2\2", b"\4\2", b"\6", b"\2\0", b"\x80"):
         with pytest.raises(Malformed):
-            of.decode(of.encode((b"", first, first, None)) + behind)
+            of.decode(of.encode((b"", first, first, None)) + extra)
     with pytest.raises(Malformed):
         of.decode(of.encode((b"x", first, first, None)).replace(b"\2x", b"\2y") + b"\0")

@@ -23,7 +23,7 @@ ADDRESSES = st.builds(
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "expected"),
     [
         ("http://user:pass@h:80/x", f"http://{STARS}@h:80/x"),
         ("http://user:p/ss@h", f"http://{STARS}@h"),
@@ -39,22 +39,22 @@ ADDRESSES = st.builds(
         ("me@example.org", "me@example.org"),
     ],
 )
-def test_a_login_is_stars_and_the_rest_is_told(address: str, told: str) -> None:
-    assert shown(address, secret=False) == told
+def test_a_login_is_stars_and_the_rest_is_shown(address: str, expected: str) -> None:
+    assert shown(address, secret=False) == expected
 
 
 @given(st.lists(ADDRESSES, min_size=1, max_size=3), st.sampled_from([", ", " "]))
 def test_no_password_is_shown(addresses: list[str], between: str) -> None:
     assume(not any(re.search(r",[\w+.-]+://", address) for address in addresses))  # which begins the next address
-    told = shown(between.join(addresses), secret=False)
-    assert MARK not in told
-    assert told.count(STARS) == len(addresses)
-    assert told.endswith(addresses[-1].rpartition("@")[2])
+    text = shown(between.join(addresses), secret=False)
+    assert MARK not in text
+    assert text.count(STARS) == len(addresses)
+    assert text.endswith(addresses[-1].rpartition("@")[2])
 
 
 @given(st.lists(ADDRESSES, min_size=1, max_size=3))
-def test_nor_in_a_list_without_spaces(addresses: list[str]) -> None:
+def test_no_password_is_shown_in_a_list_without_spaces(addresses: list[str]) -> None:
     assume(not any(re.search(r",[\w+.-]+://", address) for address in addresses))
-    told = shown(",".join(addresses), secret=False)
-    assert MARK not in told
-    assert told.endswith(addresses[-1].rpartition("@")[2])
+    text = shown(",".join(addresses), secret=False)
+    assert MARK not in text
+    assert text.endswith(addresses[-1].rpartition("@")[2])

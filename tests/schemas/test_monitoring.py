@@ -1,4 +1,4 @@
-"""What a command tells of itself over HTTP, and in its log."""
+"""What a command shows of itself over HTTP, and in its log."""
 
 from __future__ import annotations
 

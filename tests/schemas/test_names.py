@@ -72,14 +72,14 @@ def test_schemas_parse_and_keep_the_originals(case: str) -> None:
     table = NASTY[case]
     for schema, columns in ((avro.key_schema(table), table.primary_key), (avro.value_schema(table), table.values)):
         fastavro.parse_schema(schema)
-        told = [field.get("cql_name", field["name"]) for field in schema["fields"]]
-        assert told == [c.name for c in columns]
+        names = [field.get("cql_name", field["name"]) for field in schema["fields"]]
+        assert names == [c.name for c in columns]
         defined = [record["name"] for record in records(schema)]
         assert len(set(defined)) == len(defined)
         assert schema["doc"] == f"Table {table.full_name}"
 
 
-def test_what_names_become() -> None:
+def test_avro_names_of_cql_names() -> None:
     some = ("a_b", "a-b", "a b", "1st", "_1st", "größe")
     assert [names.avro_name(name) for name in some] == [
         "a_b",
@@ -109,25 +109,25 @@ def fields(*columns: tuple[str, str | CqlType]) -> dict[str, Any]:
         (("a", udt("u", **{"x-y": "int"})), ("b", udt("x_y", f="int"))),
     ],
 )
-def test_what_comes_later_takes_no_name_over(one: tuple[str, Any], later: tuple[str, Any]) -> None:
+def test_a_later_column_takes_over_no_name(one: tuple[str, Any], later: tuple[str, Any]) -> None:
     assert fields(one, later)[one[0]] == fields(one)[one[0]]
     assert fields(one, later)[later[0]] == fields(later)[later[0]]
 
 
-def test_a_field_of_a_type_that_comes_later_takes_no_name_over() -> None:
+def test_a_later_field_of_a_type_takes_over_no_name() -> None:
     now, then = (fields(("a", udt("u", **of)))["a"]["type"][1] for of in ({"x-y": "int"}, {"x-y": "int", "x_y": "int"}))
     assert then["fields"][:1] == now["fields"]
 
 
 def test_a_type_keeps_its_name_whatever_fields_it_gets() -> None:
-    """Also where decimals are told in another form, which the key of a row does not do."""
+    """Also where decimals are shown in another form, which the key of a row does not do."""
     for of in ({"f": "int"}, {"f": "int", "g": "decimal"}):
         t = udt("u", **of)
         table = Table("ks", "t", uuid.UUID(int=1), (Column("k", t, "partition_key", 0), Column("v", t)))
         table = table.shown({"decimal": "string"})
         assert [record["name"] for record in records(avro.value_schema(table))] == ["t", "u"]
-        told = [record["name"] for record in records(avro.json_schema(table, "row"))]
-        assert [name for name in told if name != "cql_decimal"] == ["t", "u_in_key_64ccca3f", "u"]
+        names = [record["name"] for record in records(avro.json_schema(table, "row"))]
+        assert [name for name in names if name != "cql_decimal"] == ["t", "u_in_key_64ccca3f", "u"]
 
 
 def test_a_key_and_a_value_meet_in_no_name() -> None:
@@ -140,8 +140,8 @@ def test_a_type_named_like_its_table() -> None:
     first, second = avro.value_schema(NASTY["type named like its table"])["fields"][:2]
     assert (first["type"][1]["name"], first["type"][1]["cql_name"]) == ("t_e358efa4", "t")
     assert second["type"][1]["name"] == "t_type"
-    twice = avro.value_schema(NASTY["type named like its table, twice"])["fields"]
-    assert [twice[0]["type"][1]["name"], twice[1]["type"][1]] == ["t_e358efa4", "ks.t_e358efa4"]
+    fields = avro.value_schema(NASTY["type named like its table, twice"])["fields"]
+    assert [fields[0]["type"][1]["name"], fields[1]["type"][1]] == ["t_e358efa4", "ks.t_e358efa4"]
 
 
 @pytest.mark.parametrize("name", ["1st", "a b", "cql_decimal", "Tuple_1"])

@@ -1,4 +1,4 @@
-"""Types and tables as system_schema tells them."""
+"""Types and tables as system_schema defines them."""
 
 import pickle
 import uuid
@@ -54,7 +54,7 @@ def test_the_type_of_an_old_compact_table_has_no_bytes() -> None:
     assert parse("empty").label.endswith("EmptyType")
 
 
-def test_a_type_of_that_name_is_no_such_type() -> None:
+def test_a_user_type_of_that_name_is_another_type() -> None:
     types = [{"keyspace_name": "ks", "type_name": "empty", "field_names": ["a"], "field_types": ["int"]}]
     key = column("pk", "int", "partition_key", 0)
     of = read_tables(schema(key, column("v", "frozen<empty>"), types=types))[ID].values[0].type
@@ -164,9 +164,9 @@ def test_every_kind_of_error_has_a_policy_with_advice() -> None:
 def test_an_error_survives_the_text_of_a_traceback(kind: Kind) -> None:
     error = HelenusError(kind, "what", "where")
     text = f"Traceback (most recent call last):\n  x\nx.HelenusError: {error}\n\tat java.lang.Thread"
-    told = error_in(text)
-    assert told is not None
-    assert (told.kind, str(told)) == (kind, str(error))
+    found = error_in(text)
+    assert found is not None
+    assert (found.kind, str(found)) == (kind, str(error))
     assert error_in("ValueError: [config]") is None
     assert pickle.loads(pickle.dumps(error)).kind is kind
 
@@ -212,7 +212,7 @@ def test_advice_goes_by_the_cause(advice: str) -> None:
     error = HelenusError(Kind.CONFIG, "a: b", "where", advice)
     assert error.advice == (advice or POLICIES[Kind.CONFIG].advice)
     assert str(error) == f"a: b (where): {error.advice} [config]"
-    told = error_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
-    assert told is not None
-    for same in (told, pickle.loads(pickle.dumps(error)), error.at("where")):
+    found = error_in(f"Traceback\nx.HelenusError: {error}\n\tat java.lang.Thread")
+    assert found is not None
+    for same in (found, pickle.loads(pickle.dumps(error)), error.at("where")):
         assert (same.kind, str(same), same.advice) == (error.kind, str(error), error.advice)

@@ -40,7 +40,7 @@ def test_timestamps(moment: datetime.datetime) -> None:
         (-62_167_219_200_000, "0000-01-01T00:00:00.000Z"),
     ],
 )
-def test_years_that_python_has_not(millis: int, text: str) -> None:
+def test_years_beyond_pythons_range(millis: int, text: str) -> None:
     assert form("timestamp", millis.to_bytes(8, "big", signed=True)) == text
 
 
@@ -80,13 +80,13 @@ def test_long_numbers_are_put_together_as_python_does_it(data: bytes) -> None:
 
 @pytest.mark.parametrize("first", [b"\x7f", b"\x80"])
 @pytest.mark.parametrize("size", [1 << 16, pytest.param(1 << 20, marks=pytest.mark.long)])
-def test_a_number_of_many_bytes_is_told(first: bytes, size: int) -> None:
+def test_a_number_of_many_bytes_is_shown(first: bytes, size: int) -> None:
     """A megabyte took minutes."""
     data = first + b"\x7f" * size
     value = int.from_bytes(data, "big", signed=True)
-    told, negative = form("varint", data), value < 0
-    assert (told[0] == "-", int(told[-9:])) == (negative, abs(value) % 10**9)
-    digits = told.lstrip("-")
+    text, negative = form("varint", data), value < 0
+    assert (text[0] == "-", int(text[-9:])) == (negative, abs(value) % 10**9)
+    digits = text.lstrip("-")
     near = float(f"0.{digits[:20]}")
     assert as_double(struct.pack(">i", len(digits)) + data) == pytest.approx(-near if negative else near)
 
@@ -102,8 +102,8 @@ def test_decimals(value: object) -> None:
 
 @pytest.mark.parametrize(("name", "code"), [("float", ">f"), ("double", ">d")])
 def test_floats_of_both_widths_are_spelled_alike(name: str, code: str) -> None:
-    told = [form(name, struct.pack(code, value)) for value in (100, 1e10, 1e20, math.nan, math.inf, -math.inf)]
-    assert told == ["100.0", "10000000000.0", "1e+20", "NaN", "Infinity", "-Infinity"]
+    texts = [form(name, struct.pack(code, value)) for value in (100, 1e10, 1e20, math.nan, math.inf, -math.inf)]
+    assert texts == ["100.0", "10000000000.0", "1e+20", "NaN", "Infinity", "-Infinity"]
 
 
 @pytest.mark.parametrize("last", ["01020304", "00000000", "0000ffff", "ffff0001"])
@@ -125,5 +125,5 @@ def test_small_things() -> None:
     assert form("time", (3_723_000_000_004).to_bytes(8, "big")) == "01:02:03.000000004"
     assert form("float", struct.pack(">f", 0.1)) == "0.1"
     assert form("float", struct.pack(">f", -0.0)) == "-0.0", "-0 would be an integer, without sign"
-    assert form("varint", b"\x11" * 5000).isdigit(), "Python by itself tells 4300 digits"
+    assert form("varint", b"\x11" * 5000).isdigit(), "Python by itself shows 4300 digits"
     assert as_text(CqlType("list", (CqlType("int"),))) is None

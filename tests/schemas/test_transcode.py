@@ -233,13 +233,13 @@ def test_text_that_is_no_utf8_is_a_keys_alone(data: bytes) -> None:
     assert encoder(text)(data) == plain(text, key=True)(data) == encoder(CqlType("blob"))(data)
     assert json.loads(jsonform.encoder(text, key=True)(data)).encode("utf-8", "surrogateescape") == data
     try:
-        told = data.decode()
+        decoded = data.decode()
     except UnicodeDecodeError:
         for encode in (plain, jsonform.encoder):
             with pytest.raises(ValueError, match="utf-8"):
                 encode(text)(data)
     else:
-        assert through_avro(text, data) == json.loads(jsonform.encoder(text)(data)) == told
+        assert through_avro(text, data) == json.loads(jsonform.encoder(text)(data)) == decoded
 
 
 NULL = b"\xff\xff\xff\xff"
@@ -276,14 +276,14 @@ def test_keys_of_a_map_that_are_one_as_text_are_refused(t: str, keys: tuple[byte
     assert jsonform.encoder(of, key=True)(both) != jsonform.encoder(of, key=True)(single)
 
 
-def test_what_would_not_come_back_is_no_key() -> None:
+def test_values_that_do_not_round_trip_are_no_keys() -> None:
     pair = parse("tuple<int, int>")
     one = sized(b"\0\0\0\1")
     assert encoder(pair)(one + one) == b"\2\2\2\2"
     for raw in (one, one + one + one, sized(b"", b"\0\0\0\1")):
         with pytest.raises(Malformed):
             encoder(pair)(raw)
-    # Cassandra tells these apart in a partition key, by their token, and not in a clustering key.
+    # Cassandra distinguishes these in a partition key, by their token, and not in a clustering key.
     assert encoder(pair, clustering=True)(one) == encoder(pair, clustering=True)(one + b"\xff\xff\xff\xff") == b"\2\2\0"
 
 
@@ -406,8 +406,8 @@ def test_a_type_without_avro_form_is_named() -> None:
 def test_a_tuple_has_the_name_that_datastax_gives_it(t: str, hashed: str, name: str | None) -> None:
     """The hash of what the Java driver's `asCql(false, true)` says."""
     udts = {n: CqlType("udt", (CqlType("int"),), label=n, fields=("a",)) for n in ("p", "P q")}
-    told = avro.value_schema(table(parse(t, udts)))["fields"][0]["type"][1]["name"]
-    assert told == (name or told) == f"Tuple_{avro._java_hash(hashed):x}"
+    record_name = avro.value_schema(table(parse(t, udts)))["fields"][0]["type"][1]["name"]
+    assert record_name == (name or record_name) == f"Tuple_{avro._java_hash(hashed):x}"
 
 
 def test_tuples_that_differ_in_frozen_alone_are_one_record() -> None:

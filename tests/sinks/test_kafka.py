@@ -103,7 +103,7 @@ def test_a_flush_that_hangs_can_be_hurried(servers: Any, address: str) -> None:
 
 
 def test_a_flush_goes_on_while_records_are_acknowledged(address: str) -> None:
-    """`timeout` is the time without one: who is slow is not told everything again."""
+    """`timeout` is the time without one: a slow broker does not get everything again."""
 
     class Slow:
         """A producer that acknowledges a record every 30 ms."""
@@ -214,9 +214,9 @@ def test_a_broker_that_is_away(servers: Any, address: str, tmp_path: Path, how: 
         servers.resume("kafka") if how == "pause" else servers.start("kafka")
         agent.wait(lambda: agent.raw.names == [])
         assert agent.megabytes < 130
-        told = agent.keys()
-        assert set(told) == set(range(101_000))
-        assert len(told) < 2 * 101_000  # what was acknowledged is not told again
+        keys = agent.keys()
+        assert set(keys) == set(range(101_000))
+        assert len(keys) < 2 * 101_000  # what was acknowledged is not sent again
         agent.process.send_signal(signal.SIGTERM)
         assert agent.process.wait(60) == 0
     finally:
@@ -236,9 +236,9 @@ def test_stopped_while_the_broker_hangs(servers: Any, address: str, tmp_path: Pa
         time.sleep(3)
         agent.process.send_signal(signal.SIGTERM)
         assert agent.process.wait(60) == 0
-        told = agent.out.read_text()
-        assert "agent.unacknowledged" in told
-        assert "waited_s" not in told
+        output = agent.out.read_text()
+        assert "agent.unacknowledged" in output
+        assert "waited_s" not in output
         assert len(agent.raw.names) == 2
     finally:
         servers.resume("kafka")

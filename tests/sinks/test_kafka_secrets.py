@@ -1,4 +1,4 @@
-"""What Kafka's client echoes of its settings is not told."""
+"""What Kafka's client echoes of its settings is not logged."""
 
 from __future__ import annotations
 

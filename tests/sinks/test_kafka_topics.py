@@ -42,7 +42,7 @@ def test_a_topic_that_is_gone_is_named_and_not_made_by_the_way(address: str) -> 
     log.close()
 
 
-def test_a_partition_that_is_gone(address: str) -> None:
+def test_a_partition_that_disappears(address: str) -> None:
     made = KafkaLog({"bootstrap.servers": address, "allow.auto.create.topics": "true"})
     made.append("small", 0, b"k", b"v")
     made.flush(30)
@@ -67,7 +67,7 @@ def test_a_topic_that_is_between_being_there_and_not(address: str, monkeypatch: 
     assert error.value.kind is Kind.BROKER_REFUSED
 
 
-def test_what_is_on_its_way_lands_before_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_in_flight_arrive_before_the_log_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again may be written by another process: an older record is not to land after it."""
     slow = {"test.mock.num.brokers": "1", "test.mock.broker.rtt": "400", "allow.auto.create.topics": "true"}
     log = KafkaLog({"bootstrap.servers": "none:1", "linger.ms": "0", **slow})
@@ -109,7 +109,7 @@ def test_one_client_and_one_listing_serve_for_all_topics(address: str, monkeypat
     assert {log.create(f"many{n}", 7, {}) for n in range(50)} == {4}
     assert (len(made), len(listed)) == (2, 2)
     assert len(log.topics()) >= 50
-    assert len(listed) == 3, "who asks for them is told what is there now"
+    assert len(listed) == 3, "a later question gets the current topics"
     for one in (before, log):
         one.close()
 

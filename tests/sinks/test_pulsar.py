@@ -107,7 +107,7 @@ def test_records_arrive_as_they_were(settings: PulsarConfig, log: PulsarLog) -> 
     assert not messages(settings, "bytes", 0)
 
 
-def test_it_keeps_the_connection_while_nobody_writes(log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_kept(log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker asks every 2 s whether we live, and we ask it."""
     monkeypatch.setattr(connection, "_KEEP_ALIVE", 0.5)
     log.create("idle", 1, KEEP)
@@ -123,7 +123,7 @@ def test_it_keeps_the_connection_while_nobody_writes(log: PulsarLog, monkeypatch
 
 
 class Writing:
-    """Numbers, written and flushed as fast as it goes, to two partitions, until told to stop."""
+    """Numbers, written and flushed as fast as it goes, to two partitions, until stopped."""
 
     def __init__(self, log: PulsarLog, topic: str) -> None:
         self.log, self.topic = log, topic
@@ -225,7 +225,7 @@ def test_a_deduplicating_broker_stores_each_once(stack: Stack, settings: PulsarC
 
 
 def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) -> None:
-    """A flush gives up in time, what is appended again arrives behind what was on its way."""
+    """A flush gives up in time, what is appended again arrives after what was in flight."""
     log.create("hangs", 1, KEEP)
     log.append("hangs", 0, b"k", b"0")
     log.flush(20)
@@ -250,7 +250,7 @@ def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) 
     log.flush(60)
     found = numbers(settings, "hangs")
     assert set(found) == set(range(2000))
-    assert found[-1999:] == list(range(1, 2000)), "nothing old behind something new"
+    assert found[-1999:] == list(range(1, 2000)), "nothing old after something new"
 
 
 def test_room_is_bounded(stack: Stack, log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,14 +306,14 @@ def test_schemas_follow_the_table_and_an_unfit_one_is_refused(settings: PulsarCo
 def test_times_of_another_unit_are_refused(log: PulsarLog) -> None:
     """As of records that DataStax's connector wrote: to Pulsar both are longs."""
 
-    def told(kind: str) -> Schemas:
+    def schemas_of(kind: str) -> Schemas:
         return Schemas(KEY, value_schema("a").replace('"string"', f'{{"type":"long","logicalType":"{kind}"}}'))
 
-    assert told("cql_time").value != told("time-micros").value
+    assert schemas_of("cql_time").value != schemas_of("time-micros").value
     log.create("times", 1, KEEP)
-    log.declare("times", told("time-micros"))
+    log.declare("times", schemas_of("time-micros"))
     with pytest.raises(HelenusError, match=r"set time\.precision\.mode") as error:
-        log.declare("times", told("cql_time"))
+        log.declare("times", schemas_of("cql_time"))
     assert error.value.kind is Kind.REGISTRY_REFUSED
     log.declare("times", Schemas(KEY, value_schema("b")))
 
@@ -321,8 +321,8 @@ def test_times_of_another_unit_are_refused(log: PulsarLog) -> None:
 def test_records_are_decoded_as_the_documentation_says(settings: PulsarConfig, log: PulsarLog) -> None:
     """Those of before an ALTER by the schema they were written with."""
     (code,) = re.findall(r"```python\n(import io.*?)```", Path("docs/pulsar.md").read_text(), re.DOTALL)
-    told = dict(re.findall(r'^(ADMIN), TOPIC = "(.*?)"', code, re.MULTILINE))
-    code = code.replace(told["ADMIN"], settings.admin_url or "").replace("data-shop.orders", "decoded")
+    constants = dict(re.findall(r'^(ADMIN), TOPIC = "(.*?)"', code, re.MULTILINE))
+    code = code.replace(constants["ADMIN"], settings.admin_url or "").replace("data-shop.orders", "decoded")
     names: dict[str, Any] = {}
     exec(code, names)
     log.create("decoded", 1, KEEP)
@@ -343,11 +343,11 @@ def test_a_key_that_gets_another_name_keeps_its_schema(settings: PulsarConfig, l
     log.declare("renamed", Schemas(renamed, value_schema("a", "b")))
     log.append("renamed", 0, b"\2", b"\0\0")
     log.flush(20)
-    told = admin(settings).ask("GET", "schemas/public/default/renamed/schema")
-    schema = json.loads(told["data"])
+    answer = admin(settings).ask("GET", "schemas/public/default/renamed/schema")
+    schema = json.loads(answer["data"])
     assert [field["name"] for field in schema["key"]["fields"]] == ["id"]
     assert [field["name"] for field in schema["value"]["fields"]] == ["a", "b"]
-    assert told["version"] == 1
+    assert answer["version"] == 1
     with pytest.raises(HelenusError) as error:
         log.declare("renamed", Schemas(renamed.replace('"int"', '"string"'), value_schema("a", "b")))
     assert error.value.kind is Kind.REGISTRY_REFUSED
@@ -426,7 +426,7 @@ def test_a_topic_that_is_deleted_under_us_can_be_made_again(settings: PulsarConf
     assert message._message.int_schema_version() == last["version"]
 
 
-def told(settings: PulsarConfig, topic: str = "t") -> HelenusError:
+def failure(settings: PulsarConfig, topic: str = "t") -> HelenusError:
     """What it says when a topic is made and written to; within seconds."""
     log = PulsarLog(settings)
     started = time.monotonic()
@@ -442,19 +442,19 @@ def told(settings: PulsarConfig, topic: str = "t") -> HelenusError:
     raise AssertionError("nothing went wrong")
 
 
-def test_what_is_missing_is_told(settings: PulsarConfig) -> None:
-    error = told(replace(settings, tenant="nobody"))
+def test_missing_tenants_namespaces_and_topics_are_named(settings: PulsarConfig) -> None:
+    error = failure(replace(settings, tenant="nobody"))
     assert (error.kind, "enant" in error.what or "namespace" in error.what.lower()) == (Kind.BROKER_REFUSED, True), (
         error
     )
-    error = told(replace(settings, namespace="nothing"))
+    error = failure(replace(settings, namespace="nothing"))
     assert (error.kind, "namespace" in error.what.lower()) == (Kind.BROKER_REFUSED, True), error
-    error = told(replace(settings, admin_url=None), "unmade")
+    error = failure(replace(settings, admin_url=None), "unmade")
     assert error.kind is Kind.BROKER_REFUSED
     assert "pulsar.admin.url" in error.what
-    error = told(replace(settings, service_url="pulsar://127.0.0.1:1"))
+    error = failure(replace(settings, service_url="pulsar://127.0.0.1:1"))
     assert error.kind is Kind.BROKER_UNREACHABLE
-    error = told(replace(settings, service_url=settings.service_url.replace("pulsar:", "pulsar+ssl:")))
+    error = failure(replace(settings, service_url=settings.service_url.replace("pulsar:", "pulsar+ssl:")))
     assert error.kind is Kind.BROKER_UNREACHABLE
     with pytest.raises(HelenusError, match=r"pulsar\.service\.url") as wrong:
         PulsarLog(replace(settings, service_url="localhost:6650"))
@@ -496,9 +496,9 @@ def test_tls_and_tokens(tmp_path: Path, stack: Stack) -> None:
             "pulsar.tls.cafile": replace(agent, cafile=None),
         }
         for words, settings in wrong.items():
-            error = told(settings)
+            error = failure(settings)
             assert error.kind is Kind.BROKER_REFUSED, error
             assert words in error.what, error
             assert (agent.token or "?") not in str(error)
-        error = told(agent, "unmade")
+        error = failure(agent, "unmade")
         assert error.kind is Kind.BROKER_REFUSED, error

@@ -41,7 +41,7 @@ def answering() -> Iterator[Callable[[bytes], str]]:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("said", "message"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "not JSON; does pulsar.admin.url name a broker"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{\xff", "not JSON"),
@@ -51,19 +51,19 @@ def answering() -> Iterator[Callable[[bytes], str]]:
         (b"", "closed connection"),
     ],
 )
-def test_what_is_no_answer(answering: Callable[[bytes], str], said: bytes, told: str) -> None:
-    with pytest.raises(HelenusError, match=told) as error:
+def test_invalid_answers(answering: Callable[[bytes], str], said: bytes, message: str) -> None:
+    with pytest.raises(HelenusError, match=message) as error:
         Admin(answering(said), Access()).ask("GET", "clusters")
     assert error.value.kind is Kind.BROKER_UNREACHABLE
 
 
-def test_an_answer(answering: Callable[[bytes], str]) -> None:
+def test_a_valid_answer(answering: Callable[[bytes], str]) -> None:
     url = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n[1, 2] ")
     assert Admin(url, Access()).ask("GET", "clusters") == [1, 2]
 
 
 @pytest.mark.parametrize("url", ["broker", "http://broker:abc", "http://[::1", "http://127.0.0.1:66500", "http://a..b"])
-def test_an_address_that_is_none(url: str) -> None:
+def test_an_invalid_address(url: str) -> None:
     with pytest.raises(HelenusError) as error:
         Admin(url, Access()).ask("GET", "clusters")
     assert error.value.kind is Kind.BROKER_UNREACHABLE

@@ -56,9 +56,9 @@ class Broker:
     def answer(self, name: str, said: Any) -> list[bytes]:
         self.heard.append((name, said))
         if name in self.answers:
-            told = self.answers[name](said)
-            if told is not None:
-                return told
+            answer = self.answers[name](said)
+            if answer is not None:
+                return answer
         if name == "connect":
             return [command("connected", server_version="x", protocol_version=19, max_message_size=5 << 20)]
         if name == "lookup":
@@ -139,7 +139,7 @@ def test_redirects_are_followed(brokers: list[Broker], log: PulsarLog) -> None:
     assert {broker.said("connect")[0].auth_data for broker in brokers} == {b"t0ken"}
 
 
-def test_a_proxy_is_told_whom_we_want(brokers: list[Broker], log: PulsarLog) -> None:
+def test_a_proxy_gets_the_address_of_the_broker(brokers: list[Broker], log: PulsarLog) -> None:
     proxy = brokers[0]
     proxy.answers["lookup"] = proxy.lookup("pulsar://hidden:6650", proxy_through_service_url=True)
     log.append("t", 0, b"k", b"v")
@@ -148,7 +148,7 @@ def test_a_proxy_is_told_whom_we_want(brokers: list[Broker], log: PulsarLog) -> 
     assert proxy.stored == [0]
 
 
-def test_brokers_that_send_us_in_circles(brokers: list[Broker], log: PulsarLog) -> None:
+def test_redirects_in_a_circle(brokers: list[Broker], log: PulsarLog) -> None:
     first, second, _ = brokers
     first.answers["lookup"] = first.lookup(second.url, REDIRECT)
     second.answers["lookup"] = second.lookup(first.url, REDIRECT)
@@ -220,7 +220,7 @@ def test_a_closed_producer_looks_up_again(brokers: list[Broker], log: PulsarLog)
     assert len(first.open) == 1, "the connection stays"
 
 
-def test_refusals_that_may_pass_do_not_make_a_storm(brokers: list[Broker], log: PulsarLog) -> None:
+def test_transient_refusals_do_not_cause_a_storm_of_requests(brokers: list[Broker], log: PulsarLog) -> None:
     broker = brokers[0]
 
     def refuse(asked: Any) -> list[bytes] | None:
@@ -251,8 +251,8 @@ def test_a_topic_that_goes_to_another_broker_is_asked_for_again(
     def answer(asked: Any) -> list[bytes]:
         if len(broker.said("partitioned_metadata")) < 3:
             return refuse(asked)
-        told = {"request_id": asked.request_id, "partitions": 4, "response": 0}
-        return [command("partitioned_metadata_response", **told)]
+        fields = {"request_id": asked.request_id, "partitions": 4, "response": 0}
+        return [command("partitioned_metadata_response", **fields)]
 
     broker.answers["partitioned_metadata"] = answer
     assert log.create("t", 2, {}) == 4
@@ -265,9 +265,7 @@ def test_a_topic_that_goes_to_another_broker_is_asked_for_again(
 @pytest.mark.parametrize(
     ("code", "kind"), [(4, Kind.BROKER_REFUSED), (15, Kind.BROKER_REFUSED), (18, Kind.REGISTRY_REFUSED)]
 )
-def test_refusals_that_will_not_pass_are_told_at_once(
-    brokers: list[Broker], log: PulsarLog, code: int, kind: Kind
-) -> None:
+def test_permanent_refusals_are_raised_at_once(brokers: list[Broker], log: PulsarLog, code: int, kind: Kind) -> None:
     refusal = {"error": code, "message": "because\n  it is so"}
     brokers[0].answers["producer"] = lambda asked: [command("error", request_id=asked.request_id, **refusal)]
     log.append("t", 0, b"k", b"v")
@@ -277,7 +275,7 @@ def test_refusals_that_will_not_pass_are_told_at_once(
     assert len(brokers[0].said("producer")) == 1
 
 
-def test_a_broker_that_went_deaf(brokers: list[Broker], log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_stops_answering(brokers: list[Broker], log: PulsarLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the connection and says nothing any more: another connection is made."""
     monkeypatch.setattr(connection, "_KEEP_ALIVE", 0.2)
     broker = brokers[0]
@@ -355,12 +353,12 @@ def test_an_end_while_nobody_answers_leaves_nothing_behind(
         (0, "o.a.p.exceptions.SchemaException: Bookie handle is not available - ledger=5", Kind.BROKER_UNREACHABLE),
     ],
 )
-def test_an_answer_that_says_no_is_of_a_kind(code: int, message: str, kind: Kind) -> None:
+def test_every_refusal_has_a_kind(code: int, message: str, kind: Kind) -> None:
     assert errors.broker_error(code, message, "here").kind is kind
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 66500), ("broker..local", 6650)])
-def test_an_address_that_is_none_is_an_error_of_ours(host: str, port: int) -> None:
+def test_an_invalid_address_is_an_error_of_ours(host: str, port: int) -> None:
     """A broker may name one."""
 
     async def ask() -> None:
@@ -375,7 +373,7 @@ def test_an_address_that_is_none_is_an_error_of_ours(host: str, port: int) -> No
 @pytest.mark.parametrize(
     "url", ["pulsar://127.0.0.1:66500", "pulsar://broker..local:6650", "pulsar://a,", "broker:6650", ""]
 )
-def test_a_service_that_is_none(url: str) -> None:
+def test_addresses_that_are_no_service(url: str) -> None:
     with pytest.raises(HelenusError, match=r"pulsar\.service\.url") as error:
         connection.Address.parse(url)
     assert error.value.kind is Kind.CONFIG

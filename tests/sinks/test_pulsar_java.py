@@ -64,7 +64,7 @@ def avro(schema: str, record: dict[str, Any]) -> bytes:
 def test_keys_values_deletes_and_both_sides_of_an_alter(log: PulsarLog, java: JavaReader) -> None:
     old, new, dropped = row_schema("a", "c"), row_schema("a", "b", "c"), row_schema("b", "c")
     log.create("rows", 1, {"cleanup.policy": "compact"})
-    told: list[tuple[int, dict[str, Any], dict[str, Any] | None]] = []
+    expected: list[tuple[int, dict[str, Any], dict[str, Any] | None]] = []
     steps: list[tuple[str, int, dict[str, Any], dict[str, Any] | None]] = [
         (old, 0, {"id": 1, "name": "x" * 80}, {"a": "1", "c": None}),
         (old, 0, {"id": -60, "name": None}, {"a": "ä€", "c": "3"}),
@@ -79,14 +79,14 @@ def test_keys_values_deletes_and_both_sides_of_an_alter(log: PulsarLog, java: Ja
         log.declare("rows", Schemas(KEY, schema))
         data = None if value is None else avro(schema, value)
         log.append("rows", 0, avro(KEY, key), data, [("writetime", b"1")])
-        told.append((version, key, value))
+        expected.append((version, key, value))
     log.flush(20)
     auto = java.read("rows")
-    assert [(m["version"], m["record"]["key"], m["record"]["value"]) for m in auto] == told
+    assert [(m["version"], m["record"]["key"], m["record"]["value"]) for m in auto] == expected
     assert all(m["properties"] == {"writetime": "1"} for m in auto)
     typed = [m["record"] for m in java.read("rows", "typed")]
-    known = [value and {"a": value.get("a"), "c": value["c"]} for _, _, value in told]
-    assert [m["key"] for m in typed] == [key for _, key, _ in told]
+    known = [value and {"a": value.get("a"), "c": value["c"]} for _, _, value in expected]
+    assert [m["key"] for m in typed] == [key for _, key, _ in expected]
     assert [m["value"] for m in typed] == known
 
 

@@ -46,11 +46,11 @@ def test_an_entry_by_hand_is_as_protobuf_makes_it() -> None:
             assert read == messages.SingleMessageMetadata(payload_size=len(value), **keyed(key, value, (), False))
 
 
-def test_what_a_message_says_of_itself() -> None:
+def test_the_metadata_of_a_message() -> None:
     assert keyed(b"text", b"", (), True) == {"partition_key": "text"}
     assert keyed(None, None, (), False) == {"null_partition_key": True, "null_value": True}
-    told = keyed(b"k", b"", [("a", b"1"), ("b", b"\xff")], False)
-    assert told["properties"] == [{"key": "a", "value": "1"}, {"key": "b", "value": "/w=="}]
+    found = keyed(b"k", b"", [("a", b"1"), ("b", b"\xff")], False)
+    assert found["properties"] == [{"key": "a", "value": "1"}, {"key": "b", "value": "/w=="}]
 
 
 def test_the_schema_of_keys_and_values() -> None:
@@ -80,7 +80,7 @@ def test_frames_come_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("other", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x50\0\0"])
-def test_what_is_not_pulsar_is_told(other: bytes) -> None:
+def test_an_answer_that_is_not_pulsars_is_an_error(other: bytes) -> None:
     with pytest.raises(ValueError, match="not Pulsar"):
         list(commands(bytearray(other)))
 

@@ -39,7 +39,7 @@ def test_a_test_that_passes_alone_is_flaky_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("tests", "status"), [("def test_bad(missing): pass", 1), ("import none", 2)])
-def test_what_fails_fails(tmp_path: Path, tests: str, status: int) -> None:
+def test_failures_stay_failures(tmp_path: Path, tests: str, status: int) -> None:
     done = again(tmp_path, tests)
     assert done.returncode == status
     assert ("Once more" in done.stdout, "FLAKY" in done.stdout) == (status == 1, False)

@@ -28,7 +28,7 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, list(map(str, arguments)))
 
 
-def test_status_of_nothing(directory: Path) -> None:
+def test_status_without_servers(directory: Path) -> None:
     result = run("status", "--json", "--dir", directory)
     assert result.exit_code == 1
     status = json.loads(result.stdout)
@@ -46,7 +46,7 @@ def test_status_is_a_table(directory: Path) -> None:
     assert len({line.index(word) for line, word in zip(lines[1:], ["stopped"] * 3, strict=True)}) == 1
 
 
-def test_down_of_nothing_is_done(directory: Path) -> None:
+def test_down_without_servers_succeeds(directory: Path) -> None:
     assert run("down", "--dir", directory).exit_code == 0
 
 
@@ -117,7 +117,7 @@ def test_a_server_that_never_answers_misses_its_limit(tmp_path: Path) -> None:
 def test_a_server_that_is_stuck_is_started_again(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    """As a Pulsar that was killed: its log says so, behind what earlier starts logged."""
+    """As a Pulsar that was killed: its log says so, after what earlier starts logged."""
     fake = dataclasses.replace(server(tmp_path / "fake", 30), stuck=pulsar.stuck)
     fake.log.parent.mkdir(exist_ok=True)
     fake.log.write_text("Lock on resource /x was invalidated. state Valid\n" * 100)

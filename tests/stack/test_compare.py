@@ -81,7 +81,7 @@ def test_addresses_of_both_versions() -> None:
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(types(depth=2).flatmap(lambda t: st.tuples(st.just(t), st.lists(values(t), min_size=2, max_size=5))))
 def test_values_of_any_type_have_an_order(typed: tuple[CqlType, list[Any]]) -> None:
-    t, told = typed
+    t, several = typed
     encode = jsonform.encoder(t)
-    found = [as_clustering(t, from_json(t, json.loads(encode(cql_bytes(t, value))))) for value in told]
-    assert len(sorted(order(t, value) for value in found)) == len(told)
+    found = [as_clustering(t, from_json(t, json.loads(encode(cql_bytes(t, value))))) for value in several]
+    assert len(sorted(order(t, value) for value in found)) == len(several)

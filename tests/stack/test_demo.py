@@ -156,9 +156,9 @@ def test_lines_and_summary(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_verdict() -> None:
     assert verdict([]).startswith("converged")
-    told = verdict([Difference(("ada", 1), {"status": "new"}, None)])
-    assert told.startswith("not converged")
-    assert "('ada', 1): the topic says {'status': 'new'}, the table None" in told
+    text = verdict([Difference(("ada", 1), {"status": "new"}, None)])
+    assert text.startswith("not converged")
+    assert "('ada', 1): the topic says {'status': 'new'}, the table None" in text
 
 
 @pytest.mark.parametrize(
@@ -187,16 +187,16 @@ def test_the_files_are_what_the_commands_want(
         assert log == "kafka" or not any("kafka" in line.lower() or "registry" in line for line in lines)
 
 
-def test_what_is_left_running_says_where_it_is(tmp_path: Path) -> None:
+def test_running_servers_show_their_addresses(tmp_path: Path) -> None:
     status = Stack(tmp_path).status()
     agent = programs.agent(status, tmp_path / "demo")
     connector = programs.connector(status, tmp_path / "demo", "shop", "orders")
     port, worker = AgentSettings.load(agent.files[0]).http_port, WorkerSettings.load(connector.files[0]).listeners
-    told = how_to_go_on(status, "shop.orders")
-    assert f"helenus-connector top --url {worker}\n" in told.replace(str(Path(sys.executable).parent) + "/", "")
-    assert f"curl {worker}/connectors" in told
+    text = how_to_go_on(status, "shop.orders")
+    assert f"helenus-connector top --url {worker}\n" in text.replace(str(Path(sys.executable).parent) + "/", "")
+    assert f"curl {worker}/connectors" in text
     for address in (worker, f"http://127.0.0.1:{port}"):
-        assert f"  {address}/metrics of the" in told
+        assert f"  {address}/metrics of the" in text
 
 
 def test_a_port_that_is_taken_is_not_used() -> None:

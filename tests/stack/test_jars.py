@@ -83,7 +83,7 @@ def test_a_file_with_another_checksum_never_enters_the_cache(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_what_is_not_delivered_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_delivered_is_named(tmp_path: Path) -> None:
     with pytest.raises(StackError, match=r"org\.example:a:1\.0 was not delivered"):
         jars.fetch([artifact("a")], Silent(), lambda wanted, folder, progress: None, tmp_path)
 

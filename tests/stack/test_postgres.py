@@ -31,7 +31,7 @@ def ask(stack: Stack, statement: str) -> list[tuple[object, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def test_rows_stay_whatever_ends_it(stack: Stack) -> None:
+def test_rows_survive_every_kind_of_end(stack: Stack) -> None:
     ask(stack, "CREATE TABLE t AS SELECT 1 AS one")
     stack.stop("postgres")
     stack.start("postgres")
@@ -46,7 +46,7 @@ def test_it_is_not_root(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize(("user", "database"), [("postgres", "postgres"), ("postgres", "helenus"), ("x", "helenus")])
-def test_nobody_else_is_let_in(stack: Stack, user: str, database: str) -> None:
+def test_other_logins_are_refused(stack: Stack, user: str, database: str) -> None:
     refused = pytest.raises(psycopg.OperationalError, match=r"no pg_hba\.conf entry")
     with refused, psycopg.connect(f"postgresql://{user}@127.0.0.1:{stack.settings.postgres_port}/{database}"):
         pass

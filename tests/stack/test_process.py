@@ -61,7 +61,7 @@ def test_no_descriptors_are_inherited(process: Process, tmp_path: Path) -> None:
     assert not [name for name in held if name.endswith("ours")]
 
 
-def test_who_ignores_the_signal_is_killed(process: Process, tmp_path: Path) -> None:
+def test_a_process_that_ignores_the_signal_is_killed(process: Process, tmp_path: Path) -> None:
     log = start(process, tmp_path, IGNORES_TERM)
     eventually(lambda: "armed" in log.read_text())
     started = time.monotonic()
@@ -87,7 +87,7 @@ def test_children_end_with_the_server(process: Process, tmp_path: Path) -> None:
     eventually(lambda: _gone(child))
 
 
-def test_who_is_interrupted_while_a_process_starts_finds_it(process: Process, tmp_path: Path) -> None:
+def test_a_process_started_during_an_interrupt_is_found(process: Process, tmp_path: Path) -> None:
     """Else it would run on after a Ctrl-C, unknown to all. On a busy machine it takes a while."""
     (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(1)")
     slow = {"PYTHONPATH": os.pathsep.join((str(tmp_path), python_environment()["PYTHONPATH"]))}

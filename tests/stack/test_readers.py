@@ -102,7 +102,7 @@ def test_messages_without_a_schema(topics: Reader, log: PulsarLog) -> None:
     assert (message.topic(), message.partition(), message.key(), message.value()) == ("dlq", 0, b"\xff", b"\0")
 
 
-def test_what_comes_is_followed(topics: Reader, log: PulsarLog) -> None:
+def test_new_messages_are_followed(topics: Reader, log: PulsarLog) -> None:
     for name in ("whole", "new"):
         log.create(name, 3, {})
         log.append(name, 1, b"k", sorted_value(encode(Change("0" * 32, None, write_time=1))))

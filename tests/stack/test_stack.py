@@ -64,7 +64,7 @@ def cassandra(stack: Stack, password: str = "cassandra") -> Any:
     )
 
 
-def test_status_tells_where_everything_is(stack: Stack) -> None:
+def test_status_shows_all_addresses(stack: Stack) -> None:
     shown = run("status", "--json", "--dir", stack.directory)
     status = json.loads(shown.stdout)
     assert shown.returncode == 0
@@ -87,8 +87,8 @@ def test_up_when_up_changes_nothing(stack: Stack) -> None:
 
 def test_other_settings_wait_for_a_restart(stack: Stack) -> None:
     before = pids(stack)
-    told = run("up", "--heap", "600m", "--dir", stack.directory)
-    assert "keep their settings until they are restarted" in told.stderr
+    done = run("up", "--heap", "600m", "--dir", stack.directory)
+    assert "keep their settings until they are restarted" in done.stderr
     refused = run("up", "--port-offset", str(OFFSET + 100), "--dir", stack.directory)
     assert refused.returncode == 1
     assert f"runs with port offset {OFFSET}, not {OFFSET + 100}" in refused.stderr
@@ -187,7 +187,7 @@ def test_three_nodes_see_each_other(tmp_path: Path) -> None:
         assert united(three.settings, three.directory)
 
 
-def test_a_server_that_can_not_start_is_told_and_nothing_stays(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_is_reported_and_nothing_stays(tmp_path: Path) -> None:
     options = ["--port-offset", str(OFFSET + 100), "--kafka-property", "listeners=nonsense", "--dir", tmp_path]
     failed = run("up", "kafka", "registry", *options)
     assert failed.returncode == 1
@@ -217,7 +217,7 @@ def test_an_interrupted_up_stops_what_it_started(
     assert registry.life == "stopped"
 
 
-def test_what_a_killed_up_leaves_is_found(starting: tuple[subprocess.Popen[str], Process], tmp_path: Path) -> None:
+def test_servers_of_a_killed_up_are_found(starting: tuple[subprocess.Popen[str], Process], tmp_path: Path) -> None:
     up, registry = starting
     up.kill()
     up.wait(20)

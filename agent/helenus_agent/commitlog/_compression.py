@@ -106,8 +106,8 @@ def _zstd_length(block: bytes) -> int:
     return int.from_bytes(block[at : at + size], "little") + (256 if size == 2 else 0)
 
 
-# How a compressor's blocks are read, and how many bytes one of theirs can come to by the format: no damaged length has
-# more memory taken than the file is worth.
+# How a compressor's blocks are read, and the most bytes that one byte of a block can become in its format: a damaged
+# length takes no more memory than that allows.
 _BLOCKS: dict[str, tuple[Callable[[bytes, int], memoryview], int]] = {
     "LZ4Compressor": (_lz4, 255),
     "SnappyCompressor": (_snappy, 22),

@@ -223,7 +223,7 @@ class Segment:
         """True if nothing is in it but a header, and the markers of sections without a byte. Raises OSError, but
         not for a file that is gone.
 
-        A node that is stopped leaves the segment so that it had made ready. If it has no other name for it any more,
+        A stopped node leaves the segment that it had prepared like this. Once the node's own name for it is gone,
         nothing will be written there.
         """
         if self._written:

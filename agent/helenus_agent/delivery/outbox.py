@@ -82,7 +82,8 @@ class Outbox:
         return refused
 
     def probe(self, index: int, table: Table, notice: Notice, node: str, timeout: float) -> None:
-        """Have the topic of a table that was refused take a notice within `timeout` seconds: then it is open again.
+        """Append a notice to a refused table's topic. If it is acknowledged within `timeout` seconds, the topic is open
+        again.
 
         Nothing else may wait for its acknowledgement. Raises the reason if it is refused again.
         """

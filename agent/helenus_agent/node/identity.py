@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 def check(node: Node, settings: AgentSettings, directory: Path) -> None:
-    """Refuse a node that can't be the one whose segments lie in `directory`, warn of one that need not be.
+    """Refuse a node that can't be the one whose segments lie in `directory`; warn if that is not certain.
 
     Raises HelenusError(CONFIG). What a node says of itself counts for more than its file.
     """

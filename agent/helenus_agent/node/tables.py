@@ -110,7 +110,7 @@ class Tables:
         return tuple(uuid.UUID(bytes=table) for table in sorted(self.plans.keys() - remembered))
 
     def index(self, table: uuid.UUID) -> int:
-        """The place of a table in `followed`; one that was followed by an earlier run alone is given one."""
+        """The index of a table in `followed`. One that only an earlier run followed is added."""
         if table not in self._indexes:
             self._indexes[table] = len(self.followed)
             self.followed.append(self._known[table])
@@ -183,12 +183,12 @@ class Tables:
             self.plans[unknown.table].give_up(unknown.column)
 
     def without_successors(self, dropped: Collection[uuid.UUID]) -> list[Table]:
-        """Those of these tables whose names no table that is followed has."""
+        """Those of these tables whose names no followed table has."""
         successors = set(self.successors(dropped).values())
         return [self._known[table] for table in dropped if table not in successors]
 
     def successors(self, dropped: Collection[uuid.UUID]) -> dict[int, uuid.UUID]:
-        """Of these tables: which one had the name that the table at a place in `followed` has now."""
+        """Which of these tables had the name of the table that is now at a place in `followed`."""
         names = {self._known[table].full_name: table for table in dropped}
         return {
             self._indexes[table.id]: names[table.full_name]

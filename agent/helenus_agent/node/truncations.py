@@ -89,7 +89,7 @@ class Truncations:
         return due
 
     def cut(self, segment: int, start: int, end: int) -> int:
-        """The first position between these two of a segment where one is to be published; 0 if there is none."""
+        """The first position of a segment, between these two, where one is to be published; 0 if there is none."""
         for truncation in self._waiting:
             if truncation.place[0] == segment and start < truncation.place[1] < end:
                 return truncation.place[1]

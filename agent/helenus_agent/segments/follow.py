@@ -84,10 +84,10 @@ class Follow:
 
     @property
     def newest(self) -> int:
-        """An id that no segment which may hold something by now goes beyond.
+        """The highest id of a segment that may hold something by now.
 
-        What Cassandra 3.11 writes to is not in cdc_raw. Where its own directory is not known either, that is any
-        segment of this run of the node: their ids begin at the ms of its start.
+        Cassandra 3.11 writes to segments that are not in cdc_raw yet. Where its own directory is not known either, it
+        may be any segment of this run of the node: their ids begin at the ms of its start.
         """
         newest = max(self._segments, default=0)
         if self._newest_kept:
@@ -213,7 +213,7 @@ class Follow:
         return bool(later) and not ready
 
     def _split(self) -> tuple[list[Segment], list[Segment]]:
-        """Those to look at, up to so many that have something to read, or may have; and those that are for later."""
+        """The segments to look at now, until enough of them have, or may have, something to read; and the rest."""
         if len(self._watched) > _AHEAD:
             unread = 0
             for count, segment in enumerate(self._watched, 1):

@@ -15,7 +15,7 @@ _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
 
 
 def formats(key: str, value: str) -> tuple[Format, ...]:
-    """The formats that converters of these classes stand for, the likelier first; none if they stand for none."""
+    """The formats that converters of these classes stand for, the likelier first; empty if they stand for none."""
     kinds = [_kind(name) for name in (key, value)]
     return _FORMATS.get((kinds[0] or kinds[1], kinds[1] or kinds[0]), ())
 

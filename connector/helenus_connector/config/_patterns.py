@@ -1,4 +1,4 @@
-"""Regular expressions as values of keys, and names of tables apart from them."""
+"""Regular expressions as values of keys, and how names of tables are distinguished from them."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def compiles(value: str) -> str:
 
 
 def is_pattern(part: str) -> bool:
-    """Cassandra's tables have names of letters, digits and underscores: all else is a regular expression."""
+    """Names of Cassandra's tables have letters, digits and underscores: anything else is a regular expression."""
     return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None

@@ -18,7 +18,7 @@ SERVERS = frozenset(
 
 @dataclass(frozen=True)
 class Model:
-    """How connectors' properties are read: as which settings, and in which places on Pulsar their topics are.
+    """How connectors' properties are read: into which settings, and where on Pulsar their topics are.
 
     A place is `persistent://tenant/namespace/`, empty on Kafka, and None while the worker's file is wrong.
     `allowed` says which references properties that come over REST may have.
@@ -32,16 +32,16 @@ class Model:
     def of(
         self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
     ) -> ConnectorSettings:
-        """As `Settings.of`. What properties have in common with `file`, the connector's own, may refer to anything, if
-        they name its servers.
+        """As `Settings.of`. Properties that `file`, the connector's own file, has as well may refer to any secret, if
+        the servers are those of the file.
         """
         context = {"events": self.events, "data": self.data}
         trusted = file if file and self.names_servers_of(file, properties) else None
         return self.settings.of(properties, source, context=context, allowed=self.allowed, trusted=trusted)
 
     def names_servers_of(self, file: Mapping[str, str], properties: Mapping[str, str]) -> bool:
-        """Whether properties name, in the words of the connector's own `file`, the servers that get its secrets, and
-        how they are verified.
+        """Whether properties have the same values as the connector's own `file` for the servers that get its secrets,
+        and for how they are verified.
         """
         return self._servers(properties) == self._servers(file)
 

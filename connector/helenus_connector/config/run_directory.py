@@ -1,7 +1,7 @@
 """The directory of a run on one host, in memory where there is such a place: caches, schema ids and plans lie there.
 
 The driver makes it; where executors run on other hosts, their first task makes it there by the same name. Its users
-hold a lock on it: without one it was left by a killed run. Large files for which there is no room lie on disk, in a
+hold a lock on it; a directory without a lock was left by a killed run. Large files that do not fit are on disk, in a
 directory of the same name.
 """
 
@@ -33,7 +33,7 @@ def make() -> Path:
 
 
 def has_room(place: Path | int, size: int) -> bool:
-    """Whether the file system of a directory, or an open file, takes so many bytes more, and a run's small files."""
+    """Whether the file system of a directory, or of an open file, has room for these bytes and a run's small files."""
     about = os.statvfs(place)
     return about.f_bavail * about.f_frsize >= size + _SPARE_BYTES
 
@@ -52,7 +52,7 @@ def use(directory: Path) -> Path:
 
 
 def on_disk(file: Path) -> Path:
-    """Where a file of a directory in use lies if there is no room for it. Raises OSError if it is there already."""
+    """The place on disk for a file that the directory in use has no room for. Raises OSError if it exists already."""
     disk = Path(tempfile.gettempdir())
     directory = next((held for held in _locks if held in file.parents), None)
     if directory is None or directory.parent == disk:
@@ -67,7 +67,7 @@ def on_disk(file: Path) -> Path:
 
 
 def replace(file: Path, content: bytes) -> None:
-    """Have a file of a run, for this user alone. A reader finds the old content or the new; a crash may lose both."""
+    """Write a file of a run, for this user alone. A reader finds the old content or the new; a crash may lose both."""
     new = file.with_name(f"{file.name}.new")
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         out.write(content)
@@ -75,7 +75,7 @@ def replace(file: Path, content: bytes) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a directory, and what of it lies on disk."""
+    """Remove a directory, and its files on disk."""
     for place in {directory, Path(tempfile.gettempdir()) / directory.name}:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""The file of what is wanted of connectors, `connectors.json`: their configurations, states and files by name."""
+"""The file `connectors.json`: the configurations, wanted states and files of connectors, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helenus_schemas.service import durable
 
 
 def save(file: Path, connectors: Mapping[str, Mapping[str, Any]]) -> None:
-    """Keep what is wanted of all connectors. Raises HelenusError(STATE)."""
+    """Save configuration and wanted state of all connectors. Raises HelenusError(STATE)."""
     durable.make_directory(file.parent)
     # A configuration may hold passwords.
     text = json.dumps(connectors, indent=1)

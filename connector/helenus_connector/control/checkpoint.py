@@ -14,7 +14,7 @@ from helenus_schemas.errors import HelenusError, Kind
 
 
 def committed(checkpoint: Path) -> Offsets:
-    """Where the last batch that Spark has as done ended: nothing if there was none."""
+    """Where the last batch ended that Spark has committed; empty if there was none."""
     done = sorted((int(f.name) for f in checkpoint.glob("commits/*") if f.name.isdigit()), reverse=True)
     for batch in done:
         with contextlib.suppress(FileNotFoundError):  # it was cleaned up meanwhile

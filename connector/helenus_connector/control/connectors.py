@@ -1,4 +1,4 @@
-"""The connectors of a worker: what they are to do, what became of it, and what an operator may do with them.
+"""The connectors of a worker: their configuration, their state, and what an operator may do with them.
 
 A connector is a name, a configuration and a wanted state; it has one task for each of its tables. Nothing here talks to
 Spark: a worker looks at `tasks`, and the batches note in a task how it fares.
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 _LAST_BATCH_S = 30.0
 _TURN_S = 0.2
 DELETED = "DELETED"
-"""Kept of a connector of a file that was deleted over REST, so that the same file does not bring it back."""
+"""Stands for a connector from a file that was deleted over REST: the same file does not bring it back."""
 
 
 class Unknown(Exception):
@@ -68,9 +68,9 @@ class Connectors:
         self.ending = False
 
     def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
-        """Take over what an earlier worker kept, and the properties of files by name.
+        """Load the connectors that an earlier worker saved, and the properties of files by name.
 
-        A file goes before what was kept, unless it says the same as when its connector was changed over REST.
+        A file replaces the saved configuration, unless it is the same as when its connector was changed over REST.
         """
         kept = _kept.read(self._store)
         self._aside = {name: before for name, before in kept.items() if before["file"] is None or name in files}
@@ -87,7 +87,7 @@ class Connectors:
                     self.put(name, before["config"], before["state"], dict(properties))
                     continue
                 except ConfigError as error:
-                    # What an older version took, or a worker that allowed more: the file counts again.
+                    # Accepted by an older version, or by a worker that allowed more: the file counts again.
                     _log.error("connector.invalid", connector=name, error=str(error))
             state = before["state"] if before is not None and before["state"] != DELETED else None
             self.put(name, properties, state, dict(properties), group)
@@ -97,7 +97,7 @@ class Connectors:
             try:
                 self.put(name, before["config"], before["state"])
             except ConfigError as error:
-                # What an older version took: it is kept, until it gets another configuration.
+                # Accepted by an older version: it is kept until it gets another configuration.
                 _log.error("connector.invalid", connector=name, error=str(error))
 
     def names(self) -> list[str]:
@@ -130,9 +130,9 @@ class Connectors:
     ) -> bool:
         """Make a connector, or give it another configuration; returns whether it is new. Raises ConfigError.
 
-        `group` is its `query.group` until now, if it is not there. One that changes its group goes on there where it
-        stood; it has to be stopped, and its last batch is waited for. Only what is the same in its `file` may refer to
-        secrets that the worker does not allow to all.
+        `group` is its `query.group` until now, if the connector is new here. A connector that changes its group keeps
+        its positions; it has to be stopped, and its last batch is waited for. Only properties that its `file` has as
+        well may refer to secrets that the worker does not allow to all.
         """
         settings = self.model.of({**config, "name": name}, name, file or self.file(name))
         config = {"connector.class": settings.connector_class, **config, "name": name}
@@ -147,7 +147,7 @@ class Connectors:
             topics: set[str] = set()
             if before != settings.query_group:
                 topics = {settings.of_table(table).events for table in [*tables, *_allowed(connector)]}
-                # Where the tables of a pattern are not known yet, another connector may have some: they stay there too.
+                # While the tables of a pattern are not known, another connector may have some: those stay there.
                 known = topics | {task.settings.events for c in self._connectors.values() for task in c.tasks.values()}
                 matching = _matching(settings, self.held(before).where()) - known
                 self._take_along(topics | matching, before, settings.query_group)
@@ -190,8 +190,8 @@ class Connectors:
             raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
 
     def _take_along(self, topics: set[str], before: str, group: str) -> None:
-        """Have another group go on with topics: from where they stand, with the keys that wait, and stepping back from
-        when they were read last. Until what is wanted is kept, the group of before has all of it too.
+        """Hand topics to another group: their positions, their unconfirmed keys, and the time from which a start steps
+        back. Until the new configuration is saved, the former group has all of it, too.
         """
         stood = self.held(before).where()
         self.unconfirmed(group).take(*self.unconfirmed(before).give(topics), time.time())
@@ -200,7 +200,7 @@ class Connectors:
                 self.held(group).move(topic, stood[topic])
 
     def delete(self, name: str) -> None:
-        """End a connector. Its positions stay, for one that is made again with its topics."""
+        """Delete a connector. Its positions stay, for a later connector of its topics."""
         with self.lock:
             connector = self.get(name)
             del self._connectors[name]
@@ -262,7 +262,7 @@ class Connectors:
             return self._held[group]
 
     def unconfirmed(self, group: str) -> UnconfirmedKeys:
-        """The keys that wait in a query, by its `query.group`. Raises HelenusError(STATE)."""
+        """The unconfirmed keys of a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
             if group not in self._unconfirmed:
                 keys = UnconfirmedKeys({}, {}, self._directory / group / "unconfirmed", time.monotonic)
@@ -271,13 +271,13 @@ class Connectors:
             return self._unconfirmed[group]
 
     def writes(self, group: str, data: Iterable[str]) -> None:
-        """A group's tasks may write these data topics, until it says otherwise."""
+        """A group's tasks may write these data topics, until the next call for the group."""
         with self.lock:
             self._written[group] = set(data)
             self._batch_ended.notify_all()
 
     def failed(self, group: str, error: HelenusError) -> None:
-        """The query of a group can't be: its connectors fail, until they are started again."""
+        """The query of a group can't run: its connectors fail, until they are started again."""
         with self.lock:
             for name, connector in self._connectors.items():
                 if connector.settings.query_group == group and connector.error is None:
@@ -300,8 +300,8 @@ class Connectors:
             self.changed.set()
 
     def running(self, group: str, now: float) -> dict[str, Task]:
-        """The tasks of a group that take part in its next batch, by events topic: none whose data topic another group
-        may still be writing, and those say so.
+        """The tasks of a group that take part in its next batch, by events topic. Those whose data topic another group
+        may still write are left out, and their status says so.
         """
         with self.lock:
             others = {topic: other for other, topics in self._written.items() if other != group for topic in topics}
@@ -376,7 +376,7 @@ class Connectors:
 
 
 def _matching(settings: ConnectorSettings, topics: Iterable[str]) -> set[str]:
-    """The events topics that are of tables which match a connector's patterns: those tables may not be known yet."""
+    """The events topics of tables that match a connector's patterns, also of tables that are not known yet."""
     mark = "table"
     before, found, after = settings.of_table(mark).events.rpartition(mark)
     if not found or settings.of_table(mark * 2).events != before + mark * 2 + after:

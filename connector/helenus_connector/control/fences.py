@@ -1,7 +1,7 @@
 """What keeps two writers from one data topic: a lock on `checkpoint.dir`, and fences between the starts of a query.
 
-Both are locks of the operating system's on files: the kernel lets go of them when their process ends, however it does.
-Where the file system knows no locks, the worker says so and goes on.
+Both are file locks of the operating system: the kernel releases them when their process ends, however that happens.
+Where the file system has no locks, the worker warns and goes on.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LOG_EVERY_S = 10.0
 
 @contextlib.contextmanager
 def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-    """Have `checkpoint.dir` for this process alone. While `waits` says so, it waits for one that has it already.
+    """Lock `checkpoint.dir` for this process. While `waits` is true, wait for another process that has it.
 
-    Gives False, and has nothing, if it is `stopping` before. Raises HelenusError(STATE), which says who has it.
+    Returns False, without the lock, if it is `stopping` before. Raises HelenusError(STATE), which names the owner.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def owned(directory: Path, waits: Callable[[], bool], stopping: Callable[[], boo
             time.sleep(_TURN_S)
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         owner = f"host {socket.gethostname()}, process {os.getpid()}, since {since}\n"
-        with contextlib.suppress(OSError):  # as on a full disk: the lock is what counts
+        with contextlib.suppress(OSError):  # for example a full disk: only the lock counts
             os.ftruncate(lock, 0)
             os.pwrite(lock, owner.encode(), 0)
         yield True
@@ -77,15 +77,15 @@ def _taken(lock: int, directory: Path) -> bool:
 
 
 def fence_all(directory: Path, stopping: Callable[[], bool]) -> None:
-    """As `fence`, for all queries that were ever below `checkpoint.dir`: their connectors may be of others now."""
+    """As `fence`, for all queries that were ever below `checkpoint.dir`: their connectors may be in others now."""
     for left in directory.glob(f"*/{_FENCE}"):
         fence(left.parent, stopping)
 
 
 def fence(checkpoint: Path, stopping: Callable[[], bool]) -> int | None:
-    """Wait until no task of an earlier start of this query runs, and let none of them begin any more.
+    """Wait until no task of an earlier start of this query runs, and let none of them begin later.
 
-    Returns the number of this start, which its tasks `enter` with; None if it is `stopping` before. Raises
+    Returns the number of this start, with which its tasks `enter`; None if it is `stopping` before. Raises
     HelenusError(STATE).
     """
     try:
@@ -113,7 +113,7 @@ def fence(checkpoint: Path, stopping: Callable[[], bool]) -> int | None:
 
 @contextlib.contextmanager
 def enter(checkpoint: Path, start: int) -> Iterator[None]:
-    """Be a task of this start of a query. Nothing is known of it where executors don't share `checkpoint.dir`.
+    """Run as a task of this start of a query. Without effect where executors don't share `checkpoint.dir`.
 
     Raises HelenusError(BATCH_FAILED) if the query has been started again since.
     """

@@ -1,4 +1,4 @@
-"""Where a connector stands, and where an operator has it go on: `/connectors/NAME/offsets` of the REST API.
+"""The positions of a connector, as an operator reads and sets them: `/connectors/NAME/offsets` of the REST API.
 
 Each function takes the worker's connectors and the name of one, and raises Unknown if it is not there.
 """
@@ -39,7 +39,7 @@ def alter(connectors: Connectors, name: str, offsets: Mapping[str, Mapping[int, 
                     raise HelenusError(Kind.CONFIG, f"topic {topic}: no offset {offset}", name)
         where = held.where()
         for topic, wanted in offsets.items():
-            # Of all partitions: a batch that is under way has no say in any of them any more.
+            # All partitions: a running batch no longer moves any of them.
             moved = {str(p): first[topic][str(p)] if o is None else o for p, o in wanted.items()}
             stood = {p: at for p, at in where.get(topic, {}).items() if p in first[topic]}
             _move(connectors, name, topic, {**first[topic], **stood, **moved})
@@ -65,7 +65,7 @@ def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, i
 
 
 def _is_offset(connectors: Connectors, offset: int) -> bool:
-    """Whether a topic can have it: Kafka's are longs; Pulsar's begin with a long, and end with an int."""
+    """Whether a topic can have this offset: Kafka's are longs; Pulsar's are a long followed by ints."""
     if connectors.log == "kafka":
         return 0 <= offset < 1 << 63
     return 0 <= offset < 1 << 127 and offset & 0xFFFFFFFF < 1 << 31

@@ -17,9 +17,9 @@ from helenus_schemas.service.logs import Setup, follow, setup
 class Plan:
     """One streaming query as it is now: the tables it reads, each as settings of its own, by events topic.
 
-    `held` is where to read on in these topics where that is not what the checkpoint says, `epochs` counts how often an
-    operator moved them. `slots` is how many tasks Spark runs at once, `start` the number of the start that its fence
-    knows. `tables` has the epochs of all tables of the group, also of those that don't run now. `directory` is the
+    `held` is where to read on in these topics if the checkpoint says otherwise, `epochs` counts how often an operator
+    moved them. `slots` is how many tasks Spark runs at once, `start` the number of the start, for its
+    fence. `tables` has the epochs of all tables of the group, also of those that don't run now. `directory` is the
     run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too.
     """
 
@@ -54,22 +54,22 @@ class Plan:
 
     @property
     def due_file(self) -> Path:
-        """Holds when the next key is to be read again, s since the epoch: from the driver, for the planner."""
+        """The file that says when the next key is due, s since the epoch: from the driver, for the planner."""
         return Path(self.directory) / f"{self.group}.due"
 
     @property
     def away_file(self) -> Path:
-        """Holds why no batch can be planned, since it was written: from the planner, for the driver."""
+        """The file that says why no batch can be planned, since its own time: from the planner, for the driver."""
         return Path(self.directory) / f"{self.group}.away"
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps the query's offsets, and we what belongs to them."""
+        """Where Spark keeps the query's offsets, and we our files about them."""
         return self.worker.checkpoint_dir.absolute() / self.group
 
     @property
     def unconfirmed_file(self) -> Path:
-        """Holds the keys that wait for long, and when the last batch ended."""
+        """The file with the keys that wait for long, and when the last batch ended."""
         return self.checkpoint / "unconfirmed"
 
     @property

@@ -1,7 +1,7 @@
 """Where connectors stand in their events topics.
 
 Spark's checkpoint holds one position of all topics of a query, and moves it with every batch. A topic whose part of a
-batch was not done, because its connector failed, paused or is to go back, is *held*: it goes on from there instead.
+batch was not done, because its connector failed, was paused or moved back, is *held*: it goes on from there instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def overlaid(offsets: Mapping[str, Mapping[str, int]], held: Mapping[str, Mappin
 class Held:
     """The held positions of one query, kept next to its checkpoint. Its methods may be called from any thread.
 
-    What an operator sets by `move` is not for a batch that was planned before: `epoch` distinguishes them. Raises
+    A batch planned before an operator's `move` does not change the new position: `epoch` distinguishes them. Raises
     HelenusError(STATE) if the file is damaged, or can't be read or written.
     """
 
@@ -62,7 +62,7 @@ class Held:
             return {topic: dict(offsets) for topic, offsets in self._offsets.items()}
 
     def where(self) -> Offsets:
-        """Where every topic of the query stands that was ever read."""
+        """The position of every topic that the query ever read."""
         with self._lock:
             return overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets)
 
@@ -114,7 +114,7 @@ class Held:
             return True
 
     def move(self, topic: str, offsets: Mapping[str, int]) -> None:
-        """Go on from here, whatever a batch that is under way makes of it. These are all partitions of the topic."""
+        """Go on from here, whatever a running batch does. These are all partitions of the topic."""
         with self._lock:
             before = overlaid(overlaid(committed(self._checkpoint), self._released), self._offsets).get(topic, {})
             self._save({**self._offsets, topic: {**dict.fromkeys(before, GONE), **offsets}})
@@ -122,14 +122,14 @@ class Held:
             durable.save(self._epochs_file, self._epochs, _VERSION, "which offsets were altered", "epochs.after-write")
 
     def _sync_plan(self) -> None:
-        """Have the disk know where Spark's batch ends, before what says that it has not been done is gone from it."""
+        """Write to disk where Spark's batch ends, before the note that it is not done is removed from there."""
         planned = self._checkpoint / "offsets" / str(latest(self._checkpoint))
         with contextlib.suppress(FileNotFoundError):
             durable.sync(planned)
             durable.sync(planned.parent)
 
     def _save(self, offsets: Offsets) -> None:
-        """Take this over, on the disk first: what Spark commits next may rest on it."""
+        """Apply this, on disk first: what Spark commits next may depend on it."""
         if offsets == self._offsets:
             return
         durable.make_directory(self._file.parent)

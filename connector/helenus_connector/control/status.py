@@ -13,7 +13,7 @@ Wanted = Literal["RUNNING", "PAUSED", "STOPPED"]
 _MISSING_S = 30.0
 _FIRST_PAUSE_S = 0.5
 _RECREATED = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
-"""What a table says for a while that is dropped and recreated."""
+"""Errors that a table has for a while when it is dropped and recreated."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +78,15 @@ class Task:
         return self.error is not None and self.error.kind in _RECREATED
 
     def failed(self, error: HelenusError, now: float) -> None:
-        """An attempt at its work failed. What may pass is tried again, after a pause that grows."""
-        # A topic that is gone is made again before.
+        """An attempt at its work failed. A transient error is retried, after a growing pause."""
+        # A topic that is gone is recreated first.
         self.ready = self.ready and error.kind is not Kind.TOPIC_MISSING
         self._failing_since = self._failing_since if self._failures else now
         self._failures += 1
         for_s = now - self._failing_since
         timeout_ms = self.settings.errors_retry_timeout
         may_pass = error.action is Action.RETRY and not 0 <= timeout_ms <= for_s * 1000
-        # A table that was there may be dropped to be recreated, and has time for it: whatever failed before.
+        # A table that existed may be dropped to be recreated, and gets time for that, whatever failed before.
         if error.kind is not Kind.TABLE_MISSING:
             self._missing_since = None
         elif self._missing_since is None:
@@ -98,8 +98,8 @@ class Task:
             self.error = error
 
     def looked(self, error: HelenusError | None, now: float) -> None:
-        """What a look at its table said. One that runs may be missing, or without `cdc`, while it is recreated; a task
-        that failed for that goes on when it is there again.
+        """The result of a look at its table. The table of a running task may be missing, or without `cdc`, while it
+        is recreated; a task that failed for that goes on when the table is there again.
         """
         if error is None:
             self._wrong_since = None

@@ -49,7 +49,7 @@ def missing(settings: ConnectorSettings) -> HelenusError:
 class Tables:
     """The definitions of tables, for the driver. Keeps a session for each Cassandra that connectors name.
 
-    `registered` is where it is kept which schemas were registered. One thread uses it at a time.
+    `registered` is the file of the schemas that were registered. One thread uses it at a time.
     """
 
     def __init__(self, registered: Path | None = None) -> None:
@@ -58,10 +58,10 @@ class Tables:
         self._read: dict[tuple[object, ...], tuple[object, dict[str, Table]]] = {}
 
     def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
-        """The tables that a connector names or that match it, each with what speaks against publishing it.
+        """The tables that a connector names or that match it, each with the error that prevents publishing it.
 
-        Reaches all that it needs once. Raises HelenusError if that fails; but a registry may be away if schemas of one
-        of the tables at least were registered before.
+        Connects once to everything it needs. Raises HelenusError if that fails; but the registry may be unavailable if
+        schemas of at least one of the tables were registered before.
         """
         registry = Registry(settings, directory / "schemas.json", self._registered)
         away: HelenusError | None = None
@@ -118,12 +118,12 @@ def _obstacle(settings: ConnectorSettings, table: Table | None, session: Any) ->
         keys = ", ".join(quote(column.name) for column in table.partition_key)
         of_table = f"{quote(table.keyspace)}.{quote(table.name)}"
         try:
-            # No row has this token: it is the right to read that is asked for.
+            # No row has this token: only the permission to read is checked.
             session.execute(f"SELECT {keys} FROM {of_table} WHERE token({keys}) = {-(2**63)}")
         except Unauthorized as error:
             return HelenusError(Kind.CASSANDRA_AUTH, f"cannot read rows: {error}", table.full_name, GRANT)
         except (DriverException, NoHostAvailable):
-            pass  # that may pass, and is met again when rows are read
+            pass  # transient; reading rows meets it again
     if table.cdc:
         return None
     advice = f"ALTER TABLE {quote(table.keyspace)}.{quote(table.name)} WITH cdc = true"

@@ -15,9 +15,9 @@ from helenus_sinks.log import Log
 
 
 def reach(worker: WorkerSettings) -> None:
-    """Fail early: raise what the brokers, or their client's library, say against reading or writing.
+    """Fail early: raise the errors of the brokers, or of their client's library, for reading or writing.
 
-    Brokers that are away are no error if `startup.timeout.ms` gives them time. Raises HelenusError.
+    Unavailable brokers are no error if `startup.timeout.ms` gives them time. Raises HelenusError.
     """
     planner(worker).close()
     for log in _logs(worker):
@@ -31,7 +31,7 @@ def reach(worker: WorkerSettings) -> None:
 
 
 class Topics:
-    """What is asked of the brokers outside batches. Any thread may call `earliest`, the others are the worker's."""
+    """Questions to the brokers outside batches. Any thread may call `earliest`, only the worker's the others."""
 
     def __init__(self, worker: WorkerSettings) -> None:
         self._worker = worker
@@ -47,7 +47,7 @@ class Topics:
         away.
         """
         waiting = list(tasks)
-        # Not by a list of what there is: of a topic that is just being made it may have some partitions.
+        # Not by a listing: of a topic that is being created it may show only some partitions.
         counts = self._partitions([task.settings.events for task in waiting])
         passing: HelenusError | None = None
         for task in waiting:

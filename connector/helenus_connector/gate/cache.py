@@ -7,8 +7,8 @@ and age. It saves work and is never needed for correctness: what it forgot is re
 A node has a place in a table, by the order in which nodes were met, and of 64 bits the one of its place: where there
 are more nodes, some share a bit, and count as one. So reports may count for too few nodes, never for too many.
 
-A node's events come in the order of its log, but for those that are sent or read again. So what a node reports twice
-is another write, if it lies after all that this node reported before.
+A node's events come in the order of its log, but for those that are sent or read again. So a change that a
+node reports again is another write, if it lies after all that this node reported before.
 
 File: 15 bytes, the kinds of deletions it holds, and one that is 1 if cells with a TTL were written; 1,024 nodes of
 16 bytes id, 8 bytes segment, 8 bytes position of the last report; then slots of 32 bytes in sets of 8.

@@ -62,7 +62,7 @@ class Planner:
             for topic, future in asked.items():
                 try:
                     found[topic] = str(future.result().topic_id)
-                except KafkaException:  # it is missing, or may not be described: asking for its end shows which
+                except KafkaException:  # it is missing, or may not be described: the request for its end shows which
                     continue
         return {topic: topic_id for topic, topic_id in found.items() if topic_id != _NO_ID}
 
@@ -70,8 +70,8 @@ class Planner:
         return self._leaders
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
-        """The client finds it out (KIP-320) where it begins to read with the leader epoch of before, and begins where
-        the records are others then.
+        """The client detects it (KIP-320) when it begins to read with the former leader epoch; it then starts where the
+        records begin to differ.
         """
         now = self._leaders.get(topic, {})
         asked = {
@@ -116,13 +116,13 @@ class Planner:
         return max(place.start, min(place.end, place.start + events))
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:  # noqa: ARG002
-        """None: reading finds out."""
+        """None: reading detects it."""
         return []
 
     def commit(self, group: str, offsets: Offsets) -> None:
         """Move a consumer group, which dashboards read as lag.
 
-        Whether the broker took it is logged at the next call.
+        A refusal by the broker is logged at the next call.
         """
         before = self._commits.get(group)
         if before is not None:

@@ -61,7 +61,7 @@ def read(
                 error = message.error()
                 held = open_ranges.get(place)
                 if error is not None and place[0] is None:
-                    # Of no topic: the cluster's. What may pass is waited for.
+                    # An error of the cluster, of no topic. A transient one is waited for.
                     if not error.retriable() and error.code() not in AWAY:
                         raise KafkaException(error)
                 elif held is None:

@@ -1,6 +1,6 @@
-"""Consumers on Pulsar that read nothing: through them we ask a broker where a topic ends, and say where a group is.
+"""Consumers on Pulsar that read nothing: they ask a broker where a topic ends, and move a group's subscription.
 
-pulsar-client's can't be asked where a subscription stands, and keep messages that nobody reads here.
+pulsar-client's own consumers don't show where a subscription stands, and prefetch messages that nobody reads here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXCLUSIVE, _EARLIEST = 0, 1
 
 
 class Consumers:
-    """One for each partition and subscription that is asked for, until it is dropped. Everything runs in one loop.
+    """One for each partition and subscription in use, until it is dropped. Everything runs in one event loop.
 
     A subscription is a group's, which is durable, or for "" one that leaves no trace. `where` is the client's service.
     """
@@ -47,7 +47,7 @@ class Consumers:
             raise Answered(error.kind, error.what, f"{error.where}, topic {place}", error.code) from None
 
     async def drop(self, which: Callable[[str, str], bool]) -> None:
-        """Close those of which it is true, by topic and group."""
+        """Close the consumers for which it is true, by topic and group."""
         held = [self._held.pop(key) for key in list(self._held) if which(key[0], key[2])]
         asked = []
         for connection, number in held:
@@ -57,7 +57,7 @@ class Consumers:
         await asyncio.gather(*asked, return_exceptions=True)  # with the connection gone, so is the consumer
 
     async def _subscribe(self, place: str, group: str) -> tuple[Connection, int]:
-        # A consumer would make a topic that was deleted, where brokers make topics by themselves.
+        # Where brokers create topics by themselves, a consumer would create a deleted topic again.
         if await self._client.partitions(place.partition("-partition-")[0]) is None:
             what = "Pulsar: there is no such topic"
             raise Answered(Kind.BROKER_REFUSED, what, self._where, TOPIC_NOT_FOUND)
@@ -74,7 +74,7 @@ class Consumers:
                 durable=bool(group),
                 **where,
             )
-        except asyncio.CancelledError:  # it may be there all the same, and would keep the next one out
+        except asyncio.CancelledError:  # the broker may have it nevertheless, and would refuse the next one
             connection.write(command("close_consumer", consumer_id=number, request_id=0))
             raise
         connection.consumers.add(number)

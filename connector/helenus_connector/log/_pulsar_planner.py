@@ -39,7 +39,7 @@ class Planner:
         self._whole: set[str] = set()  # topics without partitions
         self._refused: set[str] = set()
         self._committed: set[tuple[str, str, int, int]] = set()
-        self._followed: set[tuple[str, str]] = set()  # subscriptions, by topic, that are where their group is
+        self._followed: set[tuple[str, str]] = set()  # subscriptions, by topic, that are at their group's position
 
     def partitions(self, topics: Sequence[str]) -> dict[str, int]:
         async def ask() -> list[int | BaseException | None]:
@@ -81,7 +81,7 @@ class Planner:
         return latest
 
     def earliest(self, partitions: Mapping[str, int]) -> Offsets:
-        """Before all there is."""
+        """Before the first message."""
         return {topic: {str(p): 0 for p in range(n)} for topic, n in partitions.items()}
 
     def since(self, partitions: Mapping[str, int], timestamp_ms: int) -> Offsets:
@@ -100,11 +100,11 @@ class Planner:
         return {}
 
     def leaders(self) -> dict[str, dict[str, int]]:
-        """Where every partition ended: as long as that is in the same ledger, nothing was replaced."""
+        """The last position of every partition: while its ledger stays the same, nothing was replaced."""
         return self._last
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
-        """Of what was not read, and ended there, nothing may be left: as where a topic is recreated."""
+        """Nothing unread may be left of what ended there: for example after a topic was recreated."""
         found: dict[str, int] = {}
         now = self._last.get(topic, {})
         for p, at in positions.items():
@@ -117,8 +117,8 @@ class Planner:
         return found
 
     def size(self, place: Range) -> int:
-        """By how many messages entries had of late. Of several ledgers only the last is counted: the others' sizes are
-        not known.
+        """Estimated from the recent number of messages per entry. Of several ledgers only the last is counted: the
+        sizes of the others are not known.
         """
         if place.start >= place.end:
             return 0
@@ -131,7 +131,7 @@ class Planner:
         return max(1, int((last_entry - entry) * self._in_entry.get(place.topic, 1)) + last_index + 1 - index)
 
     def advance(self, place: Range, events: int) -> int:
-        """Reads the events, unless there are few entries, and less events by `size`, which can be wrong."""
+        """Reads the events; unless there are few entries and, by `size`, which can be wrong, fewer events."""
         if place.start >= place.end:
             return place.end
         (ledger, entry, _), (last_ledger, last_entry, _) = parts(place.start), parts(place.end - 1)
@@ -163,11 +163,11 @@ class Planner:
             raise error
 
     def gone(self, group: str, starts: Offsets) -> list[tuple[str, str]]:
-        """Goes by the group's subscription: a message TTL, a backlog quota or an operator moves it past what was
-        not read, and then the broker may drop that. While the start's ledger is there, so is what follows.
+        """Goes by the group's subscription: a message TTL, a backlog quota or an operator moves it past unread
+        messages, and then the broker may drop those. While the start's ledger exists, everything after it does, too.
 
-        Asks when it is first called for a topic, which makes the subscription, and again when `commit` has found it to
-        be ahead.
+        Asks at the first call for a topic, which creates the subscription, and again when `commit` found it to be
+        ahead.
         """
         places = [
             (topic, p, at)
@@ -194,7 +194,7 @@ class Planner:
         return found
 
     def unread(self, group: str, topic: str, partition: int) -> Range:
-        """What a group's subscription waits for in a partition, up to its end as it is now: all, if it is new."""
+        """The range of a partition that a group's subscription has not read, up to the current end: all, if new."""
         self.partitions([topic])
         said = self._run(self._asked(topic, partition, group, "last_id"))
         mark = said.consumer_mark_delete_position
@@ -209,7 +209,7 @@ class Planner:
         self._followed &= kept
         self._committed = {place for place in self._committed if place[:2] in kept}
         kept |= {("", topic) for _, topic in kept}
-        with contextlib.suppress(HelenusError):  # a broker that hangs has them until it misses the connection
+        with contextlib.suppress(HelenusError):  # a broker that hangs keeps them until it notices the lost connection
             self._run(self._consumers.drop(lambda topic, group: (group, topic) not in kept))
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class Planner:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def limited() -> T:
-            for _ in range(3):  # connections that were closed while nobody ran the loop are found out
+            for _ in range(3):  # notice connections that were closed while the loop did not run
                 await asyncio.sleep(0)
             return await asyncio.wait_for(work, TIMEOUT_S)
 
@@ -258,9 +258,9 @@ class Planner:
         await self._asked(topic, partition, group, "ack", ack_type=_CUMULATIVE, message_id=[before])
 
     def _begins_elsewhere(self, topic: str, partition: int, at: int) -> bool:
-        """Whether the first message that is there, from an offset on, is in another ledger."""
+        """Whether the first message at or after an offset is in another ledger."""
         with opened(self._config, topic, partition, at) as reader:
-            # If nothing is there the next one shows it.
+            # If there is none, the next message will show it.
             there = reader.has_message_available()
             return there and parts(offset_of(reader.read_next(_TIMEOUT_MS)))[0] != parts(at)[0]
 
@@ -270,7 +270,7 @@ class Planner:
         return await self._consumers.ask(topic, place, group, name, **fields)
 
     def _unfollow(self, topics: Collection[str]) -> None:
-        """What is there when they come again may be others."""
+        """When these come again, they may be other topics of the same names."""
         self._followed = {(group, topic) for group, topic in self._followed if topic not in topics}
 
     def _warn(self, refused: Mapping[str, HelenusError]) -> None:

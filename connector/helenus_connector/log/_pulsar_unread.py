@@ -1,6 +1,6 @@
 """Dead letters on Pulsar, for the replay: what a subscription has not read.
 
-Where that begins and ends the broker says, so nothing is taken for nothing because it is slow to come.
+The broker says where that begins and ends, so slow messages are not taken for missing ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which Log events come from and records go to, as the worker's file says: Kafka or Pulsar is chosen here alone."""
+"""Which Log events come from and records go to, as the worker's file says: only this module chooses Kafka or Pulsar."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(
     """The records of several ranges, in chunks; in order within a range.
 
     Where a topic no longer has events of a range, `lost` is called with how many if `data_loss` is `continue`. `failed`
-    is called with OFFSETS_LOST if it is `fail`, with what the broker refuses, and with BROKER_UNREACHABLE if nothing
+    is called with OFFSETS_LOST if it is `fail`, with refusals of the broker, and with BROKER_UNREACHABLE if nothing
     comes for a minute. A range that failed goes no further, the others do.
     """
     if worker.log == "pulsar":

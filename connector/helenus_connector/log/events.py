@@ -36,7 +36,7 @@ class Message(Protocol):
 
 
 class Planner(Protocol):
-    """What is asked of the brokers. Every call takes some seconds at most, then raises HelenusError.
+    """Questions to the brokers. Every call takes some seconds at most, then raises HelenusError.
 
     Offsets of a partition are numbers that grow with its records; they need not be without gaps.
     """
@@ -46,8 +46,8 @@ class Planner(Protocol):
         ...
 
     def latest(self, partitions: Mapping[str, int]) -> Offsets:
-        """The end of every partition, -1 if nothing is there and it is not known what was. A topic is left out if it is
-        there no more, or can't be asked just now.
+        """The end of every partition; -1 if it is empty and its former end is unknown. A topic is left out if it is
+        gone, or can't be asked just now.
 
         Raises if none can be asked.
         """
@@ -76,8 +76,8 @@ class Planner(Protocol):
         ...
 
     def cut(self, topic: str, leaders: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, int]:
-        """The partitions that lost records since `leaders` returned this, so that others are, or will be, at their
-        positions: each with the offset from which on it has others.
+        """The partitions that lost records since `leaders` returned this, so that other records are, or will be, at
+        their offsets: each with the first such offset.
         """
         ...
 
@@ -94,11 +94,11 @@ class Planner(Protocol):
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Note with the brokers how far a connector is; the checkpoint is what counts."""
+        """Commit a connector's positions to the brokers, for dashboards; only the checkpoint counts."""
         ...
 
     def keep(self, groups: Mapping[str, Collection[str]]) -> None:
-        """Let go of all but these topics of these groups, so that others may have what is held of them."""
+        """Release all but these topics of these groups, so that others may use their subscriptions."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Reading topics on Pulsar: events for the tasks.
 
 An offset is a message's id as one number, which orders as ids do: its ledger, the entry in it, and its index in the
-entry, 32 bits for each of the last two. A range has the ids from its start up to, not including, its end; the numbers
-between hold no messages, so that a difference of two is no count.
+entry, 32 bits for each of the last two. A range has the ids from its start up to, not including, its end; numbers
+between may hold no message, so the difference of two is no count.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def read(
         except pulsar.PulsarException as error:
             _forget(name)
             failed(place, _error(error, str(place)))
-            patience = _IMPATIENT_S  # not as long again for every partition of a broker that hangs
+            patience = _IMPATIENT_S  # not the full time again for every partition of a broker that hangs
     while len(_readings) > _KEPT:
         _forget(next(iter(_readings)))
 
@@ -179,7 +179,7 @@ def converted(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] =
     text = message.partition_key()
     try:
         key = b64decode(text, validate=True) if text else None
-    except ValueError:  # no agent's: a text
+    except ValueError:  # not from an agent: a text
         key = text.encode()
     time_ms = message.publish_timestamp()
     return Message(place, offset_of(message), time_ms, key, unsorted_value(message.data()), headers)
@@ -187,7 +187,7 @@ def converted(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] =
 
 @contextlib.contextmanager
 def opened(config: PulsarConfig, topic: str, partition: int, at: int) -> Iterator[pulsar.Reader]:
-    """A reader for a moment. Raises HelenusError for what goes wrong with it."""
+    """A reader for a moment. Raises HelenusError if that fails."""
     reader = _reader(config, topic, partition, at)
     try:
         yield reader
@@ -220,10 +220,10 @@ def _client(config: PulsarConfig) -> pulsar.Client:
             config.service_url,
             authentication=pulsar.AuthenticationToken(config.token) if config.token else None,
             operation_timeout_seconds=int(TIMEOUT_S),
-            # Its own are certifi's, which know no company's authority.
+            # By default it trusts certifi's authorities, which include no company's own.
             tls_trust_certs_file_path=config.access.bundle if config.service_url.startswith("pulsar+ssl:") else None,
             tls_validate_hostname=config.check_hostname,
-            # Errors are logged where they matter, and a broker that is away would be logged for ever.
+            # Errors are logged where they matter; the client would log an unavailable broker for ever.
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"),
         )
         client = _clients.setdefault(config, client)  # another thread may have made one
@@ -237,7 +237,7 @@ def _forget(name: tuple[str, str, int]) -> None:
 
 
 def _close(reader: Any) -> None:
-    with contextlib.suppress(pulsar.PulsarException):  # a broker that hangs does not answer to this either
+    with contextlib.suppress(pulsar.PulsarException):  # a broker that hangs does not answer this either
         reader.close()
 
 

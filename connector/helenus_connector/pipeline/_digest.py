@@ -9,7 +9,7 @@ from helenus_connector.interfaces.shape import Shaped
 
 
 def digest_of(records: Iterable[Shaped | None], take: Callable[[Shaped | None], None] | None = None) -> bytes:
-    """Tells one image of a key, or of a scope's rows, from another; `take` is given each record on the way."""
+    """Identifies an image of a key, or of a scope's rows; `take` is given each record on the way."""
     digest = hashlib.md5(usedforsecurity=False)
     for shaped in records:
         for part in shaped.record[:2] if shaped is not None else ():

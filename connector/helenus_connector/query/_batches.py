@@ -1,4 +1,4 @@
-"""The driver's side of a batch: run the stage, keep positions, unconfirmed keys and errors apart by table, count."""
+"""The driver's side of a batch: run the stage; keep positions, unconfirmed keys and errors by table; count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Batches:
-    """Processes the micro-batches of one streaming query, from one start of it to its end.
+    """Processes the micro-batches of one streaming query, from one of its starts to its end.
 
     `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is called when a
     batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
@@ -45,18 +45,18 @@ class Batches:
         self._begun = begun
         self._held = held
         self.unconfirmed = unconfirmed
-        unconfirmed.forget_images()  # what a batch published that failed is not known
+        unconfirmed.forget_images()  # what a failed batch published is not known
         plan, _ = planned()
         self._before = latest(plan.checkpoint)
-        # Before that, an earlier run has counted the gaps.
+        # Gaps before that were counted by an earlier run.
         self._stood = overlaid(committed(plan.checkpoint), held.offsets())
         self._gaps: set[tuple[str, str | None, int | None]] = set()
         self.failure: BaseException | None = None
         self.done = 0
 
     def process(self, frame: Any, batch_id: int) -> None:
-        """The function for `foreachBatch`. A table's error is the table's: its part of the batch is held and done again
-        or its task fails, and the others go on. Raises when Spark could not run the batch at all.
+        """The function for `foreachBatch`. An error of a table concerns that table alone: its part of the batch is held
+        and done again, or its task fails; the others go on. Raises when Spark could not run the batch at all.
         """
         start = time.monotonic()
         try:
@@ -69,7 +69,7 @@ class Batches:
             all_done = self._run(frame, plan)
             if not self.done:
                 self._keep_absent(plan, batch_id, {done.topic for done in all_done})
-            # A batch of an earlier run, which is done again, has not stepped back to what that run left unconfirmed.
+            # A repeated batch of an earlier run did not step back to what that run left unconfirmed.
             self._apply(tasks, all_done, stepped_back=batch_id > self._before)
             plan, _ = self._planned()
             self._wake(plan)
@@ -94,8 +94,8 @@ class Batches:
         return [pickle.loads(row.done) for row in rows]
 
     def _keep_absent(self, plan: Plan, batch: int, present: set[str]) -> None:
-        """The first batch may have been planned by a run that died. What it was to read of topics that are not in the
-        plan now is not processed by it.
+        """The first batch may have been planned by a run that died. Topics that are not in the plan now are not
+        processed by it.
         """
         before = committed(plan.checkpoint)
         for topic, ends in planned(plan.checkpoint, batch).items():
@@ -106,7 +106,7 @@ class Batches:
 
     def _apply(self, tasks: Mapping[str, Task], all_done: list[Done], stepped_back: bool) -> None:
         now = time.time()
-        # An operator may move a topic at any time: what a batch says of it is not taken any more.
+        # An operator may move a topic at any time: then a batch's positions of it no longer count.
         current: list[Done] = []
         for done in all_done:
             if done.epoch == self._held.epoch(done.topic):
@@ -131,7 +131,7 @@ class Batches:
                 _failed(tasks[topic], error, now)
         self.unconfirmed.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
         for done in current:
-            # What waits of it is kept by now.
+            # Its unconfirmed keys are saved by now.
             is_done = done.outcome is not None and done.topic in tasks
             if is_done and not self._held.release(done.topic, done.starts, done.epoch, done.ends):
                 self.unconfirmed.forget_images(done.topic)
@@ -148,7 +148,7 @@ class Batches:
         """Count and report each gap once: it is in every partition, and read again where a run steps back."""
         stood = self._stood.get(done.topic, {}).get("0", 0)
         if outcome.lost or done.starts.get("0", -1) >= stood:
-            # From now on all is new; so it is in a topic that was recreated.
+            # From now on every event is new; so it is in a recreated topic.
             self._stood.pop(done.topic, None)
             stood = 0
         for gap in outcome.gaps:

@@ -16,7 +16,7 @@ from helenus_schemas.errors import HelenusError
 class Part:
     """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read.
 
-    `events` is about how many they are, `lost` how many are known to be gone before they were read.
+    `events` is about how many events they have, `lost` how many are known to be gone before they were read.
     """
 
     ranges: tuple[Range, ...]
@@ -28,7 +28,7 @@ class Part:
 
 
 class Parts(InputPartition):
-    """The work of one task, which reads no more than about so many bytes of it."""
+    """The work of one task, which reads at most about so many bytes of it."""
 
     def __init__(self, parts: Sequence[Part], most_bytes: int) -> None:
         self.parts = tuple(parts)
@@ -40,8 +40,8 @@ def limited(
 ) -> Offsets:
     """Where a batch from `start` ends: at `latest`, or before it so that about the limit's rows are read at most.
 
-    Partitions get equal shares of the limit, and what some do not need goes to the others: a long backlog of one table
-    does not hold up the next. Each gets at least one row. No offset is before `start`. A topic whose events cannot be
+    Partitions get equal shares of the limit; shares that are not needed go to the others: a long backlog of one table
+    does not delay the next. Each gets at least one row. No offset is before `start`. A topic whose events cannot be
     counted stays where it is, and is put among those that are `wrong`.
     """
     places = [
@@ -57,7 +57,7 @@ def limited(
         share = max(1, left // waiting)
         waiting -= 1
         left = max(0, left - min(share, sizes[place]))
-        # A topic that is new is taken in with all its partitions, also those without events.
+        # A new topic is added with all its partitions, also those without events.
         last = place.end
         try:
             if not isinstance(limit, ReadAllAvailable):

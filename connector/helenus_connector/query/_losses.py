@@ -1,4 +1,4 @@
-"""Topics that no longer have what was not read: recreated, truncated by another leader, or with other partitions."""
+"""Topics that lost unread events: recreated, truncated by another leader, or with other partitions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Lineages = dict[str, dict[str, Any]]
 
 def lineage(ids: Mapping[str, str], leaders: Mapping[str, Mapping[str, int]], epochs: Mapping[str, int]) -> Lineages:
     """What distinguishes the records of each topic from others at the same offsets, as JSON: the topic's `id`, its
-    partitions' leader epochs as `leaders`, and in which `epoch` an operator moved it. Where a topic goes on after it
-    has lost records, that is `cut`, in the batch that counts it.
+    partitions' leader epochs as `leaders`, and in which `epoch` an operator moved it. Where a topic goes on after a
+    loss of records, that is `cut`, in the batch that counts it.
     """
     return {
         topic: {"id": ids.get(topic, ""), "leaders": dict(leaders.get(topic, {})), "epoch": epochs.get(topic, 0)}
@@ -38,7 +38,7 @@ def other_partitions(topic: str, start: Offsets, latest: Offsets) -> HelenusErro
 
 
 class Losses:
-    """Finds lost events between two batches. A topic that is shorter than it was gets some time to be whole again."""
+    """Finds lost events between two batches. A topic that is shorter than it was gets some time to recover."""
 
     def __init__(self) -> None:
         self._short: dict[str, float] = {}
@@ -46,8 +46,8 @@ class Losses:
     def find(
         self, plan: Plan, broker: Planner, start: Mapping[str, Any], begin: Offsets, latest: Offsets, now_is: Lineages
     ) -> tuple[Offsets, dict[str, HelenusError]]:
-        """The partitions that lost records which were there, by topic, each with where it goes on; and what is wrong
-        with topics, which is to stop their connectors.
+        """The partitions that lost records, by topic, each with the offset where it goes on; and the errors of topics,
+        which stop their connectors.
 
         `begin` is where topics are to be read from, given the last batch's end `start`; `now_is` their lineage.
         """
@@ -68,7 +68,7 @@ class Losses:
                 self._short.pop(topic, None)
                 cut[topic] = lost
             elif any(0 <= last < begin.get(topic, {}).get(p, 0) for p, last in latest[topic].items()):
-                # A broker that has just become the leader may not know its end for a moment.
+                # A new leader may not know its end for a moment.
                 if now - self._short.setdefault(topic, now) > _SHORT_S:
                     what = f"{topic} ends before the position of its connector: was it recreated?"
                     advice = "reset the connector's offsets over REST, and re-snapshot the table"
@@ -81,8 +81,8 @@ class Losses:
 def _lost(
     plan: Plan, broker: Planner, topic: str, at: dict[str, int], start: Mapping[str, Any], now_is: Lineages
 ) -> dict[str, int]:
-    """The partitions of a topic that lost records which were there, each with where it goes on. Raises HelenusError if
-    that is to stop the topic's connector.
+    """The partitions of a topic that lost records, each with the offset where it goes on. Raises HelenusError if the
+    loss must stop the topic's connector.
     """
     before, now = start.get("logs", {}).get(topic), now_is.get(topic)
     if before is None or now is None or before["epoch"] != now["epoch"]:
@@ -102,12 +102,12 @@ def _lost(
 
 
 def noted(before: Lineages, now_is: Lineages, cut: Offsets, latest: Offsets, wrong: Collection[str]) -> Lineages:
-    """The lineages to note with the end of a batch, given those of the batch `before`. A topic with something wrong
-    keeps its own.
+    """The lineages to note with the end of a batch, given those of the batch `before`. A topic with an error
+    keeps its former one.
     """
     known = {topic: {k: v for k, v in lineage.items() if k != "cut"} for topic, lineage in before.items()}
     for topic in latest.keys() & now_is.keys() - wrong:
-        # What can't be asked just now is what it was.
+        # A topic that can't be asked just now keeps its former one.
         now, older = now_is[topic], known.get(topic, {"id": "", "leaders": {}})
         same = not (now["id"] and older["id"]) or now["id"] == older["id"]
         leaders = {**older["leaders"], **now["leaders"]} if same else now["leaders"]

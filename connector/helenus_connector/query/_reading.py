@@ -1,4 +1,4 @@
-"""A task of the source: reads its parts of the events topics, as much as it may hold."""
+"""A task of the source: reads its parts of the events topics, as much as it may hold in memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_parts(worker: WorkerSettings, partition: Parts) -> Iterator[pa.RecordBa
     for data_loss in ("fail", "continue"):
         parts = [p for p in partition.parts if p.data_loss == data_loss and p.error is None]
         places = [r for p in parts for r in p.ranges]
-        # On Pulsar they are read one by one, and what the first take is not left to the last.
+        # On Pulsar they are read one by one, and the first ones may use up the limit.
         random.shuffle(places)
         at = {(r.topic, r.partition): r.start for r in places}
         try:
@@ -60,7 +60,7 @@ def read_parts(worker: WorkerSettings, partition: Parts) -> Iterator[pa.RecordBa
             for place in places:
                 failed(place, error)
             continue
-        # More than that is more than a task can hold: the rest of these ranges is held, and read next.
+        # A task can't hold more than that: the rest of these ranges is held, and read next.
         wrong = {(note.topic, note.partition) for note in found if note.error}
         for place in places:
             name = place.topic, place.partition

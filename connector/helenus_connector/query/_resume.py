@@ -12,11 +12,11 @@ from helenus_connector.log.events import Offsets, Planner
 from helenus_connector.reread.unconfirmed_files import begins
 from helenus_schemas.errors import HelenusError
 
-_ASKED = 16  # topics at a time: a broker's answer may take a while
+_ASKED = 16  # topics at a time: each answer may take a while
 
 
 class Resume:
-    """Where topics begin that have their first batch in this process."""
+    """The start positions of topics that have their first batch in this process."""
 
     def __init__(self) -> None:
         self._begun: set[str] = set()
@@ -24,13 +24,13 @@ class Resume:
         self._stood: dict[str, tuple[int, dict[str, int]]] = {}
 
     def fresh(self, start: dict[str, Any]) -> Offsets:
-        """Where topics begin that have their first batch with the one from `start`."""
+        """The start positions of topics whose first batch is the one from `start`."""
         return self._fresh[1] if self._fresh[0] == start else {}
 
     def step_back(
         self, plan: Plan, broker: Planner, start: dict[str, Any], begin: Offsets, partitions: Mapping[str, int]
     ) -> dict[str, HelenusError]:
-        """Have new topics of `begin` be `fresh` in the batch from `start`. Those that the broker can't answer for are
+        """Have new topics of `begin` be `fresh` in the batch from `start`. Topics without an answer from the broker are
         returned with its error, and asked for when they come again.
         """
         if self._fresh[0] != start:
@@ -38,8 +38,8 @@ class Resume:
         topics = (partitions.keys() & plan.connectors.keys() & begin.keys()) - self._begun
         if not topics:
             return {}
-        # Topics may join long after the start, and what was unconfirmed in them is of the run before all the same, or
-        # of another query.
+        # Topics may join long after the start; their unconfirmed keys are nevertheless of an earlier run, or of another
+        # query.
         begin_at = begins(plan.unconfirmed_file)
 
         def since(topic: str) -> dict[str, int]:
@@ -64,7 +64,7 @@ class Resume:
         return failed
 
     def again(self, plan: Plan, offsets: Offsets) -> set[str]:
-        """The topics that are read again there: what is gone of them by now, an earlier run has read."""
+        """The topics that are read again there: events of them that are gone by now were read by an earlier run."""
         return {
             topic
             for topic, (epoch, stood) in self._stood.items()

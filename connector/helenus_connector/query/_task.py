@@ -1,4 +1,4 @@
-"""The one `mapInArrow` stage: hands a task's events to each table's `Stage`, returns what became of them."""
+"""The one `mapInArrow` stage: hands a task's events to each table's `Stage` and returns the outcomes."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ DONE = "done binary"
 
 @dataclass(slots=True)
 class Done:
-    """What became of some partitions of one topic: either its `outcome` or the `error` that stopped it.
+    """The result for some partitions of one topic: either its `outcome` or the `error` that stopped it.
 
-    `starts` is where they were read from, by partition as text, and `epoch` when that was planned. `ends` is up to
-    where, of those that were not read to the end of the batch. Without outcome and error, the topic had left the plan,
-    and nothing was done.
+    `starts` is where they were read from, by partition as text, as planned in `epoch`. `ends` are the last positions of
+    those that were not read to the end of the batch. Without outcome and error the topic had left the plan, and nothing
+    was done.
     """
 
     topic: str
@@ -60,11 +60,11 @@ class Done:
 _stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
 _sessions: dict[tuple[object, ...], Any] = {}
 _failing: dict[tuple[object, ...], float] = {}
-"""Since when nothing is read from a Cassandra, monotonic s."""
+"""Since when a Cassandra session is unused, monotonic s."""
 _RECONNECT_AFTER_S = 30.0
 _pruned: dict[tuple[str, str], dict[str, int]] = {}
 _logs: dict[tuple[str, str], Log] = {}
-"""By run and events topic, or "" for what most tables share."""
+"""By run and events topic, or "" for the producer that most tables share."""
 
 
 def task(
@@ -113,7 +113,7 @@ def task(
 
 
 def _end_with_parent() -> None:
-    """Let this process die with the one that Spark runs it by: what it would still write may be old by then."""
+    """Let this process die with its parent, Spark's: later writes of it might be outdated."""
     pr_set_pdeathsig = 1
     if sys.platform == "linux" and TaskContext.get() is not None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -128,7 +128,7 @@ def _run(
     about: Done,
     may_wait: int = MOST_WAITING,
 ) -> None:
-    """Run a table's stage. Its errors are handed to the driver, which knows what to do with each kind."""
+    """Run a table's stage. Its errors go to the driver, which handles each kind."""
     if not events and not due:
         about.outcome = Outcome()
         return
@@ -149,7 +149,7 @@ def _run(
         if error.kind is Kind.CASSANDRA_READ:
             _reconnect(settings)
     except Exception as error:
-        # A fault of ours in one table is not to stop the others.
+        # A bug of ours that one table meets must not stop the others.
         where = traceback.extract_tb(error.__traceback__)[-1]
         what = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
         about.error = HelenusError(Kind.BATCH_FAILED, what, f"{settings.keyspace}.{settings.table}")
@@ -158,15 +158,15 @@ def _run(
             # All of it is done again: nothing of this attempt may still be in the producer's queue.
             log.close()
         if log.largest < largest and own not in _logs:
-            # This table's topic takes less than others do: it keeps this producer for itself.
+            # This table's topic has a smaller limit than others: it keeps this producer for itself.
             _logs[own] = _logs.pop(shared)
 
 
 def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:
     """This process's stage for a table, recreated when its settings changed.
 
-    Its caches are the group's own, as another may read the same topic for another sink; and the epoch's, and moving
-    a connector back has its events published again.
+    Caches belong to a group, since another group may read the same topic for another sink; and to an epoch, since the
+    events of a connector that was moved back must be published again.
     """
     name = (plan.directory, plan.group, settings.events)
     made_in, stage = _stages.get(name, (-1, None))
@@ -179,7 +179,7 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
             session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
             _sessions[settings.server] = session
         if stage is not None:
-            del _stages[name]  # if no other can be made, it is not to be closed again
+            del _stages[name]  # if the next one can't be created, this one must not be closed again
             stage.close()
         stage = Stage(settings, session, log, directory, shared, registered(plan.worker.checkpoint_dir))
         _stages[name] = epoch, stage
@@ -188,7 +188,7 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
 
 
 def _prune(plan: Plan) -> None:
-    """When the group's tables change: let go of those that it has no more, and remove their caches from this host."""
+    """When the group's tables change: close the stages of tables that left, and remove their caches from this host."""
     name = (plan.directory, plan.group)
     if _pruned.get(name) == plan.tables:
         return
@@ -201,8 +201,8 @@ def _prune(plan: Plan) -> None:
 
 
 def _reconnect(settings: ConnectorSettings) -> None:
-    """Let go of a Cassandra that has not been read from for a while: all of its nodes may have other addresses by now,
-    which the driver learns from nodes alone.
+    """Close sessions that were not used for a while: by now all nodes may have other addresses, which the driver learns
+    from the nodes alone.
     """
     if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _RECONNECT_AFTER_S:
         return

@@ -21,11 +21,11 @@ _PACK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a task must know of a partition, next to its records.
+    """What a task must know of a partition, in addition to its records.
 
-    It is the task's own in this batch, read from `start` on, as planned in `epoch` of its topic. `lost` counts events
-    that the topic no longer has, `error` is why it cannot be read. If there is an `end`, it was read up to, not
-    including, that alone: more would have been too many bytes.
+    In this batch only this task reads the partition: from `start` on, as planned in `epoch` of its topic. `lost` counts
+    events that the topic no longer has, `error` is why it cannot be read. With an `end` it was read only up to, not
+    including, that offset: more would have been too many bytes.
     """
 
     topic: str

@@ -29,7 +29,7 @@ _AWAY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _TURN_S = 0.1
 _ENDING_S = 5.0
-"""Spark gives a Python worker that it kills 2 s. On other hosts there may be no fence to see it end by."""
+"""Spark kills a Python worker within 2 s. On other hosts there may be no fence that shows its end."""
 
 
 class Query:
@@ -85,7 +85,7 @@ class Query:
         """The plan as it is now, saved for the planner if it changed, and its tasks by events topic."""
         with self._lock:
             tasks = self._connectors.running(self._group, time.time())
-            # Before what is held: positions of a later epoch are not taken for ones of this.
+            # Before the held positions: so positions of a later epoch are not taken for ones of this.
             epochs = {topic: self._held.epoch(topic) for topic in tasks}
             connectors = [c for c in self._connectors.all().values() if c.settings.query_group == self._group]
             tables = {t.settings.events for connector in connectors for t in list(connector.tasks.values())}
@@ -156,7 +156,7 @@ class Query:
             self._stopping.wait(wait)
 
     def _let_go(self) -> None:
-        """Let other groups write its data topics, once none of its tasks runs any more. An end of the worker does not
+        """Let other groups write its data topics, once none of its tasks runs any more. The end of the worker does not
         wait for that.
         """
         until = time.monotonic() + (0.0 if self._is_local else _ENDING_S)
@@ -208,12 +208,12 @@ class Query:
 
     def _process(self, batches: Batches, frame: Any, batch_id: int) -> None:
         batches.process(frame, batch_id)
-        # Of a batch that failed, tasks may still run: the fence before the next start ends when none does.
+        # Tasks of a failed batch may still run: the fence before the next start waits for them.
         self._connectors.writes(self._group, ())
 
 
 def _remove_torn(checkpoint: Path) -> None:
-    """Remove what a killed run had half written: Spark refuses to begin where it finds a file like that."""
+    """Remove half-written files of a killed run: Spark refuses to start where it finds one."""
     for name in ("offsets", "commits"):
         for torn in checkpoint.glob(f"{name}/.*.tmp"):
             torn.unlink(missing_ok=True)
@@ -221,7 +221,7 @@ def _remove_torn(checkpoint: Path) -> None:
 
 
 def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
-    """Why a query ended: our own error from a batch, or what Spark says, which is worth another try."""
+    """Why a query ended: our own error from a batch, or Spark's error, after which it is started again."""
     if isinstance(batches.failure, HelenusError):
         return batches.failure
     said = str(query.exception() or batches.failure or "the query ended")
@@ -234,7 +234,7 @@ def _cause(query: Any, batches: Batches, checkpoint: Path) -> HelenusError:
 
 
 def _error(said: str) -> HelenusError:
-    """An error of Spark's, in its own words: as Py4J has them."""
+    """The message of an error of Spark's, as Py4J has it."""
     lines = [line.strip().removeprefix(": ") for line in said.splitlines() if line.strip()]  # as Py4J shows Java's own
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     return error_in(said) or HelenusError(Kind.BATCH_FAILED, (named or lines[:1])[-1][:500])

@@ -67,7 +67,7 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
     # Otherwise the workers take whatever `python3` is first in PATH.
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = worker.spark.get("pyspark.python", sys.executable)
-    # Its traces are of batches that failed or were interrupted: the worker logs the first, the others are intended.
+    # Its traces are of batches that failed or were interrupted: the worker logs the former, the latter are intended.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOGGING)
@@ -93,7 +93,7 @@ def session(worker: WorkerSettings, directory: Path) -> Any:
 
 @contextmanager
 def _start_errors(settings: Mapping[str, str], said: Callable[[], list[str]]) -> Iterator[None]:
-    """What keeps Spark from starting as our error: what it raises, or what its Java process `said` before it ended."""
+    """Why Spark does not start, as our error: what it raises, or what its Java process `said` before it ended."""
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -103,17 +103,17 @@ def _start_errors(settings: Mapping[str, str], said: Callable[[], list[str]]) ->
         lines = str(error.java_exception).splitlines() if isinstance(error, Py4JJavaError) else said()
         why = next((line for line in lines if _REASON.search(line)), (lines or [str(error)])[0])
         what = f"Spark does not start: {why.removeprefix(_THREAD)}: check spark.* in the worker's file"
-        # A master that does not answer may do so later.
+        # A master that does not answer now may answer later.
         kind = Kind.BATCH_FAILED if "unresponsive" in why else Kind.CONFIG
         raise HelenusError(kind, what, f"spark.master={settings['spark.master']}") from None
 
 
 @contextmanager
 def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
-    """Have processes that start meanwhile, as Spark's JVM with its own, write to a pipe instead of standard error. What
-    comes out of it, until this process ends, goes to standard error, each line as JSON if it is to be.
+    """Let processes that start meanwhile, such as Spark's JVM and its children, write to a pipe instead of standard
+    error. Until this process ends, the pipe is copied to standard error, each line as JSON if so configured.
 
-    Yields a function that returns the lines of the start. Of its Java traces only the first lines are shown.
+    Yields a function that returns the lines of the start. Of Java traces only the first lines are copied.
     """
     source, sink = os.pipe()
     back, out = os.dup(2), os.dup(2)
@@ -160,7 +160,7 @@ def answers(spark: Any) -> bool:
 
 
 def _say_no_more(spark: Any) -> None:
-    """Where the Java process ends, Py4J and PySpark print what they were reading: the worker says it once."""
+    """When the Java process ends, Py4J and PySpark print errors of what they were reading: the worker logs it once."""
     logging.getLogger().addFilter(lambda record: record.module not in ("java_gateway", "clientserver"))
     with suppress(AttributeError):
         spark.sparkContext._accumulatorServer.handle_error = lambda *_: None

@@ -1,9 +1,8 @@
 """The streaming source: events topics as a Spark Python Data Source.
 
 An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": {topic: `lineage`}}`. The tick moves when
-there is something to do although no event came: keys are due to be read again, a topic goes on from a held position,
-something is wrong with one, a run begins; and once in a while on quiet topics, because Spark ends workers that idle for
-a minute.
+there is work without a new event: keys are due, a topic goes on from a held position, a topic has an error, a run
+begins; and once in a while on quiet topics, because Spark ends workers that idle for a minute.
 """
 
 from __future__ import annotations
@@ -68,16 +67,16 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._resume = Resume()
         self._losses = Losses()
         self._wrong: dict[str, HelenusError] = {}
-        self._away: str | None = ""  # an earlier planner may have left word
+        self._away: str | None = ""  # an earlier planner may have left its file
         self._target: Offsets | None = None
         self._last_batch = self._last_event = time.time()
 
     def __getstate__(self) -> dict[str, Any]:
-        # Connections stay in the process that made them.
+        # Connections stay in the process that opened them.
         return {**self.__dict__, "_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Of no topic: each joins with a batch, whose end says where it began. Spark keeps no batch's start."""
+        """Without topics: each joins with a batch, whose end says where it began. Spark keeps no batch's start."""
         return {"tick": 0, "topics": {}}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -102,12 +101,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._partitions = {topic: n for topic, n in self._partitions.items() if topic in latest}
                 cut, self._wrong = self._losses.find(self.plan, self._broker(), start, begin, latest, lineages)
                 begin = {topic: {**offsets, **cut.get(topic, {})} for topic, offsets in begin.items()}
-                # A topic that joins is taken in where it begins now, and read by the next batch.
+                # A topic that joins is added at its current start, and read by the next batch.
                 if new := {t: n for t, n in self._partitions.items() if t in latest and t not in begin}:
                     first = self._broker().earliest(new)
                     begin.update(first)
                     latest.update(first)
-                    # One that was just made may have no first offset yet, only a last.
+                    # A new topic may have no first offset yet, only a last.
                     latest = {t: ends for t, ends in latest.items() if t in begin}
                 failed = self._resume.step_back(self.plan, self._broker(), start, begin, self._known())
                 if self._target is not None and failed:
@@ -123,9 +122,9 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise next(iter(self._wrong.values()))
             except HelenusError as error:
                 if self._target is not None:
-                    raise  # to end without a word would say that all is done
-                # A broker that is away makes no batch. A client that has met one is let go: it may go by the leaders
-                # of before the broker's restart for ever.
+                    raise  # a silent end would mean that all is done
+                # No broker, no batch. The client is closed: it may use the leaders from before the broker's restart for
+                # ever.
                 self._broker_is(str(error))
                 self.stop()
                 time.sleep(1)
@@ -133,7 +132,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._broker_is(None)
             wake = self._target is None and (bool(self._wrong or self.plan.held) or now >= self._due())
             if self._target is not None:
-                # A part of a batch that was too many bytes is read by the next one.
+                # The part of a batch beyond a task's limit of bytes is read by the next one.
                 held = self.plan.held.items()
                 wake |= any(0 <= at < self._target.get(t, {}).get(p, 0) for t, ats in held for p, at in ats.items())
             if topics == start["topics"]:
@@ -160,7 +159,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         again = self._resume.again(self.plan, begin) | cut.keys()
         gone = self._gone({topic: begin[topic] for topic in begin if topic in end["topics"] and topic not in again})
         gone.update({topic: list(partitions) for topic, partitions in cut.items()})
-        # A batch that a run was killed in is done again as it is. The next one steps back to what was unconfirmed then.
+        # A batch in which a run was killed is repeated as it is. The next one steps back to what was unconfirmed then.
         fresh = self._resume.fresh(start)
         begin.update(fresh)
         parts: list[Part] = []
@@ -205,7 +204,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 if offsets:
                     self._broker().commit(group, offsets)
-            # Also what the clients' libraries raise for a position that no topic can have.
+            # Also errors that the clients' libraries raise for a position that no topic can have.
             except (HelenusError, ValueError, OverflowError) as error:
                 structlog.get_logger(__name__).warning("source.commit_failed", group=group, error=str(error))
 
@@ -215,7 +214,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = None
 
     def _refresh(self) -> None:
-        """Take over what the driver changed in the plan: a topic that left may come again with other partitions."""
+        """Apply the driver's changes of the plan: a topic that left may come again with other partitions."""
         if changed := self._changed():
             self.plan, self._seen = changed
             self._partitions = {t: n for t, n in self._partitions.items() if t in self.plan.connectors}
@@ -223,7 +222,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._planner.keep(self.plan.groups)
 
     def _changed(self) -> tuple[Plan, object] | None:
-        """The plan in its file, and its identity, if that is not what was taken over."""
+        """The plan in its file, and its identity, if it changed since it was applied."""
         stat = self.plan.file.stat()
         seen = (stat.st_mtime_ns, stat.st_ino)
         return None if seen == self._seen else (Plan.load(str(self.plan.file)), seen)
@@ -245,14 +244,14 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def _known(self) -> dict[str, int]:
-        """How many partitions each topic has that is there. A topic may get more: once in a while all are counted."""
+        """How many partitions each existing topic has. A topic may get more: once in a while all are counted."""
         asked = [t for t in self.plan.connectors if not self._partitions.get(t)]
         now = time.monotonic()
         if now - self._counted > _RECOUNT_S:
             asked, self._counted = list(self.plan.connectors), now
         try:
             if asked:
-                # One without a leader just now has the partitions it had. Asking for its end shows that it is gone.
+                # A topic without a leader just now keeps its former count. The request for its end shows if it is gone.
                 found = self._broker().partitions(asked)
                 # Before the ends: what is noted with a position is never newer than it.
                 self._ids.update(self._broker().ids(asked))
@@ -260,7 +259,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except HelenusError:
             if not any(self._partitions.values()):
                 raise
-            # It may speak against these topics alone; if the brokers are away, the next question shows it.
+            # The error may concern these topics alone; if the brokers are away, the next request shows it.
         return {t: n for t, n in self._partitions.items() if n}
 
     def _due(self) -> float:

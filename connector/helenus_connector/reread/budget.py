@@ -30,7 +30,7 @@ _FORGOTTEN_S = 60.0
 _ONE_TROUBLE_S = 1.0
 """Timeouts within this time are of one trouble: requests run side by side."""
 _TOLD_S = 0.02
-"""How long a task takes rows without telling the others, where there is no limit."""
+"""How long a task counts its rows alone before it reports them to the others, where there is no limit."""
 _REMEMBERED_S = 30.0
 """How long what was read counts: a timeout is heard of long after its statement, when nothing else may be read."""
 

@@ -29,8 +29,8 @@ class Unconfirmed:
     events that wait for the outcome: neither published nor dropped yet. `since` is the timestamp of the first event it
     waits for, s since the epoch. `rest` says that no read of the next so many seconds can prove more, and `handed` when
     the driver handed it to a batch, s by its clock. `unread` is AWAY or STUCK if it has to be published and could not
-    be read. The rows behind a truncation are left to be told from a `stripe` of the ring on. There may be very many:
-    all that is in it counts.
+    be read. The rows after a truncation are still to be published from a `stripe` of the ring on. There may be very
+    many of these keys: each byte counts.
     """
 
     topic: str

@@ -31,8 +31,8 @@ class Ended(NamedTuple):
 
 
 def begins(file: Path) -> Callable[[str, float, float], float]:
-    """Tells of a topic, of how many s a start steps back by now and of what time it is, from when on a run that begins
-    with it reads it again, s since the epoch: as far before the last one ended, or more if that one went by more.
+    """A function of topic, `replay_s` and the time: from when on a starting run reads the topic again, s since the
+    epoch. That is `replay_s` before the last run ended, or more if that run had a larger `replay_s`.
 
     Raises HelenusError(STATE).
     """

@@ -29,7 +29,7 @@ class UnconfirmedKeys:
     """The keys of a query's connectors that wait for a proven read. Lives in the driver, as long as the worker does.
     Its methods may be called from any thread.
 
-    A restart steps back `replay_s` from the last `save`; what waits longer is kept beside `file`. Both in s, by topic.
+    A restart steps back `replay_s` from the last `save`; what waits longer is kept next to `file`. In s, by topic.
     How long a Change has waited goes by `clock`, which nobody sets; without one, by the `now` of the calls.
     """
 
@@ -134,8 +134,8 @@ class UnconfirmedKeys:
         now: float,
         told: Mapping[Place, Published] | None = None,
     ) -> None:
-        """Take over what a batch says: due keys that are resolved, keys that wait, anew or again, and what was `told`:
-        a key's image is what was published last, and not known any more if others' reads published it.
+        """Take over what a batch says: due keys that are resolved, keys that wait, new or again, and what was
+        published (`told`): a key's image is what was published last, and unknown once other reads published it.
         """
         with self._lock:
             self._apply(resolved, found, now, told or {})
@@ -256,7 +256,7 @@ class UnconfirmedKeys:
                 advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
                 _log.warning("unconfirmed.damaged", reason="; ".join(damage), advice=advice)
                 self._ended = {"": Ended(0.0, 0.0)}
-                self._save_ended()  # this first: when the other one is whole again, nothing else tells
+                self._save_ended()  # this first: when the other file is whole again, nothing else shows the damage
                 self._save_keys(now)
 
     def shrink(self, topic: str, partitions: Collection[int]) -> int:

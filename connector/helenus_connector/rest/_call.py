@@ -1,7 +1,7 @@
 """What a request to the REST API asks for, read and checked as Kafka Connect does.
 
-Whatever is wrong is an HTTPException with Kafka Connect's status and message. What it answers with 500 though the
-caller is at fault, a body that is malformed, is 500 here too: its clients know it so.
+Whatever is wrong is an HTTPException with Kafka Connect's status and message. For a malformed body it answers 500,
+though the caller is at fault; so do we, since its clients expect that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from helenus_schemas.settings.properties import ConfigError
 
 @dataclass(frozen=True)
 class Call:
-    """A request: where it came to, the parts of its path, its query, and its body as JSON, None if it has none."""
+    """A request: its URL, the parts of its path, its query, and its body as JSON, None if it has none."""
 
     base: str
     path: Mapping[str, str]

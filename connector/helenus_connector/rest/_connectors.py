@@ -162,7 +162,7 @@ class ConnectorResources:
             self._connectors.restart(call.name, include_tasks=tasks, only_failed=only_failed)
         if not (tasks or only_failed):
             return Response(status_code=204)
-        # What is restarted, as it is at this moment; a moment later it may run.
+        # The states of this moment; a moment later the restarted tasks may run.
         answer = self._shown_of(call.name, before)
         for shown in [answer["connector"], *(answer["tasks"] if tasks else ())]:
             if not only_failed or shown["state"] == "FAILED":

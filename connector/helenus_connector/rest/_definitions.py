@@ -1,4 +1,4 @@
-"""The connector as Kafka Connect's `connector-plugins` show it: its keys, and what is wrong with a configuration.
+"""The connector as Kafka Connect's `connector-plugins` show it: its keys, and the errors of a configuration.
 
 All of it is read from `ConnectorSettings`. The shapes are those of a Kafka Connect 4.3.1 worker.
 """
@@ -28,7 +28,7 @@ _WIDTHS = {"INT": "SHORT", "DOUBLE": "SHORT", "BOOLEAN": "SHORT", "LIST": "LONG"
 
 
 def unknown(name: str) -> str:
-    """What is answered for a class that is not this connector."""
+    """The answer for a class that is not this connector."""
     return f"Failed to find any class that implements Connector and which name matches {name}, available is: {CLASS}"
 
 
@@ -47,9 +47,9 @@ def shown(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def restored(given: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-    """Properties with the stored secret wherever they give back what is shown of it.
+    """Properties with the stored secret in place of the stars that were shown for it.
 
-    Raises ConfigError for stars that stand for nothing stored: they would be taken for the secret.
+    Raises ConfigError for stars without a stored secret: they would be taken for the secret.
     """
     seen = shown(stored)
     unknown = [key for key, value in given.items() if masking.STARS in value and value != seen.get(key)]
@@ -105,7 +105,7 @@ def validated(given: Mapping[str, str], model: Model, file: Mapping[str, str]) -
         errors = [problem.reason for problem in wrong if problem.key == key]
         value = _value(key, values.get(key, definition["default_value"]), errors, _options(fields[key]))
         configs.append({"definition": definition, "value": value})
-    # What is no key of ours has no definition.
+    # A key that is not ours has no definition.
     strange = (
         _value(problem.key, problem.value, [problem.reason], []) for problem in wrong if problem.key not in fields
     )

@@ -47,7 +47,7 @@ def _validate(call: Call, connectors: Connectors) -> Response:
 
 
 def _short(name: str) -> str:
-    """A class's name is known with and without `Connector` behind it."""
+    """A class's name is known with and without `Connector` at its end."""
     return name.removesuffix("Connector") or name
 
 

@@ -43,7 +43,7 @@ _BODY_BYTES = 1 << 20
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _OPEN = "/health/live"
-"""Is answered without a password: it shows nothing, and restarting a dead process needs no more."""
+"""Answered without a password: it shows nothing, and it is all that is needed to restart a dead process."""
 
 
 class Listener:
@@ -68,7 +68,7 @@ class Listener:
 def serve(settings: WorkerSettings, connectors: Connectors, ready: Ready, health: Ready) -> Listener:
     """Listen on `listeners`. Raises HelenusError CONFIG for an address that is taken, and for certificates.
 
-    `ready` is about all that the worker is to do, `health` about the worker itself.
+    `ready` is about all the work of the worker, `health` about the worker itself.
     """
     host, port = settings.listener
     secret = settings.rest_basic_auth_user_info
@@ -158,10 +158,10 @@ class _Worker:
 
 
 class _OwnPages:
-    """Refuses what a page of another origin has an operator's browser ask.
+    """Refuses requests that a page of another origin makes in an operator's browser.
 
-    `names` are those that a listener on loopback answers to, next to localhost and addresses: a page whose host's name
-    leads to 127.0.0.1 would else pass for the worker's own. None where the listener may have any name.
+    `names` are the names of a listener on loopback, next to localhost and addresses: otherwise a page whose host name
+    resolves to 127.0.0.1 would pass for the worker's own. None where the listener may have any name.
     """
 
     def __init__(self, app: ASGIApp, names: set[str] | None) -> None:
@@ -187,7 +187,7 @@ class _OwnPages:
 
     @staticmethod
     def _is_foreign(headers: Mapping[bytes, str], own: str) -> bool:
-        """Whether a browser says so; what is none says nothing. Some that are old know `Origin` alone."""
+        """Whether a browser says so; other clients say nothing. Some old browsers send `Origin` alone."""
         site = headers.get(b"sec-fetch-site")
         if site is not None:
             return site not in ("same-origin", "none")
@@ -275,7 +275,7 @@ def _tls(settings: WorkerSettings) -> ssl.SSLContext:
         context.load_cert_chain(
             where,
             settings.listeners_https_ssl_keyfile,
-            # Without a function, an encrypted key would be asked for at the terminal.
+            # Without a function, OpenSSL would ask for the key's password at the terminal.
             lambda: password.get_secret_value() if password else "",
         )
         if settings.listeners_https_ssl_cafile:

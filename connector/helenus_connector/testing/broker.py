@@ -1,4 +1,4 @@
-"""The side of a Log that is read: a planner whose answers a test sets, and messages."""
+"""Topics to read: a planner whose answers a test sets, and messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Message:
 
 
 class MemoryPlanner:
-    """A planner that answers what its fields say. A topic has as many partitions as `ends`, and 4 if it is not there.
+    """A planner that answers what its fields say. A topic has as many partitions as `ends` says, by default 4.
 
     - `found`: what `since` finds, by partition. `start`: where every partition starts.
     - `dropped`: partitions whose events are gone. `truncated`: partitions that lost records from an offset on, once

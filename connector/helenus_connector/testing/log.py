@@ -43,7 +43,7 @@ class MemoryLog:
         return [record for record in self.appended if record.topic == topic]
 
     def drop(self) -> None:
-        """Forget what waits for a flush, as a Log does whose flush failed."""
+        """Forget records that wait for a flush, as a Log does after a failed flush."""
         self.waiting.clear()
 
     def cluster(self) -> str:
@@ -94,7 +94,7 @@ class _Fault:
     topics: frozenset[str]
 
     def meets(self, topics: Iterable[str]) -> bool:
-        """Whether it strikes now; a fault that is limited in number is one less then."""
+        """Whether it strikes now; if its number is limited, it decreases."""
         if self.times == 0 or (self.topics and self.topics.isdisjoint(topics)):
             return False
         if self.times is not None:
@@ -103,7 +103,7 @@ class _Fault:
 
 
 class FaultyLog:
-    """Hands on to another Log what it is given, but for calls that a test makes fail:
+    """Passes its calls on to another Log, except those that a test makes fail:
 
         log.fail("append", HelenusError(Kind.APPEND_FAILED, "full"))  # the next one
         log.fail("create", TopicError(...), times=None, topics=["data-ks.t"])  # each of this topic

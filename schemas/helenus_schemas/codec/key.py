@@ -22,8 +22,8 @@ from helenus_schemas.cql.values import MAY_BE_EMPTY, Malformed, stand_in, wrong_
 Key = tuple["bytes | None", ...]
 """CQL bytes of the primary key's columns, in order; None from the first clustering column on for a whole partition.
 
-In Avro a clustering value of no bytes, of a type that has no such value, is null too: the event's scope tells them
-apart. In a composite partition key a stand-in replaces such a value, zero as a rule. After the record follow the places
+In Avro a clustering value of no bytes, of a type that has no such value, is null too: the event's scope shows which
+it is. In a composite partition key a stand-in replaces such a value, zero as a rule. After the record follow the places
 of stand-ins in the partition key, as Avro ints. A reader that knows the schema alone does not read that far.
 """
 Compat = Literal["exact", "datastax"]

@@ -228,7 +228,7 @@ def _array(item: Encode, parts_of: Callable[[bytes], list[bytes]]) -> Encode:
 def _map(t: CqlType, value: Encode, key: bool) -> Encode:
     text = map_key(t, key)
     name = encoder(t, key) if t.name in ("ascii", "text") else lambda data: encode_basestring(text(data))
-    # In the form of a key, two keys with the same text are both written: they tell two rows apart.
+    # In the form of a key, two keys with the same text are both written: they distinguish two rows.
     if key or t.name in ("ascii", "text"):
         return lambda data: f"{{{','.join([f'{name(k)}:{value(v)}' for k, v in entries(data)])}}}"
 

@@ -58,7 +58,7 @@ def _integer(code: str) -> AsText:
 def _varint(data: bytes) -> str:
     if not data:
         raise ValueError("a varint of no bytes")
-    # Python tells no int of more than 4300 digits, but a Decimal of any.
+    # Python shows no int of more than 4300 digits, but a Decimal of any.
     return f"{_whole(data):f}"
 
 

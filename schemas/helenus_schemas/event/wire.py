@@ -2,7 +2,7 @@
 
 The value is an Avro record without a header. Its first three fields are DataStax's `MutationValue`, in the order its
 Kafka agents write; ours follow, so a reader that knows three fields stops before them. DataStax's Pulsar agents write
-the three sorted by name: `columns` is always null there, so the first byte tells the two apart.
+the three sorted by name: `columns` is always null there, so the first byte shows which of the two it is.
 """
 
 from __future__ import annotations

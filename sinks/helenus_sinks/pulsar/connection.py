@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self.fail(pulsar_error(Kind.BROKER_UNREACHABLE, f"Pulsar: the connection was closed{why}", str(self.address)))
 
     def write(self, data: bytes) -> None:
-        """Send bytes; they are dropped if the connection is gone, which its producers are told."""
+        """Send bytes; dropped if the connection is gone: its producers know."""
         if self._transport is not None and not self.closed:
             self._transport.write(data)
 

@@ -24,14 +24,14 @@ LONGEST_TTL = 300_000_000
 
 @dataclass
 class Recording:
-    """What was done, and the segments it is in; `told` is what Cassandra's own reader finds there."""
+    """What was done, and the segments it is in; `records` are what Cassandra's own reader finds there."""
 
     seed: int
     done: list[Done]
     tables: Mapping[UUID, Table]
     views: list[UUID]
     segments: list[Path]
-    told: list[Record]
+    records: list[Record]
 
 
 def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Oracle) -> Recording:
@@ -56,8 +56,8 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
             cluster.shutdown()
         time.sleep(1)  # until what was written is synced
     segments = sorted(Path(status.nodes[0].cdc_raw).glob("*.log"))
-    told = oracle.read(Path(status.nodes[0].cassandra_yaml), schema, segments, followed(tables))
-    return Recording(seed, done, tables, views, segments, told)
+    records = oracle.read(Path(status.nodes[0].cassandra_yaml), schema, segments, followed(tables))
+    return Recording(seed, done, tables, views, segments, records)
 
 
 def _work(session: object, seed: int) -> list[Done]:

@@ -40,7 +40,7 @@ def scalar(rng: Random, name: str, longest: int = 20_000) -> bytes:
     if name == "varint":
         return _integer(rng, rng.choice((1, 2, 8, 20, 300)))
     if name == "decimal":
-        # Equal decimals are one key, which is told in its shortest form: so here each is.
+        # Equal decimals are one key, encoded in its shortest form: so here each is.
         unscaled = rng.randrange(1 << rng.choice((3, 30, 90))) * 10 + rng.randrange(1, 10)
         unscaled *= rng.choice((1, -1))
         size = (unscaled if unscaled > 0 else ~unscaled).bit_length() // 8 + 1
@@ -74,7 +74,7 @@ def scalar(rng: Random, name: str, longest: int = 20_000) -> bytes:
 
 
 def sort_key(t: CqlType, data: bytes) -> Any:
-    """Something that sorts as Cassandra sorts values of the type; None for types of which this is not told."""
+    """Something that sorts as Cassandra sorts values of the type; None for types whose order is not known here."""
     if t.name in ("tinyint", "smallint", "int", "bigint", "varint"):
         return int.from_bytes(data, "big", signed=True)
     if t.name in ("text", "ascii", "blob", "date", "time"):

@@ -1,4 +1,4 @@
-"""Random statements for random tables, and what each must come to: told by the statement, not by a decoder."""
+"""Random statements for random tables, and the records each must give: by the statement, not by a decoder."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Expected:
 
 @dataclass
 class Operation:
-    """Statements with the values bound to them, and what they come to; None: this is not told here.
+    """Statements with the values bound to them, and the records they give; None: not known here.
 
     `conditional`: only if the answer says that it was applied. `batch`: they make one.
     """
@@ -179,7 +179,7 @@ class Workload:
         return made
 
     def subsets(self) -> list[Operation]:
-        """Rows of one mutation that have all of its columns, none, half of them: told in several ways in the log."""
+        """Rows of one mutation that have all of its columns, none, half of them: encoded in several ways in the log."""
         rng = self.rng
         table = self.tables["wide"]
         made = []
@@ -379,7 +379,7 @@ class Workload:
         prefix = clustering[:equal]
         whole = Bound(True, prefix) if prefix else None
         low = high = whole
-        told = True
+        is_known = True
         if equal == 0 or rng.random() < 0.8:
             most = rng.randrange(1, min(3, len(columns) - equal) + 1)
             sliced = columns[equal : equal + most]
@@ -390,7 +390,7 @@ class Workload:
             if len(ends) == 2:
                 keys = [tuple(sort_key(c.type, v) for c, v in zip(sliced, end, strict=True)) for end in ends]
                 if any(None in key for key in keys) or keys[0] == keys[1]:
-                    told = False
+                    is_known = False
                 elif keys[0] > keys[1]:
                     ends.reverse()
             for side, end in zip(sides, ends, strict=True):
@@ -403,10 +403,10 @@ class Workload:
                     high = Bound(inclusive, prefix + end)
             if sliced[0].reversed:
                 low, high = high, low
-            told = told and len({c.reversed for c in sliced}) == 1
+            is_known = is_known and len({c.reversed for c in sliced}) == 1
         text = f"DELETE FROM {_name(table)}{_using(moment)} WHERE {' AND '.join(where)}"
         expected = [Expected(table.name, Scope.RANGE, partition, start=low, end=high, time=moment)]
-        return Operation([(text, values)], expected if told else None)
+        return Operation([(text, values)], expected if is_known else None)
 
     def _elements(self) -> Operation:
         """Of collections: added, put, taken away."""
@@ -520,9 +520,9 @@ class Workload:
                 some.append(Operation([(text, [*partition])]))
         return self._batch(some, False)
 
-    def _batch(self, some: Sequence[Operation], told: bool) -> Operation:
+    def _batch(self, some: Sequence[Operation], is_known: bool) -> Operation:
         expected = None
-        if told and all(one.expected is not None for one in some):
+        if is_known and all(one.expected is not None for one in some):
             expected = [e for one in some for e in one.expected or ()]
         statements = [s for one in some for s in one.statements]
         return Operation(statements, expected, batch=self.rng.choice((BatchType.LOGGED, BatchType.UNLOGGED)))
@@ -563,7 +563,7 @@ class Done:
 
 @dataclass
 class Runner:
-    """Runs operations one after the other; behind each goes a row of `marks` with its number."""
+    """Runs operations one after the other; each is followed by a row of `marks` with its number."""
 
     session: Any
     done: list[Done] = field(default_factory=list)
@@ -600,7 +600,7 @@ class Runner:
         self.session.execute(self._bound("INSERT INTO o.marks (n) VALUES (?)", [len(self.done).to_bytes(4, "big")]))
 
     def _bound(self, text: str, values: list[Any]) -> Any:
-        """Bound to CQL bytes as they are: the driver's own types can't tell all of them."""
+        """Bound to CQL bytes as they are: the driver's own types can't express all of them."""
         if text not in self._prepared:
             self._prepared[text] = self.session.prepare(text)
         bound = BoundStatement(self._prepared[text])

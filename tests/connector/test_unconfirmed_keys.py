@@ -66,7 +66,7 @@ def test_later_changes_and_copies_of_a_waiting_key_share_its_read() -> None:
     assert keys.counts("t") == (1, 3)
 
 
-def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> None:
+def test_keys_that_wait_longer_than_a_restart_steps_back_are_saved(tmp_path: Path) -> None:
     file = tmp_path / "unconfirmed"
     keys = UnconfirmedKeys({"t": 2.0, "gone": 2.0}, {"t": 30.0, "gone": 30.0}, file)
     keys.apply([], [Unconfirmed("t", 1, b"old", 3, copies=4, attempts=5, since=100.0)], now=150.0)
@@ -76,7 +76,7 @@ def test_what_waits_longer_than_a_restart_steps_back_is_kept(tmp_path: Path) -> 
     later.load(200.0)
     (held,) = later.due(202.0, 9)
     assert (held.name, held.scope, held.copies, held.image) == (("t", 1, b"old", None), 3, 0, None)
-    assert [a.seen for a in unpacked(held.awaited).values()] == [200.0], "its proof begins anew"
+    assert [a.seen for a in unpacked(held.awaited).values()] == [200.0], "its proof begins again"
     later.apply([held], [], 203.0)
     later.save(230.0, ["t"])
     again = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
@@ -109,7 +109,7 @@ def test_a_batch_gets_so_many_keys_and_those_that_wait_longest(tmp_path: Path) -
         ([], set()),
     ],
 )
-def test_what_others_published_is_no_known_image(
+def test_an_image_published_by_another_read_is_not_known(
     tmp_path: Path, published: list[tuple[bytes, bool]], hidden: set[object]
 ) -> None:
     """A row's key, the partition it is in, the rows of a partition that is marked."""
@@ -118,29 +118,29 @@ def test_what_others_published_is_no_known_image(
     held["partition a"] = Unconfirmed("t", 0, b"a\0", Scope.PARTITION, image=b"i")
     held["range a"] = Unconfirmed("t", 0, b"a\0", Scope.RANGE, image=b"i", bounds=(None, None))
     elsewhere = Unconfirmed("t", 1, b"a1", 0, image=b"i")
-    told = Published(clustering=1)
+    batch = Published(clustering=1)
     for key, is_marked in published:
-        told.add(key, is_marked)
+        batch.add(key, is_marked)
     keys.apply([], [*held.values(), elsewhere], 100.0)
-    keys.apply([], [unconfirmed(b"b1", image=b"new")], 100.0, {("t", 0): pickle.loads(pickle.dumps(told))})
+    keys.apply([], [unconfirmed(b"b1", image=b"new")], 100.0, {("t", 0): pickle.loads(pickle.dumps(batch))})
     assert {name for name, p in held.items() if p.image is None} == hidden - {b"b1"}
     assert (held[b"b1"].image, elsewhere.image) == (b"new", b"i")
 
 
-def test_a_markers_own_record_is_none_behind_it() -> None:
-    told = Published(clustering=1)
-    told.add(b"a\0", True)
-    assert (told.touches(b"a\0"), told.touches(b"a\0", more_than=1)) == (True, False)
-    told.add(b"a1", False)
-    assert told.touches(b"a\0", more_than=1)
-    assert not told.touches(b"b\0")
+def test_a_markers_own_record_does_not_count_as_one_after_it() -> None:
+    published = Published(clustering=1)
+    published.add(b"a\0", True)
+    assert (published.touches(b"a\0"), published.touches(b"a\0", more_than=1)) == (True, False)
+    published.add(b"a1", False)
+    assert published.touches(b"a\0", more_than=1)
+    assert not published.touches(b"b\0")
 
 
 def test_a_partition_whose_key_is_zeros_is_that_partition_alone() -> None:
-    told = Published(clustering=1)
-    told.add(b"\0\0", True)
-    assert told.covers(b"\0\2\0")
-    assert not told.covers(b"\2\0")
+    published = Published(clustering=1)
+    published.add(b"\0\0", True)
+    assert published.covers(b"\0\2\0")
+    assert not published.covers(b"\2\0")
 
 
 def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,14 +171,14 @@ def test_the_file_is_written_when_it_must_be(tmp_path: Path, monkeypatch: pytest
     assert 30 < written.count("unconfirmed") < 50
 
 
-def test_of_very_many_changes_of_a_key_no_list_is_kept(tmp_path: Path) -> None:
+def test_very_many_changes_of_a_key_are_not_listed(tmp_path: Path) -> None:
     keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, tmp_path / "unconfirmed")
     for n in range(20):
         awaited = {b"%16d" % (100 * n + i): Awaited(None, 100.0) for i in range(100)}
         keys.apply([], [Unconfirmed("t", 0, b"k", 0, packed(awaited), copies=100)], 100.0 + n / 100)
     (held,) = keys.due(200.0, 9)
     assert (len(unpacked(held.awaited)) <= 1001, held.copies) == (True, 2000)
-    assert bytes(16) in unpacked(held.awaited), "no node told of it: level ALL"
+    assert bytes(16) in unpacked(held.awaited), "no node reported it: level ALL"
 
 
 @pytest.mark.parametrize("damaged", ["unconfirmed", "unconfirmed.keys"])
@@ -194,18 +194,18 @@ def test_topics_are_read_again_from_the_start_if_a_file_is_damaged(
     assert begins(file)("t", 30.0, 2000.0) == 970.0
     (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:-9] if how is None else how)
     assert [begins(file)(topic, 30.0, 2000.0) for topic in ("t", "paused")] == [0.0, 0.0]
-    told: list[str] = []
+    logged: list[str] = []
     for _ in range(2):
         later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
         with capture_logs() as logs:
             later.load(2000.0)
-        told += [entry["event"] for entry in logs]
-    assert (told, len(later)) == (["unconfirmed.damaged"], int(damaged == "unconfirmed"))
+        logged += [entry["event"] for entry in logs]
+    assert (logged, len(later)) == (["unconfirmed.damaged"], int(damaged == "unconfirmed"))
     later.save(2000.0, ["t"])
     assert [begins(file)(topic, 30.0, 3000.0) for topic in ("t", "paused")] == [1970.0, 0.0]
 
 
-def test_nothing_that_lies_there_is_run(tmp_path: Path) -> None:
+def test_the_saved_file_cannot_run_code(tmp_path: Path) -> None:
     """Whoever may write to `checkpoint.dir` is no reason to run code."""
 
     class Evil:

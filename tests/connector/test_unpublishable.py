@@ -1,79 +1,24 @@
-"""Rows that cannot be told: behind a marker they hold up no other, and read again they stop nothing."""
+"""Rows that cannot be published: after a marker they hold up no other, and when read again they stop nothing."""
 
 from __future__ import annotations
 
 import json
 import struct
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from connector.staged import ALL, CLUSTERED, DATA, DEAD_LETTERS, EVENTS, NODE, Staged, int32, rows, table
 
-from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
-from helenus_connector.pipeline import _table_version as version
-from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.pipeline.stage import Stage
-from helenus_connector.reread import resolver
-from helenus_connector.reread.unconfirmed import Unconfirmed
-from helenus_connector.testing.cassandra import Host, MemoryReader, Session
-from helenus_connector.testing.log import FaultyLog, MemoryLog, Record
-from helenus_schemas.codec.key import Key, KeyCodec
-from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import parse
+from helenus_connector.testing.cassandra import MemoryReader
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Change, Scope
 from helenus_schemas.event.wire import decode, encode
 
-NODE = str(uuid.UUID(int=1))
-EVENTS, DATA, LETTERS = "events-ks.t", "data-ks.t", "dlq-ks.t"
-ALL = {"errors.tolerance": "all"}
 WRONG = b"\1"  # no int
 HOLLOW = struct.pack(">ii", 1, 0)  # a list whose only element has no bytes
-
-
-def int32(value: int) -> bytes:
-    return struct.pack(">i", value)
-
-
-def table(*keys: tuple[str, str, str]) -> Table:
-    made = [Column(n, parse(t), k, sum(before[2] == k for before in keys[:i])) for i, (n, t, k) in enumerate(keys)]
-    return Table("ks", "t", uuid.UUID(int=1), (*made, Column("v", parse("int"))), cdc=True)
-
-
-def rows(*found: tuple[Key, bytes | None]) -> list[tuple[Key, Image]]:
-    return [(key, Image((value,), 1)) for key, value in found]
-
-
-class Staged:
-    """A stage whose one node has the rows of `live`, by key. `records` are those of all topics."""
-
-    def __init__(self, of: Table, directory: Path, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
-        given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", **more}
-        self.live: dict[Key, Image] = {}
-        self.codec = KeyCodec(of)
-        self.log = FaultyLog(MemoryLog())
-        self.session: Any = Session([Host(NODE)], {"ks": 1})
-        monkeypatch.setattr(version, "definition", lambda session, settings, known=None: None if known else (1, of))
-        monkeypatch.setattr(resolver, "Reader", lambda session, table, settings: MemoryReader(self.live, table))
-        self.stage = Stage(ConnectorSettings.of(given, "test"), self.session, self.log, directory)
-
-    def run(self, change: Change, key: bytes | None, due: Sequence[Unconfirmed] = ()) -> Outcome:
-        return self.stage.run([Event(EVENTS, 0, 7, 1000, key, encode(change))], due, trust_images=True)
-
-    def of(self, topic: str) -> list[tuple[Any, Any]]:
-        """Keys and values of a topic's records, read as JSON."""
-        records = (record for record in self.appended if record.topic == topic)
-        return [(json.loads(record.key or b"null"), json.loads(record.value or b"null")) for record in records]
-
-    @property
-    def appended(self) -> list[Record]:
-        return self.log.log.appended
-
-
 Make = Callable[..., Staged]
 
 
@@ -82,10 +27,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return lambda of, **more: Staged(of, tmp_path, monkeypatch, **more)
 
 
-CLUSTERED = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
-
-
-def test_a_row_behind_a_truncation_whose_key_has_no_form(make: Make) -> None:
+def test_a_row_without_a_key_form_after_a_truncation(make: Make) -> None:
     """A tuple with fewer fields than its type is another partition than the one with nulls."""
     staged = make(table(("a", "frozen<tuple<int, int>>", "partition_key"), ("b", "text", "partition_key")))
     short, whole = struct.pack(">ii", 4, 7), struct.pack(">iiii", 4, 7, 4, 8)
@@ -96,7 +38,7 @@ def test_a_row_behind_a_truncation_whose_key_has_no_form(make: Make) -> None:
 
 
 def test_partition_keys_with_values_of_no_bytes(make: Make) -> None:
-    """`blob_as_int(0x)` is legal in one of several columns: a row that was told by itself, and one behind a marker."""
+    """`blob_as_int(0x)` is legal in one of several columns: a row published by itself, and one after a marker."""
     of = table(("a", "int", "partition_key"), ("b", "text", "partition_key"), ("c", "int", "clustering"))
     staged = make(of)
     staged.live.update(rows(((b"", b"x", int32(1)), int32(5)), ((int32(0), b"x", int32(1)), int32(6))))
@@ -112,7 +54,7 @@ def test_partition_keys_with_values_of_no_bytes(make: Make) -> None:
     assert staged.of(DATA)[1:] == expected
 
 
-def test_a_row_behind_a_partition_delete_whose_key_has_no_form(make: Make) -> None:
+def test_a_row_without_a_key_form_after_a_partition_delete(make: Make) -> None:
     of = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
     staged = make(of)
     one = struct.pack(">iii", 1, 4, 9)
@@ -122,7 +64,7 @@ def test_a_row_behind_a_partition_delete_whose_key_has_no_form(make: Make) -> No
     assert staged.of(DATA) == [({"a": 1, "c": None}, None), ({"a": 1, "c": [9]}, {"v": 6})]
 
 
-def test_a_value_that_cannot_be_told_holds_up_no_row_behind_it(make: Make) -> None:
+def test_an_unpublishable_value_holds_up_no_row_after_it(make: Make) -> None:
     staged = make(CLUSTERED, **ALL)
     values = ((1, int32(1)), (2, WRONG), (3, int32(3)))
     staged.live.update(rows(*(((int32(1), int32(c)), value) for c, value in values)))
@@ -130,15 +72,17 @@ def test_a_value_that_cannot_be_told_holds_up_no_row_behind_it(make: Make) -> No
     outcome = staged.run(Change("1" * 32, NODE, Scope.PARTITION, write_time=5), key)
     assert (outcome.published, outcome.dead_lettered, outcome.unpublished) == (1, 0, 1)
     assert [(k["c"], v) for k, v in staged.of(DATA)] == [(None, None), (1, {"v": 1}), (3, {"v": 3})]
-    (letter,) = [(key, decode(value or b"")) for topic, _, key, value, _ in staged.appended if topic == LETTERS]
-    assert letter == (staged.codec.encode((int32(1), int32(2))), Change(None, None, Scope.ROW, write_time=5))
-    # It is read again for its proof: nothing is new, and nothing is told.
+    (dead_letter,) = [
+        (key, decode(value or b"")) for topic, _, key, value, _ in staged.appended if topic == DEAD_LETTERS
+    ]
+    assert dead_letter == (staged.codec.encode((int32(1), int32(2))), Change(None, None, Scope.ROW, write_time=5))
+    # It is read again for its proof: nothing is new, and nothing is published.
     (unconfirmed,) = outcome.waiting
     again = staged.stage.run([], [unconfirmed], trust_images=True)
     assert (len(staged.appended), again.unpublished) == (4, 0)
 
 
-def test_without_leave_a_value_that_cannot_be_told_stops_it(make: Make) -> None:
+def test_without_tolerance_an_unpublishable_value_stops_the_connector(make: Make) -> None:
     staged = make(CLUSTERED, **{"errors.tolerance": "none"})
     staged.live.update(rows(((int32(1), int32(2)), WRONG)))
     key = staged.codec.encode((int32(1), None))
@@ -147,7 +91,7 @@ def test_without_leave_a_value_that_cannot_be_told_stops_it(make: Make) -> None:
     assert error.value.kind is Kind.POISON_EVENT
 
 
-def test_a_row_that_cannot_be_told_is_one_dead_letter_for_all_its_events(make: Make) -> None:
+def test_an_unpublishable_row_is_one_dead_letter_for_all_its_events(make: Make) -> None:
     staged = make(CLUSTERED, **ALL)
     staged.live.update(rows(((int32(1), int32(2)), WRONG)))
     key = staged.codec.encode((int32(1), int32(2)))
@@ -161,7 +105,7 @@ def test_a_row_that_cannot_be_told_is_one_dead_letter_for_all_its_events(make: M
 
 
 @pytest.mark.parametrize("copies", [0, 3])
-def test_a_key_that_is_read_again_and_cannot_be_told(make: Make, copies: int) -> None:
+def test_a_key_that_becomes_unpublishable_when_it_is_read_again(make: Make, copies: int) -> None:
     """A later write made it so, and its event did not come yet."""
     staged = make(CLUSTERED, **ALL)
     key = staged.codec.encode((int32(1), int32(2)))
@@ -172,18 +116,18 @@ def test_a_key_that_is_read_again_and_cannot_be_told(make: Make, copies: int) ->
     assert (outcome.dead_lettered, outcome.unpublished, outcome.unchanged, outcome.published) == (copies, 1, 0, 0)
     (unconfirmed,) = outcome.waiting
     again = staged.stage.run([], [unconfirmed], trust_images=True)
-    assert (again.dead_lettered, again.unpublished, unconfirmed.copies) == (0, 0, 0), "it is told once"
-    _, (topic, _, told, value, _) = staged.appended
-    assert (topic, told, decode(value or b"").scope) == (LETTERS, key, Scope.ROW)
+    assert (again.dead_lettered, again.unpublished, unconfirmed.copies) == (0, 0, 0), "it is reported once"
+    _, (topic, _, kept, value, _) = staged.appended
+    assert (topic, kept, decode(value or b"").scope) == (DEAD_LETTERS, key, Scope.ROW)
 
 
-def test_a_bound_that_cannot_be_told(make: Make) -> None:
+def test_an_unpublishable_bound(make: Make) -> None:
     of = table(("a", "int", "partition_key"), ("c", "frozen<list<int>>", "clustering"))
     staged = make(of, **ALL)
     change = Change("1" * 32, NODE, Scope.RANGE, write_time=5, start=Bound(True, (HOLLOW,)))
     outcome = staged.run(change, staged.codec.encode((int32(1), None)))
     assert (outcome.dead_lettered, outcome.records) == (1, 0)
-    assert [topic for topic, *_ in staged.appended] == [LETTERS]
+    assert [topic for topic, *_ in staged.appended] == [DEAD_LETTERS]
 
 
 def test_headers_of_an_event_in_a_registrys_frame(make: Make) -> None:
@@ -216,14 +160,14 @@ LIMIT = 1_000_000
 def test_poison_that_is_too_large_for_a_dead_letter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes | None, value: bytes, left_out: bytes | None
 ) -> None:
-    """The letter says what is not in it, and the connector goes on."""
+    """The dead letter says what is not in it, and the connector goes on."""
     staged = Staged(CLUSTERED, tmp_path, monkeypatch, **ALL)
     staged.log.log.largest = LIMIT
     outcome = staged.stage.run([Event(EVENTS, 0, 7, 1000, key, value)], [], trust_images=True)
     assert outcome.dead_lettered == 1
     ((topic, _, kept_key, kept_value, given),) = staged.appended
     headers = dict(given)
-    assert (topic, headers.get("__connect.errors.left.out")) == (LETTERS, left_out)
+    assert (topic, headers.get("__connect.errors.left.out")) == (DEAD_LETTERS, left_out)
     assert (kept_key == key, kept_value == value) == (left_out != b"key,value", left_out is None)
     assert headers["__connect.errors.offset"] == b"7"
     assert "poison" not in headers["__connect.errors.exception.message"].decode()
@@ -231,7 +175,7 @@ def test_poison_that_is_too_large_for_a_dead_letter(
 
 
 def test_a_dead_letter_asks_for_all_that_its_events_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition's statics and its deletion are one work: its letter, replayed, tells the deletion too."""
+    """A partition's statics and its deletion are one read: its dead letter, replayed, asks for the deletion too."""
     of = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
     staged = Staged(of, tmp_path, monkeypatch, **{"errors.large.record": "dead-letter"})
     key = staged.codec.encode((int32(1), None))

@@ -1,4 +1,4 @@
-"""What is published in several ways: a unconfirmed key's image is what was published last, whichever way it was."""
+"""The known image of an unconfirmed key is what was published of it last, by whichever read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connector.test_untold import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
+from connector.staged import CLUSTERED, DATA, EVENTS, NODE, Staged, int32, rows
 
 from helenus_connector.interfaces.gate import Admitted, Event
 from helenus_connector.interfaces.image import Image
@@ -64,8 +64,8 @@ def change(scope: Scope, **more: Any) -> Change:
     return Change(uuid.uuid4().hex, NODE, scope, write_time=99, **more)
 
 
-def settled() -> Change:
-    """Of a node or digest that is not known: done with at once."""
+def confirmed() -> Change:
+    """Of an unknown node or digest: confirmed at once."""
     return Change(None, None, Scope.ROW)
 
 
@@ -77,7 +77,7 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before_rows: Callable[[], None] = lambda: None
-        self.behind_range: Callable[[], None] = lambda: None
+        self.after_range: Callable[[], None] = lambda: None
         rows, scope = MemoryReader.rows, MemoryReader.range
 
         def read_rows(reader: MemoryReader, *args: Any) -> Iterator[tuple[Key, Image | None]]:
@@ -86,7 +86,7 @@ class Reads:
 
         def read_scope(reader: MemoryReader, *args: Any) -> Iterator[tuple[Key, Image]]:
             yield from scope(reader, *args)
-            self.behind_range()
+            self.after_range()
 
         monkeypatch.setattr(MemoryReader, "rows", read_rows)
         monkeypatch.setattr(MemoryReader, "range", read_scope)
@@ -101,24 +101,26 @@ each_marker = pytest.mark.parametrize("marked", MARKED, ids=["partition", "range
 
 
 @each_marker
-def test_a_marker_that_waits_while_others_are_told(driven: Driven, marked: Change) -> None:
+def test_an_unconfirmed_marker_while_other_keys_are_published(driven: Driven, marked: Change) -> None:
     driven.batch((driven.whole, marked))
-    driven.batch((driven.codec.encode((int32(2), int32(1))), settled()))
+    driven.batch((driven.codec.encode((int32(2), int32(1))), confirmed()))
     driven.batch(due=driven.due())
     assert driven.values == [None, 1, None], "the row of another partition, that is not there"
 
 
 @each_marker
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_row_that_is_told_while_a_marker_waits(driven: Driven, reads: Reads, marked: Change, at_once: bool) -> None:
+def test_a_row_published_while_a_marker_is_unconfirmed(
+    driven: Driven, reads: Reads, marked: Change, at_once: bool
+) -> None:
     """A replica shows it that lacks what the marker's read met, and will meet again."""
     if at_once:
         reads.before_rows = lambda: driven.shows(2)
-        driven.batch((driven.whole, marked), (driven.row, settled()))
+        driven.batch((driven.whole, marked), (driven.row, confirmed()))
     else:
         driven.batch((driven.whole, marked))
         driven.shows(2)
-        driven.batch((driven.row, settled()))
+        driven.batch((driven.row, confirmed()))
     assert driven.values == [None, 1, 2]
     driven.shows(1)
     driven.batch(due=driven.due())
@@ -127,7 +129,7 @@ def test_a_row_that_is_told_while_a_marker_waits(driven: Driven, reads: Reads, m
 
 @each_marker
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_row_that_waits_while_a_marker_tells_it(driven: Driven, reads: Reads, marked: Change, at_once: bool) -> None:
+def test_an_unconfirmed_row_published_by_a_marker(driven: Driven, reads: Reads, marked: Change, at_once: bool) -> None:
     driven.batch((driven.row, change(Scope.ROW)))
     driven.shows(2)
     if at_once:
@@ -141,7 +143,7 @@ def test_a_row_that_waits_while_a_marker_tells_it(driven: Driven, reads: Reads, 
 
 
 @each_marker
-def test_a_row_that_is_not_read_while_a_marker_tells_it(
+def test_a_row_whose_read_fails_while_a_marker_publishes_it(
     driven: Driven, reads: Reads, marked: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own read, at a higher level, fails."""
@@ -174,7 +176,7 @@ def test_a_marker_whose_scope_has_another_row_of_the_same_value(driven: Driven) 
 
 
 def test_a_copy_of_another_agents_partition_delete_waits_as_one(driven: Driven) -> None:
-    """Spark's query began anew: the driver's unconfirmed keys are new, the host's cache is not."""
+    """Spark's query began again: the driver's unconfirmed keys are new, the host's cache is not."""
     gone = Change(uuid.uuid4().hex, NODE, foreign=True)
     driven.batch((driven.whole, gone))
     driven.unconfirmed = UnconfirmedKeys({EVENTS: 2.0}, {EVENTS: 30.0}, driven.unconfirmed._file)
@@ -186,29 +188,27 @@ def test_a_copy_of_another_agents_partition_delete_waits_as_one(driven: Driven) 
 
 
 @each_marker
-def test_a_marker_of_which_part_is_told(driven: Driven, reads: Reads, marked: Change) -> None:
-    """The read that its proof asks for fails in the middle: what was told would hide the rows that were not."""
+def test_a_marker_that_is_published_in_part(driven: Driven, reads: Reads, marked: Change) -> None:
+    """The read that its proof asks for fails in the middle: its published part would hide the other rows."""
     driven.batch((driven.whole, marked))
     driven.shows(2)
     due = driven.due()
 
     def fails() -> None:
-        reads.behind_range = lambda: None
+        reads.after_range = lambda: None
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
     driven.unconfirmed.forget_images(EVENTS)
-    reads.behind_range = fails
+    reads.after_range = fails
     driven.batch(due=due)
-    assert driven.values == [None, 1, None, 2, None, 2], "told once more, whole, by the replicas that are there"
+    assert driven.values == [None, 1, None, 2, None, 2], "published again, completely, from the replicas that are there"
     driven.shows(1)
     driven.batch(due=driven.due())
     assert driven.values == [None, 1, None, 2, None, 2, None, 1], "and it waits on"
 
 
 @each_marker
-def test_a_marker_of_which_part_is_told_makes_no_other_key_be_told(
-    driven: Driven, reads: Reads, marked: Change
-) -> None:
+def test_a_marker_published_in_part_publishes_no_other_key_again(driven: Driven, reads: Reads, marked: Change) -> None:
     other = driven.codec.encode((int32(2), int32(1)))
     driven.batch((driven.whole, marked), (other, change(Scope.ROW)))
     before, due = len(driven.values), driven.due()
@@ -217,12 +217,12 @@ def test_a_marker_of_which_part_is_told_makes_no_other_key_be_told(
     of_marker.image = None
 
     def fails() -> None:
-        reads.behind_range = lambda: None
+        reads.after_range = lambda: None
         raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
-    reads.behind_range = fails
+    reads.after_range = fails
     driven.batch(due=due)
-    assert driven.values[before:] == [None, 1, None, 1], "the marker twice, and not the other row, which is as it was"
+    assert driven.values[before:] == [None, 1, None, 1], "the marker again, and not the other row, which is as it was"
 
 
 @each_marker
@@ -240,7 +240,7 @@ def test_nothing_of_a_batch_is_held_when_it_is_over(driven: Driven, marked: Chan
 @each_marker
 @pytest.mark.parametrize("known", [True, False])
 def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Change, known: bool) -> None:
-    """A guardrail does not allow its level: it waits, and its rows follow if it was told."""
+    """A guardrail does not allow its level: it waits, and its rows follow if it was published."""
     driven.batch((driven.whole, marked))
     if not known:
         driven.shows(2)
@@ -251,14 +251,14 @@ def test_a_marker_whose_read_is_refused(driven: Driven, reads: Reads, marked: Ch
         if next(calls, False):
             raise SchemaChanged("guardrail: ALL is not allowed")
 
-    reads.behind_range = refused
+    reads.after_range = refused
     driven.batch(due=driven.due())
     assert driven.values[-2:] == [None, 1 if known else 2]
     assert len(driven.unconfirmed) == 1
 
 
 @each_marker
-def test_a_marker_that_is_told_at_the_lower_level_is_told_once(driven: Driven, reads: Reads, marked: Change) -> None:
+def test_a_marker_published_at_the_lower_level_is_published_once(driven: Driven, reads: Reads, marked: Change) -> None:
     driven.batch((driven.whole, marked))
     driven.unconfirmed.forget_images(EVENTS)
     for _ in range(3):
@@ -268,13 +268,13 @@ def test_a_marker_that_is_told_at_the_lower_level_is_told_once(driven: Driven, r
             if next(calls, False):
                 raise HelenusError(Kind.CASSANDRA_READ, "a node is away")
 
-        reads.behind_range = fails
+        reads.after_range = fails
         driven.batch(due=driven.due())
     assert len(driven.values) == before, "its image is known"
 
 
 @each_marker
-def test_a_marker_that_cannot_be_told_whole(driven: Driven, reads: Reads, marked: Change) -> None:
+def test_a_marker_that_cannot_be_published_completely(driven: Driven, reads: Reads, marked: Change) -> None:
     """No replicas are there: nothing of it is done."""
     driven.batch((driven.whole, marked))
     driven.shows(2)
@@ -284,12 +284,14 @@ def test_a_marker_that_cannot_be_told_whole(driven: Driven, reads: Reads, marked
         raise HelenusError(Kind.CASSANDRA_READ, "all nodes are away")
 
     driven.unconfirmed.forget_images(EVENTS)
-    reads.behind_range = fails
+    reads.after_range = fails
     with pytest.raises(HelenusError, match="all nodes"):
         driven.batch(due=due)
 
 
-def test_an_attempt_that_was_purged_told_nothing(driven: Driven, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_a_purged_attempt_do_not_count_as_published(
+    driven: Driven, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A record that is too large takes the others along; then the row is not read again."""
     monkeypatch.setattr(driven.stage._gate._replicas, "factor", lambda: 3)
     driven.batch((driven.row, change(Scope.ROW)))
@@ -324,7 +326,7 @@ def test_a_read_that_is_refused_for_the_proof_alone(driven: Driven, reads: Reads
 
     reads.before_rows = refused
     with pytest.raises(HelenusError, match="refuses to read rows: guardrail"):
-        driven.batch((driven.row, settled()))
+        driven.batch((driven.row, confirmed()))
     driven.batch(due=driven.due())
     assert driven.values == [1]
     reads.before_rows = lambda: None
