@@ -33,13 +33,13 @@ def test_a_change_is_known_by_key_scope_and_digest() -> None:
 def test_nodes_are_counted_not_copies(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
     for node in (NODES[0], NODES[1], NODES[0]):
-        cache.report(change, entry := cache.look(change), node)
+        cache.report(change, entry := cache.look(change), cache.bit(node))
     assert cache.nodes(entry) == [{NODES[0].decode()}, {NODES[1].decode()}]
 
 
 def test_flags_are_seen_by_another_process_of_the_host(tmp_path: Path, cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
-    cache.report(change, cache.look(change), NODES[0])
+    cache.report(change, cache.look(change), cache.bit(NODES[0]))
     cache.mark(change, PUBLISHED)
     cache.save()
     cache.mark(change, CONFIRMED)
@@ -57,7 +57,7 @@ def test_changes_are_forgotten_with_age(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("helenus_connector.gate.cache.time.time", lambda: now)
     cache = ChangeCache(tmp_path / "c", 1024, 60)
     change = change_id(b"k", b"\0", DIGEST)
-    cache.report(change, cache.look(change), NODES[0])
+    cache.report(change, cache.look(change), cache.bit(NODES[0]))
     cache.mark(change, CONFIRMED)
     cache.save()
     now += 61
@@ -69,7 +69,7 @@ def test_the_cache_is_bounded_and_forgets_the_oldest_of_a_set(tmp_path: Path) ->
     size = (tmp_path / "c").stat().st_size
     ids = [change_id(str(i).encode(), b"\0", DIGEST) for i in range(100)]
     for change in ids:
-        cache.report(change, cache.look(change), NODES[0])
+        cache.report(change, cache.look(change), cache.bit(NODES[0]))
     cache.save()
     assert sum(cache.look(change).nodes for change in ids) == 8
     assert (tmp_path / "c").stat().st_size == size
@@ -82,7 +82,7 @@ def test_nodes_share_bits_where_there_are_many(tmp_path: Path) -> None:
     for node in nodes:
         assert cache.bit(node.encode())
     for node in nodes[900:902]:
-        cache.report(change, entry := cache.look(change), node.encode())
+        cache.report(change, entry := cache.look(change), cache.bit(node.encode()))
     cache.save()
     found = ChangeCache(tmp_path / "c", 1024, 60)
     assert [nodes[900 + n] in group for n, group in enumerate(found.nodes(found.look(change)))] == [True, True]
@@ -126,13 +126,13 @@ def test_the_newest_deletion_of_a_key_is_remembered(tmp_path: Path, monkeypatch:
 
 def test_a_node_that_is_no_uuid_is_not_counted(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
-    cache.report(change, entry := cache.look(change), b"node-1")
+    cache.report(change, entry := cache.look(change), cache.bit(b"node-1"))
     assert entry == Entry()
 
 
 def test_marks_of_a_failed_batch_are_forgotten(cache: ChangeCache) -> None:
     change = change_id(b"k", b"\0", DIGEST)
-    cache.report(change, cache.look(change), NODES[0])
+    cache.report(change, cache.look(change), cache.bit(NODES[0]))
     cache.mark(change, PUBLISHED)
     cache.begin()
     cache.save()
@@ -173,7 +173,7 @@ def test_without_room_in_memory_the_cache_is_on_disk_and_still_shared(run: Path)
         cache = ChangeCache(run / "default" / "c", 1024, 60)
         ChangeCache(run / "default" / "d", 1024, 60)
     assert [entry["event"] for entry in logs] == ["cache.on_disk"], "once"
-    cache.report(change, cache.look(change), NODES[0])
+    cache.report(change, cache.look(change), cache.bit(NODES[0]))
     cache.save()
     assert ChangeCache(run / "default" / "c", 1024, 60).look(change).nodes == 1
     moved = Path(tempfile.gettempdir()) / run.name

@@ -14,9 +14,10 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from cassandra.cluster import Cluster
+from cassandra.cluster import Cluster, NoHostAvailable, Session
 from cassandra.query import tuple_factory
 from patience import PATIENCE_S, eventually
 
@@ -226,15 +227,30 @@ class Pipeline:
             log.flush(30)
 
     def differences(self, table: str) -> list[Difference]:
-        cluster = Cluster(self.status.contact_points, port=self.status.cql_port)
+        keyspace, name = table.split(".")
         try:
-            session = cluster.connect()
-            keyspace, name = table.split(".")
-            definition = next(t for t in read_tables(session, keyspace).values() if t.name == name)
-            session.row_factory = tuple_factory
-            return differences(session, definition, self.records(table))
-        finally:
-            cluster.shutdown()
+            found = read_tables(self._named, keyspace)
+        except NoHostAvailable:  # Cassandra was away, and the driver does not know that it is back
+            self._disconnect()
+            found = read_tables(self._named, keyspace)
+        return differences(self._tuples, next(t for t in found.values() if t.name == name), self.records(table))
+
+    @cached_property
+    def _named(self) -> Session:
+        """Kept: to connect costs more than what is asked. Without the driver's copy of all tables of a test run."""
+        status = self.status
+        return Cluster(status.contact_points, port=status.cql_port, schema_metadata_enabled=False).connect()
+
+    @cached_property
+    def _tuples(self) -> Session:
+        session = self._named.cluster.connect()
+        session.row_factory = tuple_factory
+        return session
+
+    def _disconnect(self) -> None:
+        self.__dict__.pop("_tuples", None)
+        if session := self.__dict__.pop("_named", None):
+            session.cluster.shutdown()
 
     def converges(self, table: str) -> None:
         """Wait until topic and table agree and no key waits, then check that every event is accounted for."""
@@ -280,6 +296,7 @@ class Pipeline:
             if command is not None and command.process is not None:
                 command.stop()
         self.reader.close()
+        self._disconnect()
 
 
 def dotted(values: Mapping[str, object]) -> dict[str, object]:

@@ -105,9 +105,9 @@ class ChangeCache:
         """What is known of a change; an empty Entry if nothing is."""
         return self._held.get(change) or self._find(change)
 
-    def report(self, change: bytes, entry: Entry, node: bytes) -> None:
-        """Note that a node reported a change, in the entry that `look` gave."""
-        entry.nodes |= self.bit(node)
+    def report(self, change: bytes, entry: Entry, bit: int) -> None:
+        """Note that the node of this bit reported a change, in the entry that `look` gave."""
+        entry.nodes |= bit
         self._held[change] = entry
 
     def mark(self, change: bytes, flags: int) -> None:
@@ -210,8 +210,8 @@ class ChangeCache:
     def close(self) -> None:
         self._map.close()
 
-    def _start(self, change: bytes) -> int:
-        return _HEAD + int.from_bytes(change[:8], "big") % self._sets * _SET_BYTES
+    def _start(self, name: bytes) -> int:
+        return _HEAD + int.from_bytes(name[:8], "big") % self._sets * _SET_BYTES
 
     def _slot(self, name: bytes) -> int:
         start = self._start(name)

@@ -127,7 +127,7 @@ class OneGate:
             cache.clear()
             self._met.clear()
         if name is not None:
-            cache.report(name, entry, node)
+            cache.report(name, entry, bit)
         values: Key = ()
         if change.scope is not _TABLE:
             known = self._values.get(key)
