@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path)
     options = parser.parse_args()
     directory = options.dir or Path(tempfile.mkdtemp())
-    with Stack(directory / "stack", only=["cassandra", "kafka"]) as stack:
+    with Stack(directory / "stack", only=["cassandra", "kafka"], brief=False) as stack:
         status = stack.status()
         cluster = Cluster(status.contact_points, port=status.cql_port)
         session = cluster.connect()

@@ -154,7 +154,7 @@ def main() -> None:
         if options.stack:
             measure(Stack(options.stack), directory, options)
         else:
-            with Stack(directory / "stack", log=options.log, progress=Terminal()) as stack:
+            with Stack(directory / "stack", log=options.log, brief=False, progress=Terminal()) as stack:
                 measure(stack, directory, options)
 
 

@@ -47,7 +47,7 @@ def main() -> None:
     rates = options.rates
     with (
         tempfile.TemporaryDirectory() as folder,
-        Stack(Path(folder) / "stack", log=options.log, progress=Terminal()) as stack,
+        Stack(Path(folder) / "stack", log=options.log, brief=False, progress=Terminal()) as stack,
     ):
         status = stack.status()
         java = {"JAVA_HOME": str(spark_java_home(Terminal()))}

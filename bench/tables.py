@@ -37,7 +37,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=20)
     tables = [f"t{i:02}" for i in range(parser.parse_args().tables)]
-    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder) / "stack", progress=Terminal()) as stack:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Stack(Path(folder) / "stack", brief=False, progress=Terminal()) as stack,
+    ):
         status = stack.status()
         with session(status) as cassandra:
             cassandra.execute(

@@ -162,8 +162,7 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
     options = [
         f"-Xms{settings.heap}",
         f"-Xmx{settings.heap}",
-        "-XX:+UseSerialGC",
-        "-XX:+ExitOnOutOfMemoryError",
+        *settings.jvm,
         f"-javaagent:{jamm}",
         "-Djdk.attach.allowAttachSelf=true",
         "-Djava.net.preferIPv4Stack=true",

@@ -117,8 +117,7 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
         *run,
         f"-Xms{HEAP}",
         f"-Xmx{HEAP}",
-        "-XX:+UseSerialGC",
-        "-XX:+ExitOnOutOfMemoryError",
+        *settings.jvm,
         "kafka.Kafka",
         str(properties),
     ]

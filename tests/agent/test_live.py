@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from agent import golden
 from cassandra.cluster import Cluster
+from cassandra.policies import ConstantReconnectionPolicy
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from patience import eventually
 
@@ -39,7 +40,8 @@ class Live:
         self.stack = stack
         self.directory = directory
         self.status = stack.status()
-        self.cluster = Cluster(self.status.contact_points, port=self.status.cql_port)
+        reconnect = ConstantReconnectionPolicy(0.5, None)
+        self.cluster = Cluster(self.status.contact_points, port=self.status.cql_port, reconnection_policy=reconnect)
         self.session = self.cluster.connect()
         self.raw = Path(self.status.nodes[0].cdc_raw)
         self.agents: list[subprocess.Popen[bytes]] = []

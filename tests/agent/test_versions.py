@@ -26,13 +26,14 @@ from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
 pytestmark = [
+    pytest.mark.long,  # `make test` reads logs of their form from files: test_golden.py
     pytest.mark.integration,
     # The driver's event loop and the consumer are ended by their own threads, which leaves warnings of no interest.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-VERSIONS = [("4.1", "4.1.10"), pytest.param(("4.0", "4.0.19"), marks=pytest.mark.long)]
+VERSIONS = [("4.1", "4.1.10"), ("4.0", "4.0.19")]
 MAIN = "from helenus_agent.cli import main; main()"
 SETUP = [
     *golden.SETUP,

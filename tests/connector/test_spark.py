@@ -83,7 +83,7 @@ def start(directory: Path, **more: str) -> subprocess.CompletedProcess[str]:
     [
         ({"spark_driver_memory": "lots"}, "Invalid maximum heap size"),
         ({"spark_master": "none"}, "Master must"),
-        ({"spark_master": "local[many]"}, "Could not parse Master URL"),
+        pytest.param({"spark_master": "local[many]"}, "Could not parse Master URL", marks=pytest.mark.long),
     ],
 )
 def test_settings_that_spark_does_not_take(tmp_path: Path, given: dict[str, str], why: str) -> None:

@@ -40,7 +40,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "flush_compression": "table",
         "concurrent_writes": 64,
     }
-    with Stack(tmp_path_factory.mktemp("three"), nodes=3, cassandra_yaml=overrides) as stack:
+    with Stack(tmp_path_factory.mktemp("three"), nodes=3, brief=False, cassandra_yaml=overrides) as stack:
         yield stack
 
 

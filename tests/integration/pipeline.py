@@ -20,6 +20,7 @@ from pathlib import Path
 from cassandra.cluster import Cluster, NoHostAvailable, Session
 from cassandra.query import tuple_factory
 from patience import PATIENCE_S, eventually
+from spark_start import java_options
 
 from helenus_schemas.cql.table import read_tables
 from helenus_sinks.kafka.log import KafkaLog
@@ -187,8 +188,7 @@ class Pipeline:
                 "checkpoint.dir": self.directory / "checkpoint",
                 "listeners": f"http://127.0.0.1:{port}",
                 "spark.master": "local[2,4]",
-                # A JVM that is started often and lives for a minute is better off without its second compiler.
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                "spark.driver.extraJavaOptions": java_options(),
                 "log.level": "debug",
             },
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from integration.pipeline import write_properties
+from spark_start import java_options
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import events_log
@@ -51,6 +52,7 @@ spark.stop()
 def worker(stack_status: Status, tmp_path: Path) -> Path:
     login = stack_status.pulsar() if stack_status.log == "pulsar" else stack_status.kafka()
     more = {"log": stack_status.log, "checkpoint.dir": tmp_path, "spark.master": "local[2]"}
+    more["spark.driver.extraJavaOptions"] = java_options()
     return write_properties(tmp_path / "worker.properties", {**more, **login})
 
 

@@ -381,7 +381,9 @@ def test_dead_letters_are_replayed_once(
     assert (again.key(), again.value()) == (dead_letter.key(), dead_letter.value())
 
 
-@pytest.mark.parametrize(("log", "data"), [("pulsar", "kafka"), ("kafka", "pulsar")])
+@pytest.mark.parametrize(
+    ("log", "data"), [("pulsar", "kafka"), pytest.param("kafka", "pulsar", marks=pytest.mark.long)]
+)
 def test_events_on_one_log_and_records_on_the_other(
     pipeline: Pipeline, both: Status, session: Any, tmp_path: Path, log: LogName, data: LogName
 ) -> None:

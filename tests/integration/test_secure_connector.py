@@ -26,6 +26,7 @@ from compose.test_observability import expressions
 from confluent_kafka import Consumer, TopicPartition
 from integration.pipeline import free_port, script, write_properties
 from patience import eventually
+from spark_start import java_options
 
 from helenus_connector.top import Worker
 from helenus_schemas.service.cassandra import connect
@@ -163,7 +164,7 @@ def files(
             "kafka.sasl.username": CONNECTOR,
             "kafka.sasl.password": f"${{file:{passwords}:{CONNECTOR}}}",
             "spark.master": "local[1,4]",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": java_options(),
             "spark.hadoop.fs.s3a.secret.key": f"${{file:{secrets}:store}}",
             "log.level": "debug",
         }

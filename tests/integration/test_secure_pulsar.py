@@ -15,6 +15,7 @@ import trustme
 from integration.pipeline import free_port, script, write_properties
 from integration.test_secure_connector import environment
 from patience import eventually
+from spark_start import java_options
 
 from helenus_schemas.service.cassandra import connect
 from helenus_schemas.settings.shared import CassandraSettings
@@ -26,6 +27,7 @@ from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.integration,
     # The driver's event loop is ended by its own thread, which leaves warnings of no interest.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -82,7 +84,7 @@ def files(status: Status, topics: None, tmp_path: Path) -> Files:
             "checkpoint.dir": folder / "checkpoint",
             "listeners": f"http://127.0.0.1:{free_port()}",
             "spark.master": "local[1,4]",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": java_options(),
             "log.level": "debug",
         }
         table: dict[str, object] = {

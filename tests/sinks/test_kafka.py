@@ -193,7 +193,7 @@ class Agent:
             consumer.close()
 
 
-@pytest.mark.parametrize("how", ["pause", "kill"])
+@pytest.mark.parametrize("how", ["pause", pytest.param("kill", marks=pytest.mark.long)])
 def test_a_broker_that_is_away(servers: Any, address: str, tmp_path: Path, how: str) -> None:
     agent = Agent(tmp_path, address)
     try:

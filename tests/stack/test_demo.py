@@ -248,7 +248,10 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("log", "brokers"), [("kafka", {"kafka", "registry"}), ("pulsar", {"pulsar"})])
+@pytest.mark.parametrize(
+    ("log", "brokers"),
+    [("kafka", {"kafka", "registry"}), pytest.param("pulsar", {"pulsar"}, marks=pytest.mark.long)],
+)
 def test_demo_converges_and_goes_on(tmp_path: Path, log: str, brokers: set[str]) -> None:
     done = subprocess.run(command("demo", "--keep", "--log", log, "--dir", tmp_path), capture_output=True, text=True)
     try:
