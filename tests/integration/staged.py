@@ -59,13 +59,19 @@ class Staged:
         self.codec = KeyCodec(next(t for t in tables if t.full_name == table))
         self._offset = 0
 
-    def event(self, *key: bytes | None, scope: Scope = Scope.ROW, digest: str = "", node: str = NODE) -> Event:
-        """An event of a key's CQL bytes, at the next offset; its digest is of the offset if none is given. It is of the
-        write time 1.
-        """
+    def event(
+        self,
+        *key: bytes | None,
+        scope: Scope = Scope.ROW,
+        digest: str = "",
+        node: str = NODE,
+        write_time: int = 1,
+        effect: int = 0,
+    ) -> Event:
+        """An event of a key's CQL bytes, at the next offset; its digest is of the offset if none is given."""
         self._offset += 1
         digest = hashlib.md5((digest or str(self._offset)).encode(), usedforsecurity=False).hexdigest()
-        value = encode(Change(digest, node, scope, write_time=1))
+        value = encode(Change(digest, node, scope, write_time=write_time, effect=effect))
         return Event(self.settings.events, 0, self._offset, 0, self.codec.encode(key), value)
 
     def run(self, events: Iterable[Event], due: Sequence[Unconfirmed] = ()) -> Outcome:

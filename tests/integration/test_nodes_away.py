@@ -27,7 +27,7 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.unconfirmed import Unconfirmed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.change import Change, Effect, Scope
 from helenus_schemas.event.wire import encode
 from helenus_stack.stack import Stack
 
@@ -54,7 +54,8 @@ class Away(Staged):
     def events(self) -> list[Event]:
         """An event of each key, reported by an unknown node: a read at ALL alone can prove it."""
         if self.settings.table == "wide":
-            return [self.event(key, None, scope=Scope.PARTITION) for key in self.keys]
+            gone = int(Effect.GONE)  # what lives was written after it
+            return [self.event(key, None, scope=Scope.PARTITION, write_time=0, effect=gone) for key in self.keys]
         return [self.event(*([key, key] if self.settings.table == "pairs" else [key])) for key in self.keys]
 
     def done(self, events: Sequence[Event], due: Sequence[Unconfirmed] = ()) -> Outcome:
