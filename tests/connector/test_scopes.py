@@ -325,16 +325,16 @@ def test_a_cluster_of_two_versions_is_read_without_what_one_does_not_know(
     of = table(K, V, Column("m", parse("list<int>")))
     session = Partitions(of, {n: [0] for n in range(500)})
     reader = Reader(session, of, SETTINGS)
-    assert reader.tells_all_times
+    assert reader.shows_all_times
     asked = iter(range(10**6))
     unknown = InvalidRequest("Unknown function 'maxwritetime'")
     session.refuses = lambda cql: unknown if "MAXWRITETIME" in cql and next(asked) % 2 == while_prepared else None
     reader.is_current = True
     live, statements = read(session, [key(n) for n in range(500)], reader)
-    assert (live, reader.tells_all_times, statements < 60) == (500, False, True)
+    assert (live, reader.shows_all_times, statements < 60) == (500, False, True)
     assert len(list(reader.range(key(1), (None, None), ONE))) == 1
     now = asking.time.monotonic()
     monkeypatch.setattr(asking.time, "monotonic", lambda: now + 601)
     session.refuses = lambda cql: None
     assert read(session, [key(n) for n in range(500)], reader)[0] == 500
-    assert reader.tells_all_times, "all are upgraded"
+    assert reader.shows_all_times, "all are upgraded"

@@ -57,7 +57,7 @@ class Unread(NamedTuple):
 
 class Asking:
     """Reads one version of a table. `statements` counts what was sent, `seconds` sums up how long the answers took.
-    `tells_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
+    `shows_all_times` says that no cell's write time is hidden, as it is in columns of many cells before Cassandra 5.0.
     With `asks_ttl` rows are read with their cells' TTL, as far as CQL shows it.
 
     What times out is asked for again, in parts. With a time in `until`, monotonic s, it is not after that, and hardly
@@ -78,7 +78,7 @@ class Asking:
         self._made: dict[tuple[str, bool, bool, bool], Any] = {}
         self._queries = Statements(table, self.group_size)
         self._probe_at = math.inf
-        self.tells_all_times = True
+        self.shows_all_times = True
         self._timed = self._columns_with_write_time()
         self._timed_statics = [c for c in table.statics if not c.type.multicell and c.type.name != "counter"]
         self._expiring = [c for c in table.regulars if not c.type.multicell and c.type.name != "counter"]
@@ -182,7 +182,7 @@ class Asking:
 
     def _pages(self, query: Query, answer: Any, consistency: int) -> Iterator[tuple[Page, bool]]:
         """The pages of an answer however many they are, and which one is the last: each is asked for when the one
-        before is done with.
+        before was given.
         """
         while True:
             page, state = answer.current_rows, answer.paging_state
@@ -269,16 +269,16 @@ class Asking:
         """
         if _OF_MANY.lower() not in str(error).lower() or _OF_MANY not in cql:
             return False
-        if self.tells_all_times:
+        if self.shows_all_times:
             self._timed = [(c, selected) for c, selected in self._timed if not selected.startswith(_OF_MANY)]
-            self.tells_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
+            self.shows_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
             self._made.clear()
         return True
 
     def _probe(self) -> None:
         """Ask again, once in a while, for what a node did not know: it may be of a newer Cassandra by now."""
         if time.monotonic() > self._probe_at:
-            self.tells_all_times, self._probe_at = True, math.inf
+            self.shows_all_times, self._probe_at = True, math.inf
             self._timed = self._columns_with_write_time()
             self._made.clear()
 
@@ -347,7 +347,7 @@ class Asking:
         try:
             self._prepare(f"SELECT {many[0][1]} FROM {self._name()}")
         except SchemaChanged:
-            self.tells_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
+            self.shows_all_times, self._probe_at = False, time.monotonic() + _PROBE_S
             return simple
         return simple + many
 

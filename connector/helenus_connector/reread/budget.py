@@ -29,7 +29,7 @@ _FORGOTTEN_S = 60.0
 """A timeout this long ago changes nothing."""
 _ONE_TROUBLE_S = 1.0
 """Timeouts within this time are of one trouble: requests run side by side."""
-_TOLD_S = 0.02
+_ALONE_S = 0.02
 """How long a task counts its rows alone before it reports them to the others, where there is no limit."""
 _REMEMBERED_S = 30.0
 """How long what was read counts: a timeout is heard of long after its statement, when nothing else may be read."""
@@ -67,16 +67,16 @@ class Budget:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(self._file, _LAYOUT.size)
         self._map = mmap.mmap(self._file, _LAYOUT.size)
-        self._untold = 0
+        self._unreported = 0
 
     def take(self, rows: int) -> None:
         """Take rows from the budget, and wait until it has them."""
-        self._untold += rows
+        self._unreported += rows
         state = _State(*_LAYOUT.unpack_from(self._map))
-        if self._most == math.inf and not state.rate and 0 <= self._clock() - state.at < _TOLD_S:
+        if self._most == math.inf and not state.rate and 0 <= self._clock() - state.at < _ALONE_S:
             return  # a lock for every statement would cost a tenth of reading
         with self._state() as (state, now):
-            rows, self._untold = self._untold, 0
+            rows, self._unreported = self._unreported, 0
             rate = self._rate(state, now)
             passed = now - state.at
             state.lately = state.lately * math.exp(-passed) + rows
@@ -94,8 +94,8 @@ class Budget:
                 return
             rate = self._rate(state, now)
             passed = now - state.at
-            state.lately = state.lately * math.exp(-passed) + self._untold
-            self._untold = 0
+            state.lately = state.lately * math.exp(-passed) + self._unreported
+            self._unreported = 0
             state.best = max(state.best * math.exp(-passed / _REMEMBERED_S), state.lately)
             # What would be allowed by now says nothing: it grows on while less is read.
             state.rate = max(_LEAST, min(rate, state.best) / 2)

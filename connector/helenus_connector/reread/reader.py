@@ -166,7 +166,7 @@ class Reader(Asking):
                         raise self._masked()
                     first = next(members)
                     live = iter(()) if statics else self._alive(chain([first], members))  # noqa: B031
-                    yield key, (self._of_statics(first) if statics else self._beside(first), live)
+                    yield key, (self._of_statics(first) if statics else self._static_part(first), live)
             for key in left.values():  # a read that failed says nothing of them
                 yield key, Unread(rows.failure, False) if rows.failure else (None, iter(()))
 
@@ -255,7 +255,7 @@ class Reader(Asking):
         values = dict(zip([c.name for c in self.table.statics], row[self._pk_width : end], strict=True))
         return Image(tuple(values.get(c.name) for c in self.table.values), *_times(row[end:]), self._statics_timed)
 
-    def _beside(self, row: RawRow) -> Image | None:
+    def _static_part(self, row: RawRow) -> Image | None:
         """The static columns that come with a row."""
         if not self.table.statics:
             return None

@@ -337,7 +337,7 @@ class Reread:
             return
         if image.write_time is not None:
             work.write_time = image.write_time
-            if work.newest is not None and work.newest > image.write_time and not self.reader.tells_all_times:
+            if work.newest is not None and work.newest > image.write_time and not self.reader.shows_all_times:
                 work.write_time = work.newest
         # Of columns of many cells the read does not show it.
         first, of_row = work.first_expires, image.expires

@@ -132,19 +132,23 @@ class UnconfirmedKeys:
         resolved: Iterable[Unconfirmed],
         found: Iterable[Unconfirmed],
         now: float,
-        told: Mapping[Place, Published] | None = None,
+        published: Mapping[Place, Published] | None = None,
     ) -> None:
-        """Take over what a batch says: due keys that are resolved, keys that wait, new or again, and what was
-        published (`told`): a key's image is what was published last, and unknown once other reads published it.
+        """Take over what a batch says: due keys that are resolved, keys that wait, new or again, and what it published:
+        a key's image is what was published last, and unknown once other reads published it.
         """
         with self._lock:
-            self._apply(resolved, found, now, told or {})
+            self._apply(resolved, found, now, published or {})
 
     def _apply(
-        self, resolved: Iterable[Unconfirmed], found: Iterable[Unconfirmed], now: float, told: Mapping[Place, Published]
+        self,
+        resolved: Iterable[Unconfirmed],
+        found: Iterable[Unconfirmed],
+        now: float,
+        published: Mapping[Place, Published],
     ) -> None:
-        for place, published in told.items():
-            self._overtake(self._keys.get(place, {}), published)
+        for place, newer in published.items():
+            self._overtake(self._keys.get(place, {}), newer)
         for unconfirmed in resolved:
             self._keys.get(unconfirmed.place, {}).pop(unconfirmed.within, None)
         same: dict[float, float] = {}  # keys share numbers
@@ -157,7 +161,7 @@ class UnconfirmedKeys:
             if held is None or unconfirmed.since < held.since or unconfirmed.scope > held.scope:
                 self._is_old |= unconfirmed.since < now - self._replay.get(unconfirmed.topic, 0.0) / 2
             if held is not None and held is not unconfirmed and unconfirmed.attempts == 0:
-                # A later Change or copy of a key that waits already: one re-read serves both, at its time.
+                # A later change or copy of a key that waits already: one re-read serves both, at its time.
                 held.awaited = _few({**unpacked(held.awaited), **unpacked(unconfirmed.awaited)}, age)
                 held.copies += unconfirmed.copies
                 held.image = unconfirmed.image or held.image
@@ -174,13 +178,13 @@ class UnconfirmedKeys:
             due = now + max(min(wait, MAX_BACKOFF_S), unconfirmed.rest)
             self._wait(unconfirmed, same.setdefault(due, due))
 
-    def _overtake(self, held: Mapping[Within, Unconfirmed], told: Published) -> None:
+    def _overtake(self, held: Mapping[Within, Unconfirmed], newer: Published) -> None:
         if not held:
             return
-        keys = set(told.keys)
+        keys = set(newer.keys)
         for p in held.values():
             if p.image is not None and (
-                p.key in keys or told.covers(p.key) or (p.scope in _MARKED and told.touches(p.key))
+                p.key in keys or newer.covers(p.key) or (p.scope in _MARKED and newer.touches(p.key))
             ):
                 p.image = None
 

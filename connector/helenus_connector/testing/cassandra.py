@@ -93,7 +93,7 @@ class MemoryReader:
     and no statics.
     """
 
-    tells_all_times = True
+    shows_all_times = True
 
     def __init__(self, live: dict[Key, Image], table: Table) -> None:
         self.live, self.table, self.statements, self.seconds = live, table, 0, 0.0
