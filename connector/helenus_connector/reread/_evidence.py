@@ -18,7 +18,7 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.change import Effect, Scope
 
 _LIVE, _GONE, _DELETES = int(Effect.LIVE), int(Effect.GONE), int(Effect.GONE | Effect.DELETES)
-_ROW, _PARTITION, _RANGE, _TABLE = Scope.ROW, Scope.PARTITION, Scope.RANGE, Scope.TABLE  # slow to look up
+_TABLE = Scope.TABLE  # an enum's members are slow to look up
 _WHOLE = 5  # the kind of a row's deletion, apart from those of columns of it
 
 
@@ -106,7 +106,7 @@ class Evidence:
         by_age: list[bytes] = []
         contradicted, rest = 0, math.inf
         for change, awaited, met, shown in changes:
-            said = shown or self._witness(work, awaited, row, deletions, cache)
+            said = self._witness(work, awaited, row, deletions, cache) if shown is None else shown
             waited = awaited.waited(handed)
             if met and is_proven(said, waited, self._min_age):
                 if said in (Witness.SILENT, Witness.AGAINST):
