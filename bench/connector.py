@@ -146,7 +146,9 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
     parser.add_argument("--rounds", type=int, default=3, help="of the backlog")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka", help="of the backlog alone")
-    parser.add_argument("--stack", type=Path, help="use the stack in this directory, which runs already")
+    parser.add_argument(
+        "--stack", type=Path, help="use the stack in this directory, which runs already, best with --no-brief"
+    )
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as folder:

@@ -87,6 +87,11 @@ def _pairs(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 )
 @click.option("--heap", help="Heap of each Cassandra node.  [default: 512m]")
 @click.option(
+    "--brief/--no-brief",
+    default=None,
+    help="Start with less work, and take less load: for minutes, not for days.  [default: brief]",
+)
+@click.option(
     "--cassandra-yaml",
     multiple=True,
     metavar="KEY=VALUE",

@@ -23,7 +23,7 @@ from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
-OUTAGE_S = 10
+OUTAGE_S = 20
 ON_KAFKA = pytest.mark.parametrize("log", ["kafka"], indirect=True)
 """Pulsar has no registry, and Cassandra's part is the same. agent/test_pulsar_live.py kills the agent there."""
 
