@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helenus_schemas.cql.values import Malformed
-from helenus_schemas.event.change import Bound, Change, Scope
+from helenus_schemas.event.change import Bound, Change, Origin, Scope
 from helenus_schemas.event.own_format import match_own_format, parse_match
-from helenus_schemas.event.wire import SCHEMA, decode, encode, without_frames
+from helenus_schemas.event.wire import SCHEMA, SCHEMA_WITH_ORIGIN, decode, encode, without_frames
 
 DIGEST = "0123456789abcdef0123456789abcdef"
 NODE = "11111111-2222-3333-4444-555555555555"
@@ -33,6 +33,7 @@ changes = st.builds(
     st.just(False),
     longs,
     st.none() | longs,
+    st.sampled_from(Origin),
 )
 
 
@@ -40,16 +41,18 @@ changes = st.builds(
 def test_round_trip_and_avro_agree(change: Change) -> None:
     data = encode(change)
     assert decode(data) == change
-    seen = fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(SCHEMA))
+    schema = SCHEMA_WITH_ORIGIN if change.origin else SCHEMA
+    seen = fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(schema))
     assert (seen["md5Digest"], seen["nodeId"], seen["scope"]) == (change.digest, change.node, change.scope.name)
     assert seen["writeTime"] == change.write_time
+    assert seen.get("origin", "LOG") == change.origin.name
 
 
 @given(changes)
 def test_matching_a_change_of_a_key_alone(change: Change) -> None:
     match = match_own_format(encode(change))
     alone = change.scope in (Scope.ROW, Scope.STATIC, Scope.PARTITION) and not (change.start or change.end)
-    assert (match is not None) == (alone and change.digest == DIGEST and change.node == NODE)
+    assert (match is not None) == (alone and change.digest == DIGEST and change.node == NODE and not change.origin)
     if match is not None:
         assert parse_match(match) == change._replace(part=0, parts=1, segment=-1, position=-1)
 

@@ -47,6 +47,18 @@ class Effect(enum.IntFlag):
     """It adds to counters, whose write times CQL does not show."""
 
 
+class Origin(enum.IntEnum):
+    """Where a Change comes from: a node's commit log; a snapshot, which reads rows that were there before; or a repair
+    of the data topic. A snapshot's first and last Change are marked, as Debezium marks them.
+    """
+
+    LOG = 0
+    SNAPSHOT = 1
+    SNAPSHOT_FIRST = 2
+    SNAPSHOT_LAST = 3
+    REPAIR = 4
+
+
 FIRST_COLUMN = 5
 COLUMN_BITS = 26
 
@@ -65,7 +77,8 @@ class Change(NamedTuple):
     open. `effect`: see `Effect`. `all_expired_at`: s since the epoch, when its last cell expires; None if one never
     does. A `foreign` one comes from another agent and may have no more than `node`: its key is in DataStax's form.
 
-    A TABLE Change (a truncation) and a GAP have no key, and one part for each partition of the topic.
+    A TABLE Change (a truncation) and a GAP have no key, and one part for each partition of the topic. One whose
+    `origin` is not a commit log has neither digest nor node: it can't be a copy, so its key is always read.
     """
 
     digest: str | None
@@ -82,3 +95,4 @@ class Change(NamedTuple):
     foreign: bool = False
     effect: int = 0
     all_expired_at: int | None = None
+    origin: Origin = Origin.LOG

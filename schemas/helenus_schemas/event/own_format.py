@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 
 from helenus_schemas.codec.avro_long import read_long, whole_long
-from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.change import Change, Origin, Scope
 
 _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _OPTIONAL = rb"(?:\x00|\x02(" + _LONG + rb"))"
@@ -20,6 +20,7 @@ _OF_A_KEY = re.compile(
     re.DOTALL,
 )
 _new = tuple.__new__
+_LOG = Origin.LOG
 _SCOPES = {b"\0": Scope.ROW, b"\2": Scope.STATIC, b"\4": Scope.PARTITION}
 
 
@@ -37,7 +38,7 @@ def parse_match(match: re.Match[bytes]) -> Change:
     expires_at = None if expires is None else whole_long(expires)
     all_expired_at = None if expired is None else whole_long(expired)
     ids = digest.decode(), node.decode(), _SCOPES[scope]
-    times = write_time, expires_at, None, None, False, _effect(effect), all_expired_at
+    times = write_time, expires_at, None, None, False, _effect(effect), all_expired_at, _LOG
     return _new(Change, (*ids, 0, 1, -1, -1, *times))  # by its own constructor it takes twice as long
 
 

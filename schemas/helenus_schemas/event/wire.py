@@ -3,6 +3,8 @@
 The value is an Avro record without a header. Its first three fields are DataStax's `MutationValue`, in the order its
 Kafka agents write; ours follow, so a reader that knows three fields stops before them. DataStax's Pulsar agents write
 the three sorted by name: `columns` is always null there, so the first byte shows which of the two it is.
+
+The last field, `origin`, is there only if it is not LOG: a commit log's events are no longer for it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 from helenus_schemas.codec.avro_long import long_bytes, read_long
 from helenus_schemas.cql.values import Malformed
-from helenus_schemas.event.change import Bound, Change, Scope
+from helenus_schemas.event.change import Bound, Change, Origin, Scope
 
 _BOUND = {
     "type": "record",
@@ -53,7 +55,25 @@ SCHEMA: dict[str, Any] = {
         {"name": "allExpiredAt", "type": ["null", "long"], "default": None},
     ],
 }
-"""The value's Avro schema. Its first three fields alone are DataStax's."""
+"""The Avro schema of a commit log's event. Its first three fields alone are DataStax's."""
+SCHEMA_WITH_ORIGIN: dict[str, Any] = {
+    **SCHEMA,
+    "fields": [
+        *SCHEMA["fields"],
+        {
+            "name": "origin",
+            "type": {
+                "type": "enum",
+                "name": "Origin",
+                "namespace": "helenus",
+                "symbols": [o.name for o in Origin],
+                "default": "LOG",
+            },
+            "default": "LOG",
+        },
+    ],
+}
+"""The Avro schema of all other events: of a snapshot, and of a repair."""
 
 _FRAME = 5
 THREE_FIELDS = 73
@@ -79,6 +99,7 @@ def encode(change: Change) -> bytes:
             _bound(change.end),
             long_bytes(change.effect),
             _optional(change.all_expired_at),
+            long_bytes(change.origin) if change.origin else b"",
         )
     )
 
@@ -113,6 +134,7 @@ def decode(data: bytes) -> Change:
             raise Malformed(f"not an event's value: a part of {parts}")
         effect, at = read_long(data, at)
         all_expired_at, at = _read_optional(data, at)
+        origin, at = read_long(data, at) if at < len(data) else (0, at)
         return Change(
             digest,
             node,
@@ -127,6 +149,7 @@ def decode(data: bytes) -> Change:
             end,
             effect=effect,
             all_expired_at=all_expired_at,
+            origin=Origin(origin),
         )
     except Malformed:
         raise
