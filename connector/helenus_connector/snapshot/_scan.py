@@ -33,8 +33,8 @@ from helenus_sinks.log import Log
 
 _FLUSH_TIMEOUT_S = 60.0
 _MAY_NOT = (
-    "a snapshot appends events: let the worker's user write to the events topics too, and start the worker again; or set "
-    "snapshot.mode=never"
+    "a snapshot appends events: let the worker's user write to the events topics too, and start the worker again; "
+    "or set snapshot.mode=never"
 )
 
 
