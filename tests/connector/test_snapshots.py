@@ -234,6 +234,7 @@ class House:
         scanned(self.rows, self.log, monkeypatch)
         monkeypatch.setattr(module, "events_log", lambda _: self.log)
         monkeypatch.setattr(module, "_ASK_S", 0.0)
+        monkeypatch.setattr(module, "_LOOK_S", 0.0)
         self.start()
 
     def start(self) -> None:

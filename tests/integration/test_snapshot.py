@@ -18,6 +18,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Command, Pipeline, script
 from patience import eventually
 
+from helenus_stack.settings import LogName
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
@@ -88,8 +89,8 @@ def table(session: Any, request: pytest.FixtureRequest) -> Iterator[Table]:
 
 
 @pytest.fixture
-def pipeline(status: Status, tmp_path: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status, tmp_path / "pipeline")
+def pipeline(status: Status, log: LogName, tmp_path: Path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(status.only(log), tmp_path / "pipeline")
     yield pipeline
     pipeline.stop()
 

@@ -40,6 +40,7 @@ from helenus_schemas.service.logs import setup
 
 _log = structlog.get_logger(__name__)
 _TURN_S, _IDLE_S = 0.05, 1.0
+_LOOK_S = 0.5
 _ASK_S = 0.2
 _SLICE_S = 1.0
 _FLUSH_S = 30.0
@@ -66,6 +67,7 @@ class Snapshots:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._trouble: str | None = None
+        self._look_at = 0.0
 
     def begin(self, name: str, tables: Sequence[str] = (), asked: Asked | None = None) -> list[Snapshot]:
         """Begin a snapshot of these tables of a connector, by default of all. Raises HelenusError CONFIG if there is no
@@ -85,6 +87,7 @@ class Snapshots:
                     raise HelenusError(Kind.CONFIG, what, name)
             for one in begun:
                 self._keep(self._store.of(name, one.table), one)
+        self._look_at = 0.0
         self._changed.set()
         return begun
 
@@ -166,9 +169,13 @@ class Snapshots:
             for name, connector in self._connectors.all().items()
             for task in list(connector.tasks.values())
         }
-        for place, (connector, task) in tasks.items():
-            if place not in self._runs and _goes_on(connector, task) is None:
-                self._due(task)
+        now = time.monotonic()
+        looks = now >= self._look_at
+        if looks:
+            self._look_at = now + _LOOK_S
+            for place, (connector, task) in tasks.items():
+                if place not in self._runs and _goes_on(connector, task) is None:
+                    self._due(task)
         for place, run in list(self._runs.items()):
             self._rate(place[0]).took(-run.collect(), run.task.settings.snapshot_max_rate)
             if run.snapshot.is_over:
@@ -183,8 +190,9 @@ class Snapshots:
                 continue
             self._advance(run, jobs)
             run.say()
-        self._end_initial_only(tasks)
-        _metrics.show(self._store.snapshots(), set(tasks))
+        if looks:
+            self._end_initial_only(tasks)
+            _metrics.show(self._store.snapshots(), set(tasks))
 
     def _due(self, task: Task) -> None:
         """Go on with a table's snapshot, or begin one if it is time."""
