@@ -401,6 +401,21 @@ def test_a_connector_that_is_paused_pauses_its_snapshot(house: House) -> None:
     assert house.run()["state"] == "COMPLETE"
 
 
+def test_a_server_that_is_away_holds_up_its_own_tables_alone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {**house._given(), "table": "u"}
+    house.connectors.put("other", given)
+    house.connectors.all()["other"].tasks["u"].ready = True
+    away = HelenusError(Kind.CASSANDRA_UNREACHABLE, "no node answers")
+
+    def id_of(settings: ConnectorSettings) -> str:
+        if settings.table == "u":
+            raise away
+        return str(TABLE.id)
+
+    monkeypatch.setattr(house, "id", id_of)
+    assert house.run()["state"] == "COMPLETE"
+
+
 @pytest.mark.parametrize(
     ("mode", "begun"), [("never", 0), ("initial", 1), ("when_needed", 1), ("always", 3), ("initial_only", 1)]
 )

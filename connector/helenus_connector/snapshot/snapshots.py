@@ -14,14 +14,16 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors, Unknown
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.log.choice import event_schemas, events_log, planner
@@ -41,6 +43,7 @@ from helenus_schemas.service.logs import setup
 _log = structlog.get_logger(__name__)
 _TURN_S, _IDLE_S = 0.05, 1.0
 _LOOK_S = 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ASK_S = 0.2
 _SLICE_S = 1.0
 _FLUSH_S = 30.0
@@ -66,8 +69,8 @@ class Snapshots:
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._trouble: str | None = None
         self._look_at = 0.0
+        self._failing: dict[tuple[str, str], tuple[int, float]] = {}
 
     def begin(self, name: str, tables: Sequence[str] = (), asked: Asked | None = None) -> list[Snapshot]:
         """Begin a snapshot of these tables of a connector, by default of all. Raises HelenusError CONFIG if there is no
@@ -145,19 +148,14 @@ class Snapshots:
         while not self._stopping.is_set():
             try:
                 self._turn(jobs)
-                self._trouble = None
-            except HelenusError as error:
-                if str(error) != self._trouble:
-                    self._trouble = str(error)
-                    _log.warning("snapshots.waiting", reason=self._trouble)
-                self._forget_planner()
-                self._stopping.wait(_IDLE_S)
-            except Exception as error:
-                if not self._stopping.is_set():  # a bug of ours must not end all snapshots
-                    where = traceback.extract_tb(error.__traceback__)[-1]
-                    at = f"{Path(where.filename).name}:{where.lineno}"
-                    _log.error("snapshots.error", error=f"{type(error).__name__}: {error} ({at})")
-                    self._stopping.wait(_IDLE_S)
+            except Exception as error:  # a full disk; and a bug of ours must not end all snapshots
+                if not self._stopping.is_set():
+                    at = ""
+                    if not isinstance(error, HelenusError):
+                        where = traceback.extract_tb(error.__traceback__)[-1]
+                        at = f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: "
+                    _log.error("snapshots.error", error=f"{at}{error}")
+                    self._stopping.wait(_FIRST_PAUSE_S)
             self._changed.wait(_TURN_S if self._runs else _IDLE_S)
             self._changed.clear()
         self._forget_planner()
@@ -175,7 +173,7 @@ class Snapshots:
             self._look_at = now + _LOOK_S
             for place, (connector, task) in tasks.items():
                 if place not in self._runs and _goes_on(connector, task) is None:
-                    self._due(task)
+                    self._guarded(place, partial(self._due, task))
         for place, run in list(self._runs.items()):
             self._rate(place[0]).took(-run.collect(), run.task.settings.snapshot_max_rate)
             if run.snapshot.is_over:
@@ -188,11 +186,29 @@ class Snapshots:
             if waits is not None:
                 run.snapshot.waiting = waits
                 continue
-            self._advance(run, jobs)
+            self._guarded(place, partial(self._advance, run, jobs))
             run.say()
         if looks:
             self._end_initial_only(tasks)
             _metrics.show(self._store.snapshots(), set(tasks))
+
+    def _guarded(self, place: tuple[str, str], step: Callable[[], None]) -> None:
+        """Do this for a table. If a server does not answer, it is tried again after a pause; other tables go on."""
+        failures, at = self._failing.get(place, (0, 0.0))
+        if time.monotonic() < at:
+            return
+        try:
+            step()
+            self._failing.pop(place, None)
+        except HelenusError as error:
+            wait = pause(failures + 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            self._failing[place] = failures + 1, time.monotonic() + wait
+            where = {"connector": place[0], "table": place[1]}
+            _log.warning("snapshot.waiting", **where, reason=str(error), retry_in_s=round(wait, 1))
+            if (one := self._store.of(*place).snapshot) is not None:
+                one.waiting = str(error)
+            if error.kind is Kind.BROKER_UNREACHABLE:
+                self._forget_planner()
 
     def _due(self, task: Task) -> None:
         """Go on with a table's snapshot, or begin one if it is time."""
