@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -132,17 +133,39 @@ def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) ->
 _PEM = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
+def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that asks a running worker; it gets them as one argument, `worker`."""
+
+    @click.option("--url", default="http://127.0.0.1:8083", show_default=True, help="The worker's listener.")
+    @click.option(
+        "--user", help="USER:PASSWORD; best as '${file:PATH:KEY}' or '${env:NAME}', which no process list shows."
+    )
+    @click.option("--cafile", type=_PEM, help="A PEM file of authorities, for an https listener.")
+    @click.option("--certfile", type=_PEM, help="A PEM file of a certificate to show to it.")
+    @click.option("--keyfile", type=_PEM, help="A PEM file of that certificate's key.")
+    @wraps(command)
+    def asking(
+        url: str, user: str | None, cafile: Path | None, certfile: Path | None, keyfile: Path | None, **more: Any
+    ) -> None:
+        from helenus_connector.rest.client import Worker
+
+        with _errors_shown():
+            try:
+                login = None if user is None else masking.resolve(user)
+            except ValueError as error:
+                raise HelenusError(
+                    Kind.CONFIG, f"--user: {error}", advice="correct the reference, or give user:password"
+                ) from None
+            command(worker=Worker(url, login, cafile, certfile, keyfile), **more)
+
+    return asking
+
+
 @main.command("top")
-@click.option("--url", default="http://127.0.0.1:8083", show_default=True, help="The worker's listener.")
-@click.option("--user", help="USER:PASSWORD; best as '${file:PATH:KEY}' or '${env:NAME}', which no process list shows.")
-@click.option("--cafile", type=_PEM, help="A PEM file of authorities, for an https listener.")
-@click.option("--certfile", type=_PEM, help="A PEM file of a certificate to show to it.")
-@click.option("--keyfile", type=_PEM, help="A PEM file of that certificate's key.")
+@_of_a_worker
 @click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one table, of one interval, and end.")
-def _top(
-    url: str, user: str | None, cafile: Path | None, certfile: Path | None, keyfile: Path | None, **how: Any
-) -> None:
+def _top(worker: Any, **how: Any) -> None:
     """Show how the tables of a running worker fare: rates, lag, latency, errors.
 
     events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
@@ -150,17 +173,35 @@ def _top(
     read statement to its answer. errors (failed attempts), dead (dead-lettered events) and lost count
     from the worker's start.
     """
-    from helenus_connector.top import Worker, show
+    from helenus_connector.top import show
 
-    with _errors_shown():
-        try:
-            login = None if user is None else masking.resolve(user)
-        except ValueError as error:
-            raise HelenusError(
-                Kind.CONFIG, f"--user: {error}", advice="correct the reference, or give user:password"
-            ) from None
-        with suppress(KeyboardInterrupt):
-            show(Worker(url, login, cafile, certfile, keyfile), **how)
+    with suppress(KeyboardInterrupt):
+        show(worker, **how)
+
+
+@main.command("snapshot")
+@click.argument("name")
+@_of_a_worker
+@click.option("--table", "tables", multiple=True, help="A table of the connector; by default all. May be repeated.")
+@click.option(
+    "--token-range", metavar="AFTER:UNTIL", help="Only partitions with tokens above the first, up to the second."
+)
+@click.option("--key", metavar="JSON", help="""Only one partition: '{"id": 5}'.""")
+@click.option("--where", metavar="CQL", help='Only some partitions: "id IN (5, 6)", of the partition key\'s columns.')
+@click.option("--wait", is_flag=True, help="Show how far it is until it is over; exit status 1 unless it is complete.")
+@click.option("--show", "what", flag_value="show", help="Begin none: show the connector's snapshots.")
+@click.option("--stop", "what", flag_value="stop", help="Begin none: stop those that are under way.")
+@click.option("--pause", "what", flag_value="pause", help="Begin none: pause them.")
+@click.option("--resume", "what", flag_value="resume", help="Begin none: have them go on.")
+def _snapshot(worker: Any, **how: Any) -> None:
+    """Publish the rows that are in the tables of connector NAME now, in a running worker.
+
+    Rows are read as after a change, so a record never shows an older row than the one before. Changes go on meanwhile.
+    It goes on where it was when the worker is started again.
+    """
+    from helenus_connector.snapshot_command import snapshot
+
+    sys.exit(snapshot(worker, **how))
 
 
 @contextmanager

@@ -10,14 +10,13 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
-from helenus_connector.log.choice import data_log, events_log, unread
+from helenus_connector.log.choice import data_log, event_schemas, events_log, unread
 from helenus_connector.log.events import Message
-from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import datastax
 from helenus_schemas.event.wire import decode, encode, without_frames
 from helenus_sinks import dead_letters
-from helenus_sinks.log import Log, Schemas
+from helenus_sinks.log import Log
 
 _FLUSH_TIMEOUT_S = 60.0
 
@@ -49,7 +48,10 @@ def replay(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[tupl
                     advice = "start the agent, which makes it, or correct events.topic"
                     raise HelenusError(Kind.CONFIG, f"there is no topic {one.events}", settings.name, advice)
                 if log.keeps_schemas:
-                    log.declare(one.events, _schemas(one, known.get(one.table)))
+                    table = known.get(one.table)
+                    if table is None:
+                        raise missing(one)
+                    log.declare(one.events, event_schemas(table))
                 for partition in range(there[one.dead_letters]):
                     done += _replay(worker, one, partition, log, events[one.events])
             yield one, done
@@ -88,13 +90,6 @@ def _replay(worker: WorkerSettings, settings: ConnectorSettings, partition: int,
             logger.warning("replay.skipped", **where, of_other_topics=dict(others), incomplete=incomplete)
         logger.info("replay.done", **where, events=done)
     return done
-
-
-def _schemas(settings: ConnectorSettings, table: Table | None) -> Schemas:
-    """The schemas of an events topic that keeps them. Raises TABLE_MISSING."""
-    if table is None:
-        raise missing(settings)
-    return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
 def _origin(dead_letter: Message) -> tuple[str, int]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import os
-import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.client import HTTPException
-from pathlib import Path
 from typing import Any, Literal
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from helenus_connector.metrics import Labels
+from helenus_connector.rest.client import Worker
 from helenus_schemas.errors import HelenusError, Kind
 
-_TIMEOUT_S = 10.0
 _PREFIX = "helenus_connector_"
 _HEADINGS = (
     *("connector", "table", "state", "events/s", "records/s", "copies"),
@@ -37,48 +31,6 @@ _LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "
 """The columns that a narrow terminal leaves out, in this order: lag and latency matter most."""
 _WIDE = 10_000
 _STYLES = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "STOPPED": "yellow"}
-
-
-@dataclass(frozen=True)
-class Worker:
-    """How to reach a worker's listener. `login` is user:password; the address has none. Raises HelenusError."""
-
-    url: str
-    login: str | None = None
-    cafile: Path | None = None
-    certfile: Path | None = None
-    keyfile: Path | None = None
-
-    def __post_init__(self) -> None:
-        if "@" in self.url:
-            address = self.url.rpartition("@")[2]
-            raise HelenusError(Kind.CONFIG, "--url has a login", address, "give it with --user")
-
-    def get(self, path: str) -> str:
-        """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
-        address = self.url.rstrip("/") + path
-        try:
-            request = urllib.request.Request(address)
-            if self.login is not None:
-                request.add_header("Authorization", "Basic " + base64.b64encode(self.login.encode()).decode())
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls()) as answer:
-                return str(answer.read().decode())
-        except urllib.error.HTTPError as error:
-            with error:
-                what = f"the worker answered {error.code} {error.reason}"
-        except urllib.error.URLError as error:
-            what = f"no worker answers: {getattr(error.reason, 'strerror', None) or error.reason}"
-        except (OSError, ValueError, HTTPException) as error:
-            what = f"no worker answers: {error}"
-        raise HelenusError(Kind.WORKER_UNREACHABLE, what, address)
-
-    def _tls(self) -> ssl.SSLContext | None:
-        if not self.url.startswith("https:"):
-            return None
-        context = ssl.create_default_context(cafile=self.cafile)
-        if self.certfile is not None:
-            context.load_cert_chain(self.certfile, self.keyfile)
-        return context
 
 
 @dataclass

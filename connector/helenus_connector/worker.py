@@ -28,6 +28,7 @@ from helenus_connector.gate.cache import prune
 from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
+from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_schemas.errors import Action, HelenusError, Kind
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class Worker:
         self._files = files
         self._topics = Topics(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
+        self.snapshots = Snapshots(worker, self.connectors)
         self._tables = Tables(registered(worker.checkpoint_dir))
         self._failures: dict[str, int] = {}
         self._queries: dict[str, Query] = {}
@@ -97,7 +99,7 @@ class Worker:
         looking: Future[None] | None = None
         session: Future[Any] | None = None
         try:
-            server = serve(self.worker, self.connectors, self.ready, self.health)
+            server = serve(self.worker, self.connectors, self.snapshots, self.ready, self.health)
             while not self._stopping.is_set():
                 if looking is None or looking.done():
                     if looking is not None:
@@ -108,6 +110,7 @@ class Worker:
                     looking = _in_thread(lambda: self._look(directory))
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
+                    self.snapshots.start(self._spark)
                 if self._spark is not None:
                     self._turn(directory)
                 self.connectors.changed.wait(_TURN_S)
@@ -116,6 +119,7 @@ class Worker:
             self.connectors.ending = True
             for query in self._queries.values():
                 query.stop()
+            self.snapshots.close()
             for query in self._queries.values():
                 query.join()
             if session is not None and session.exception() is None:
@@ -149,7 +153,7 @@ class Worker:
             self._make_topics()
         for group in self._groups() - self._queries.keys():
             try:
-                query = Query(self.worker, self.connectors, group, directory)
+                query = Query(self.worker, self.connectors, group, directory, self.snapshots.need)
             except HelenusError as error:
                 self.connectors.failed(group, error)
                 continue

@@ -57,6 +57,7 @@ class Query:
         self.directory = directory
         self.tasks = {topic: Task(0, self._settings(topic[-1])) for topic in (A, B)}
         self.running = {A, B}
+        self.lost: list[tuple[str, str]] = []
         self.start()
 
     def start(self) -> None:
@@ -64,7 +65,10 @@ class Query:
         (self.directory / "default").mkdir(exist_ok=True)
         self.unconfirmed = UnconfirmedKeys({}, {}, self._planned()[0].unconfirmed_file)
         self.unconfirmed.load(0.0)
-        self.batches = Batches(self._planned, self._planned, self.held, self.unconfirmed)
+        self.batches = Batches(self._planned, self._planned, self.held, self.unconfirmed, self._lose)
+
+    def _lose(self, task: Task, why: str) -> None:
+        self.lost.append((task.table, why))
 
     def _settings(self, table: str) -> ConnectorSettings:
         return ConnectorSettings.of({"name": table, "keyspace": "ks", "table": table, "output.format": "json"}, table)
@@ -313,7 +317,7 @@ def test_a_restarted_query_knows_its_unconfirmed_keys(query: Query) -> None:
     query.batches.process(Frame(done), 0)
     query.commit(0)
     query.plan(1, a=20)
-    again = Batches(query._planned, query._planned, query.held, query.unconfirmed)
+    again = Batches(query._planned, query._planned, query.held, query.unconfirmed, lambda *_: None)
     again.process(Frame(fine(A, 10)), 1)
     assert again.unconfirmed.counts(A) == (1, 26)
     assert [p.image for p in again.unconfirmed.due(math.inf, 9)] == [None]

@@ -37,7 +37,7 @@ class Waits:
 def test_a_failing_query_is_restarted_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when Spark's own disk is full: each pause is longer than the one before, to half a minute."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
-    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
+    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     query._stopping = waits = Waits(1_100)  # type: ignore[assignment]
 
     def begin(*_: object) -> Any:
@@ -75,7 +75,7 @@ def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
     connectors.want("b", "PAUSED")
     connectors.all()["a"].tasks["a"].ready = True
     connectors.held("default").move("events-ks.b", {"0": 1})
-    plan, _ = Query(worker, connectors, "default", tmp_path).refresh()
+    plan, _ = Query(worker, connectors, "default", tmp_path, lambda *_: None).refresh()
     assert plan.tables == {"events-ks.a": 0, "events-ks.b": 1}
     assert list(plan.connectors) == ["events-ks.a"]
 
@@ -83,7 +83,7 @@ def test_a_plan_names_all_tables_of_the_group(tmp_path: Path) -> None:
 def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark would refuse the checkpoint for ever: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
-    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
+    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     for name in ("offsets/.0.5e0e.tmp", "commits/.0.5e0e.tmp", "offsets/0", "commits/mine", "held"):
         (tmp_path / "default" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "default" / name).touch()
@@ -110,7 +110,7 @@ def test_a_query_that_cannot_start_is_tried_again_unless_spark_is_gone(
 ) -> None:
     """As on a full disk, which Spark meets at the start too; a Java process that was killed ends the worker."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
-    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path)
+    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     query._stopping = waits = Waits(3)  # type: ignore[assignment]
 
     def begin(*_: object) -> Any:
@@ -133,7 +133,7 @@ def test_a_query_starts_after_its_fence(tmp_path: Path, monkeypatch: pytest.Monk
     """Tasks of the start before know by its number that they are of before; and only then may others write."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})
-    query = Query(worker, connectors, "default", tmp_path)
+    query = Query(worker, connectors, "default", tmp_path, lambda *_: None)
     query._stopping = Waits(2)  # type: ignore[assignment]
     starts: list[int] = []
 
@@ -157,7 +157,7 @@ def test_a_query_that_ended_releases_its_topics(tmp_path: Path, monkeypatch: pyt
     """As when the last connector of its group is deleted while a batch runs: but not before its tasks have ended."""
     worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(tmp_path)}, "worker")
     connectors = Connectors(worker, lambda _: {})
-    query = Query(worker, connectors, "default", tmp_path)
+    query = Query(worker, connectors, "default", tmp_path, lambda *_: None)
     stopped = threading.Event()
 
     def begin(*_: object) -> Any:

@@ -329,9 +329,8 @@ def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -
 
 def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes no batch then, and so no error of a batch."""
-    query = Query(
-        Planned(tmp_path).plan.worker, Connectors(Planned(tmp_path).plan.worker, lambda _: {}), "default", tmp_path
-    )
+    worker = Planned(tmp_path).plan.worker
+    query = Query(worker, Connectors(worker, lambda _: {}), "default", tmp_path, lambda *_: None)
     query.refresh()
     planned = Planned(tmp_path)
     query._batches = SimpleNamespace(done=1)  # type: ignore[assignment]

@@ -21,6 +21,12 @@ def _pem(value: str) -> str:
     return value
 
 
+def snapshot_mode(value: object) -> object:
+    """Debezium's other names for a mode, in any case."""
+    text = value.lower() if isinstance(value, str) else value
+    return "never" if text in ("no_data", "schema_only") else text
+
+
 _POSITIONS = "positions are in checkpoint.dir, and every event is read by one connector"
 _PACE = "reads slow down by themselves on timeouts: query.max.rate and errors.retry.delay.max.ms bound them"
 _MEMORY = "every change is remembered until cache.max.capacity or cache.expire.after.ms says otherwise"

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from helenus_connector.config._aliases import ALIASES
+from helenus_connector.config._aliases import ALIASES, snapshot_mode
 from helenus_connector.config._converters import CONNECT_JSON, Format, formats
 from helenus_connector.config._patterns import compiles, is_pattern
 from helenus_schemas import names
@@ -20,8 +20,11 @@ from helenus_schemas.settings.fields import CommaList, Login, Milliseconds, Regi
 from helenus_schemas.settings.model import About, Alias
 from helenus_schemas.settings.shared import CassandraSettings
 
-Header = Literal["schema_id", "writetime", "expires", "node", "segpos", "digest"]
+Header = Literal["schema_id", "writetime", "expires", "origin", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
+SnapshotMode = Annotated[
+    Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
+]
 Name = Annotated[str, Field(min_length=1)]
 CLASS = "helenus.CassandraSource"
 _CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
@@ -77,6 +80,20 @@ class ConnectorSettings(CassandraSettings):
     range deletes, expired rows. Ten times as long, if the row contradicts it. Keep it far above every write timeout."""
     settle_replay_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 30_000
     """How far a start steps back in the events topic, so that no unconfirmed change is forgotten."""
+    snapshot_mode: Annotated[SnapshotMode, About("Snapshot", "HIGH")] = "initial"
+    """When rows that are there already are published: `initial`, once for each table, also for one that was recreated;
+    `always`, at each start of the worker; `never`; `initial_only`, as `initial`, and then the connector stops;
+    `when_needed`, as `initial`, and again after changes were lost: a gap, or events that expired.
+    """
+    snapshot_consistency: Annotated[Consistency, About("Snapshot")] = "LOCAL_QUORUM"
+    """The consistency level at which a snapshot reads keys. Their rows are read at `query.consistency`."""
+    snapshot_max_rate: Annotated[int, Field(ge=0), About("Snapshot")] = 0
+    """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows."""
+    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 20_000
+    """A snapshot pauses while this many events of its table are not processed yet. Changes wait behind them: a higher
+    number makes snapshots faster, and new changes later."""
+    snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
+    """How many tables of the connector are scanned at once."""
     key_converter: Annotated[str, About("Records", "LOW")] = ""
     """A converter class of Kafka Connect; another way to set `output.format`."""
     value_converter: Annotated[str, About("Records", "LOW")] = ""
@@ -99,8 +116,8 @@ class ConnectorSettings(CassandraSettings):
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
     """A regular expression for the names of the columns to publish. Key columns are always published."""
-    headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires")
-    """Which of these headers records have: schema_id, writetime, expires, node, segpos, digest."""
+    headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin")
+    """Which of these headers records have: schema_id, writetime, expires, origin, node, segpos, digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
     """As `value.converter.schema.registry.url`; keys and values have one registry."""
     value_converter_schema_registry_url: Annotated[
@@ -282,6 +299,11 @@ class ConnectorSettings(CassandraSettings):
             "query.consistency=LOCAL_ONE: with a replication factor above 1 a later record of a key may show an older "
             "row than one before, for some seconds (promise 4 of docs/guarantees.md); LOCAL_QUORUM keeps the order"
         ]
+
+    @property
+    def data_loss(self) -> str:
+        """What happens when events expired before they were read: a snapshot makes up for them, if it may."""
+        return "continue" if self.snapshot_mode == "when_needed" else self.errors_data_loss
 
     @property
     def has_dead_letters(self) -> bool:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log import _kafka_planner, _kafka_reader
 from helenus_connector.log.events import Message, Planner, Range
+from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event import datastax
 from helenus_schemas.settings.shared import NO_PULSAR
 from helenus_sinks.kafka.log import KafkaLog
-from helenus_sinks.log import Log
+from helenus_sinks.log import Log, Schemas
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,6 +31,11 @@ def events_log(worker: WorkerSettings) -> Log:
 def data_log(worker: WorkerSettings) -> Log:
     """For appending to data topics and to those of dead letters. Raises as `events_log`."""
     return _log(worker, worker.log_of_data)
+
+
+def event_schemas(table: Table) -> Schemas:
+    """The schemas of a table's events topic, for a Log that keeps them. Raises Unmappable, naming the column."""
+    return Schemas(datastax.key_schema(table), datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES)
 
 
 def planner(worker: WorkerSettings) -> Planner:

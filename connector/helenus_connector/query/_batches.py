@@ -24,6 +24,7 @@ from helenus_schemas.errors import HelenusError, error_in
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
+_ADVICE = "snapshot the table: helenus-connector snapshot; snapshot.mode=when_needed does so by itself"
 
 
 class Batches:
@@ -31,7 +32,8 @@ class Batches:
 
     `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is called when a
     batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
-    batch's outcome. `unconfirmed` outlives the query. `failure` holds the error that ended the query.
+    batch's outcome. `unconfirmed` outlives the query. `lost` is called with a task and why changes of its table are
+    missing, before the batch ends. `failure` holds the error that ended the query.
     """
 
     def __init__(
@@ -40,11 +42,13 @@ class Batches:
         begun: Callable[[], tuple[Plan, Mapping[str, Task]]],
         held: Held,
         unconfirmed: UnconfirmedKeys,
+        lost: Callable[[Task, str], None],
     ) -> None:
         self._planned = planned
         self._begun = begun
         self._held = held
         self.unconfirmed = unconfirmed
+        self._lost = lost
         unconfirmed.forget_images()  # what a failed batch published is not known
         plan, _ = planned()
         self._before = latest(plan.checkpoint)
@@ -122,6 +126,8 @@ class Batches:
                 continue
             self.unconfirmed.apply(done.outcome.done, done.outcome.waiting, now, done.outcome.places)
             _count(of_topic, done.outcome, now)
+            if done.outcome.lost:
+                self._lost(of_topic, f"{done.outcome.lost} events expired before they were read")
             of_topic.unread = done.outcome.error or of_topic.unread
             self._count_gaps(done, done.outcome, of_topic)
             if done.topic not in failed:
@@ -156,9 +162,10 @@ class Batches:
             if gap.partition or gap.offset < stood or known in self._gaps:
                 continue
             self._gaps.add(known)
+            self._lost(of_topic, f"a gap in the commit log of node {gap.node}")
             metrics.GAPS.labels(*of_topic.labels).inc()
             where = {"connector": of_topic.connector, "topic": done.topic, "node": gap.node, "until_us": gap.until}
-            _log.warning("events.gap", **where, advice="re-snapshot the table")
+            _log.warning("events.gap", **where, advice=_ADVICE)
 
     def _wake(self, plan: Plan) -> None:
         due = self.unconfirmed.next_due()
@@ -190,7 +197,7 @@ def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
         _log.warning("changes.contradicted", connector=labels[0], changes=outcome.contradicted, advice=advice)
     metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
     if outcome.lost:
-        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice="re-snapshot the table")
+        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice=_ADVICE)
     metrics.KEYS_READ.labels(*labels).inc(outcome.keys_read)
     metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
     metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)

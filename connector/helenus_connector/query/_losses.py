@@ -94,7 +94,7 @@ def _lost(
         what = f"{topic} has lost events, as by an unclean leader election, or as it was recreated: {where}"
     if not lost:
         return {}
-    if plan.connectors[topic].errors_data_loss == "fail":
+    if plan.connectors[topic].data_loss == "fail":
         what = f"{what}; reset the connector's offsets, and re-snapshot the table"
         raise HelenusError(Kind.OFFSETS_LOST, what, f"topic {topic}")
     _log.warning("source.lost", topic=topic, reason=what, goes_on=lost)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import pickle
-import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -26,14 +22,14 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.choice import data_log
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
+from helenus_connector.query import sessions
 from helenus_connector.query.garbage import freeze
 from helenus_connector.query.packs import Note, unpacked
-from helenus_connector.reread.rows import RawProtocolHandler, row_factory
+from helenus_connector.query.sessions import end_with_parent
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.shape.registry import registered
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
-from helenus_schemas.service.cassandra import connect
 from helenus_sinks.log import Log
 
 DONE = "done binary"
@@ -58,7 +54,6 @@ class Done:
 
 
 _stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}
-_sessions: dict[tuple[object, ...], Any] = {}
 _failing: dict[tuple[object, ...], float] = {}
 """Since when a Cassandra session is unused, monotonic s."""
 _RECONNECT_AFTER_S = 30.0
@@ -75,7 +70,7 @@ def task(
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _end_with_parent()
+        end_with_parent()
         logs.follow(plan.logging)
         _prune(plan)
         context = TaskContext.get()
@@ -110,13 +105,6 @@ def task(
         freeze(("stages", len(_stages)))
 
     return run
-
-
-def _end_with_parent() -> None:
-    """Let this process die with its parent, Spark's: later writes of it might be outdated."""
-    pr_set_pdeathsig = 1
-    if sys.platform == "linux" and TaskContext.get() is not None:
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _run(
@@ -174,10 +162,7 @@ def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Sta
         shared = use(Path(plan.directory)) / plan.group
         directory = shared / str(epoch)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        session = _sessions.get(settings.server)
-        if session is None:
-            session = connect(settings, protocol_handler=RawProtocolHandler, row_factory=row_factory, metadata=True)
-            _sessions[settings.server] = session
+        session = sessions.of(settings)
         if stage is not None:
             del _stages[name]  # if the next one can't be created, this one must not be closed again
             stage.close()
@@ -207,7 +192,7 @@ def _reconnect(settings: ConnectorSettings) -> None:
     if time.monotonic() - _failing.setdefault(settings.server, time.monotonic()) < _RECONNECT_AFTER_S:
         return
     del _failing[settings.server]
-    session = _sessions.pop(settings.server, None)
+    session = sessions.taken(settings)
     for name, (_, stage) in list(_stages.items()):
         if stage.session is session:
             stage.close()

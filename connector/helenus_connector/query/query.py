@@ -6,7 +6,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,22 @@ _ENDING_S = 5.0
 
 
 class Query:
-    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own.
+    """Runs from `start` until `stop`, or until `failure`, which ends the worker. `directory` is the run's own; `lost`
+    is called with a task and why changes of its table are missing.
 
     Raises HelenusError(STATE) if what is kept next to its checkpoint can't be read.
     """
 
-    def __init__(self, worker: WorkerSettings, connectors: Connectors, group: str, directory: Path) -> None:
+    def __init__(
+        self,
+        worker: WorkerSettings,
+        connectors: Connectors,
+        group: str,
+        directory: Path,
+        lost: Callable[[Task, str], None],
+    ) -> None:
         self._worker = worker
+        self._lost = lost
         self._connectors = connectors
         self._group = group
         self._directory = directory
@@ -176,7 +185,7 @@ class Query:
             return None
         self._start = start
         self._connectors.writes(self._group, ())
-        self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._unconfirmed)
+        self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._unconfirmed, self._lost)
         query = self._begin(spark, batches)
         _log.info("query.started", group=self._group)
         while query.isActive and not self._stopping.wait(0.1):

@@ -170,7 +170,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 Range(topic, int(p), starts.get(p, last), last)
                 for p, last in sorted(ends.items(), key=lambda item: int(item[0]))
             ]
-            loss, epoch = connector.errors_data_loss, self.plan.epochs.get(topic, 0)
+            loss, epoch = connector.data_loss, self.plan.epochs.get(topic, 0)
             error, lost = self._wrong.get(topic), gone.get(topic, [])
             if lost and loss == "fail" and error is None:
                 what = f"events were dropped before helenus-{connector.name} had read them"

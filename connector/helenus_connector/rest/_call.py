@@ -7,7 +7,8 @@ though the caller is at fault; so do we, since its clients expect that.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from starlette.responses import Response
 
 from helenus_connector.config.connector import is_class
 from helenus_connector.config.model import Model
+from helenus_connector.control.connectors import Unknown
 from helenus_connector.rest import _definitions as plugin
 from helenus_schemas.settings.properties import ConfigError
 
@@ -129,6 +131,15 @@ def checked(
     if wrong := plugin.problems(whole, str(whole["name"]), model, file):
         raise invalid(list(map(str, wrong)))
     return whole
+
+
+@contextmanager
+def known(otherwise: str) -> Iterator[None]:
+    """404 for a connector that is not there."""
+    try:
+        yield
+    except Unknown:
+        raise HTTPException(404, otherwise) from None
 
 
 def invalid(reasons: list[str]) -> HTTPException:

@@ -15,7 +15,7 @@ from helenus_connector.control import offsets
 from helenus_connector.control.connectors import Connectors, NotStopped, Unknown
 from helenus_connector.control.status import Status, TaskStatus, Wanted
 from helenus_connector.rest import _definitions as plugin
-from helenus_connector.rest._call import Call, Resources, checked, invalid, named, texts
+from helenus_connector.rest._call import Call, Resources, checked, invalid, known, named, texts
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
@@ -91,7 +91,7 @@ class ConnectorResources:
 
     def _patch(self, call: Call) -> Response:
         changes = named(call.name, call.texts())
-        with self._connectors.lock, _known(f"Connector {call.name} not found"):
+        with self._connectors.lock, known(f"Connector {call.name} not found"):
             stored = self._connectors.config(call.name)
             merged = {**plugin.shown(stored), **changes}
             left = {key: value for key, value in merged.items() if value is not None}
@@ -111,24 +111,24 @@ class ConnectorResources:
         return JSONResponse(self._shown(name), 201, {"Location": f"{call.base}connectors/{quote(name, safe='')}"})
 
     def _info(self, call: Call) -> Response:
-        with _known(f"Connector {call.name} not found"):
+        with known(f"Connector {call.name} not found"):
             return JSONResponse(self._shown(call.name))
 
     def _config(self, call: Call) -> Response:
-        with _known(f"Connector {call.name} not found"):
+        with known(f"Connector {call.name} not found"):
             return JSONResponse(plugin.shown(self._connectors.config(call.name)))
 
     def _delete(self, call: Call) -> Response:
-        with _known(f"Connector {call.name} not found"):
+        with known(f"Connector {call.name} not found"):
             self._connectors.delete(call.name)
         return Response(status_code=204)
 
     def _status(self, call: Call) -> Response:
-        with _known(f"No status found for connector {call.name}"):
+        with known(f"No status found for connector {call.name}"):
             return JSONResponse(self._shown_status(call.name))
 
     def _tasks(self, call: Call) -> Response:
-        with _known(f"Connector {call.name} not found"), self._connectors.lock:
+        with known(f"Connector {call.name} not found"), self._connectors.lock:
             ids = [task.id for task in self._connectors.status(call.name).tasks]
             configs = [plugin.shown(config) for config in self._connectors.tasks(call.name)]
         return JSONResponse(
@@ -141,7 +141,7 @@ class ConnectorResources:
     def _task_status(self, call: Call) -> Response:
         number = call.task
         what = f"No status found for task {call.name}-{number}"
-        with _known(what):
+        with known(what):
             found = [task for task in self._connectors.status(call.name).tasks if task.id == number]
         if not found:
             raise HTTPException(404, what)
@@ -149,7 +149,7 @@ class ConnectorResources:
 
     def _restart_task(self, call: Call) -> Response:
         number = call.task
-        with _known(f"Unknown connector: {call.name}"), self._connectors.lock:
+        with known(f"Unknown connector: {call.name}"), self._connectors.lock:
             if number not in [task.id for task in self._connectors.status(call.name).tasks]:
                 raise HTTPException(404, f"Unknown task: {call.name}-{number}")
             self._connectors.restart(call.name, task=number)
@@ -157,7 +157,7 @@ class ConnectorResources:
 
     def _restart(self, call: Call) -> Response:
         tasks, only_failed = call.wants("includeTasks"), call.wants("onlyFailed")
-        with _known(f"Unknown connector: {call.name}"), self._connectors.lock:
+        with known(f"Unknown connector: {call.name}"), self._connectors.lock:
             before = self._connectors.status(call.name)
             self._connectors.restart(call.name, include_tasks=tasks, only_failed=only_failed)
         if not (tasks or only_failed):
@@ -170,12 +170,12 @@ class ConnectorResources:
         return JSONResponse(answer, 202)
 
     def _want(self, call: Call, state: Wanted, status: int) -> Response:
-        with _known(f"Unknown connector {call.name}"):
+        with known(f"Unknown connector {call.name}"):
             self._connectors.want(call.name, state)
         return Response(status_code=status)
 
     def _offsets(self, call: Call) -> Response:
-        with _known(f"Connector {call.name} not found"):
+        with known(f"Connector {call.name} not found"):
             found = offsets.offsets(self._connectors, call.name)
         answer = [
             {"partition": {"topic": topic, "partition": partition}, "offset": {"offset": offset}}
@@ -185,13 +185,13 @@ class ConnectorResources:
         return JSONResponse({"offsets": answer})
 
     def _alter(self, call: Call) -> Response:
-        with _known(f"Connector {call.name} not found"), _stopped(call.name):
+        with known(f"Connector {call.name} not found"), _stopped(call.name):
             self._connectors.config(call.name)
             offsets.alter(self._connectors, call.name, call.offsets())
         return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
 
     def _reset(self, call: Call) -> Response:
-        with _known(f"Connector {call.name} not found"), _stopped(call.name):
+        with known(f"Connector {call.name} not found"), _stopped(call.name):
             offsets.reset(self._connectors, call.name)
         return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
 
@@ -226,15 +226,6 @@ class ConnectorResources:
     def _state(self, state: str, trace: str | None) -> Json:
         shown = {"state": state, "worker_id": self._worker_id, "version": __version__}
         return shown if trace is None else {**shown, "trace": trace}
-
-
-@contextmanager
-def _known(otherwise: str) -> Iterator[None]:
-    """404 for a connector that is not there."""
-    try:
-        yield
-    except Unknown:
-        raise HTTPException(404, otherwise) from None
 
 
 @contextmanager

@@ -33,6 +33,8 @@ from helenus_connector.log.choice import events_log
 from helenus_connector.rest import _plugins as rest_plugins
 from helenus_connector.rest._call import Call, Handler, Resources
 from helenus_connector.rest._connectors import ConnectorResources
+from helenus_connector.rest._snapshots import SnapshotResources
+from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.monitoring import Ready
@@ -65,7 +67,9 @@ class Listener:
         self._thread.join(5)
 
 
-def serve(settings: WorkerSettings, connectors: Connectors, ready: Ready, health: Ready) -> Listener:
+def serve(
+    settings: WorkerSettings, connectors: Connectors, snapshots: Snapshots, ready: Ready, health: Ready
+) -> Listener:
     """Listen on `listeners`. Raises HelenusError CONFIG for an address that is taken, and for certificates.
 
     `ready` is about all the work of the worker, `health` about the worker itself.
@@ -73,7 +77,7 @@ def serve(settings: WorkerSettings, connectors: Connectors, ready: Ready, health
     host, port = settings.listener
     secret = settings.rest_basic_auth_user_info
     config = uvicorn.Config(
-        application(settings, connectors, ready, health),
+        application(settings, connectors, snapshots, ready, health),
         lifespan="off",
         ws="none",
         http="h11",
@@ -98,11 +102,14 @@ def serve(settings: WorkerSettings, connectors: Connectors, ready: Ready, health
     return Listener(config, listening)
 
 
-def application(settings: WorkerSettings, connectors: Connectors, ready: Ready, health: Ready) -> ASGIApp:
+def application(
+    settings: WorkerSettings, connectors: Connectors, snapshots: Snapshots, ready: Ready, health: Ready
+) -> ASGIApp:
     """What is served, as an ASGI application."""
     resources: Resources = {
         **_Worker(settings, ready, health).resources(),
         **ConnectorResources(connectors, settings.worker_id).resources(),
+        **SnapshotResources(snapshots).resources(),
         **rest_plugins.resources(connectors),
     }
     secret = settings.rest_basic_auth_user_info

@@ -11,7 +11,7 @@ import json
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -28,11 +28,13 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Bound, Scope
+from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import decode, without_frames
 from helenus_sinks.log import Schemas
 
 _FRAME = struct.Struct(">bI")
+_NO_LOG = bytes(3)  # an event without digest, node and columns
+_SNAPSHOT = {Origin.SNAPSHOT: b"true", Origin.SNAPSHOT_FIRST: b"first", Origin.SNAPSHOT_LAST: b"last"}
 _BAD_BYTES = (ValueError, IndexError, struct.error)
 
 
@@ -74,6 +76,7 @@ class RowShape:
         self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
         self._write_time = "writetime" in settings.headers
         self._expires = "expires" in settings.headers
+        self._origin = "origin" in settings.headers
         self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
         self._exact_key = settings.key_compat != "exact"
         self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
@@ -202,8 +205,11 @@ class RowShape:
         headers = [] if self._schema_id is None else [self._schema_id]
         if write_time is not None and self._write_time:
             headers.append(("writetime", b"%d" % write_time))
-        if event is not None and self._source:
-            headers += self._source_headers(event)
+        if event is not None:
+            if self._source:
+                headers += self._source_headers(event)
+            if self._origin and event.startswith(_NO_LOG):
+                headers += _origin_headers(event)
         return headers
 
     def _limit(self, bound: Bound) -> bytes:
@@ -428,3 +434,13 @@ def _object(columns: Sequence[Column], datastax: bool = False) -> Callable[[Sequ
     """An object of columns, those of the key first."""
     keys = sum(c.kind in ("partition_key", "clustering") for c in columns)
     return jsonform.objects([c.name for c in columns], [c.type for c in columns], keys=keys, datastax=datastax)
+
+
+@lru_cache(16)
+def _origin_headers(event: bytes) -> tuple[tuple[str, bytes], ...]:
+    """Why a row is published that did not change. Cached: a snapshot's events are all alike."""
+    origin = decode(event).origin
+    if origin is Origin.LOG:
+        return ()
+    snapshot = _SNAPSHOT.get(origin)
+    return (("origin", b"repair"),) if snapshot is None else (("origin", b"snapshot"), ("snapshot", snapshot))

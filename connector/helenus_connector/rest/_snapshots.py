@@ -1,0 +1,89 @@
+"""`/connectors/{name}/snapshots` of the REST API: begin snapshots, see how far they are, pause and stop them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from helenus_connector.rest._call import Call, Resources, known
+from helenus_connector.snapshot.asked import Asked, of_key, token_range
+from helenus_connector.snapshot.snapshots import Snapshots
+from helenus_connector.snapshot.state import Snapshot
+from helenus_schemas.errors import HelenusError, Kind
+
+_FIELDS = {"tables", "token_range", "key", "where"}
+
+
+class SnapshotResources:
+    """The snapshots of each connector, the last one of each table."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+
+    def resources(self) -> Resources:
+        all_ = "/connectors/{name}/snapshots"
+        return {
+            all_: {"GET": self._list, "POST": self._begin, "DELETE": self._stop},
+            f"{all_}/pause": {"PUT": lambda call: self._pause(call, True)},
+            f"{all_}/resume": {"PUT": lambda call: self._pause(call, False)},
+            f"{all_}/{{table}}": {"DELETE": self._stop},
+        }
+
+    def _list(self, call: Call) -> Response:
+        with _known(call):
+            return _answer(self._snapshots.of(call.name))
+
+    def _begin(self, call: Call) -> Response:
+        """202 with the snapshots; 400 for what can't be asked, 409 while another one is under way."""
+        body = call.body if call.body is not None else {}
+        if not isinstance(body, dict) or body.keys() - _FIELDS:
+            raise HTTPException(400, f"a JSON object is expected, with any of {', '.join(sorted(_FIELDS))}")
+        tables = body.get("tables", [])
+        if not isinstance(tables, list) or not all(isinstance(table, str) for table in tables):
+            raise HTTPException(400, "tables: a list of names is expected")
+        try:
+            asked = _asked(body)
+            with _known(call):
+                return _answer(self._snapshots.begin(call.name, tables, asked), 202)
+        except HelenusError as error:
+            status = 409 if "under way" in error.what else 400 if error.kind is Kind.CONFIG else 500
+            raise HTTPException(status, str(error)) from None
+
+    def _stop(self, call: Call) -> Response:
+        table = call.path.get("table")
+        with _known(call):
+            return _answer(self._snapshots.stop(call.name, [table] if table else ()))
+
+    def _pause(self, call: Call, paused: bool) -> Response:
+        with _known(call):
+            return _answer(self._snapshots.pause(call.name, paused), 202)
+
+
+def _asked(body: dict[str, Any]) -> Asked:
+    """Raises HTTPException, and HelenusError CONFIG."""
+    given = [name for name in ("token_range", "key", "where") if body.get(name)]
+    if len(given) > 1:
+        raise HTTPException(400, f"give one of {' and '.join(given)}, not both")
+    if body.get("key"):
+        if not isinstance(body["key"], dict):
+            raise HTTPException(400, 'key: a JSON object is expected: {"id": 5}')
+        return of_key(body["key"])
+    for name in given:
+        if not isinstance(body[name], str):
+            raise HTTPException(400, f"{name}: a text is expected")
+    if body.get("token_range"):
+        return token_range(body["token_range"])
+    return Asked(where=body.get("where") or "")
+
+
+def _known(call: Call) -> Any:
+    return known(f"Connector {call.name} not found")
+
+
+def _answer(snapshots: Sequence[Snapshot], status: int = 200) -> Response:
+    now = time.time()
+    return JSONResponse({"snapshots": [one.shown(now) for one in snapshots]}, status)

@@ -1,0 +1,84 @@
+"""Asks a running worker over its REST API: what `top`, `snapshot` and other commands do."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from helenus_schemas.errors import HelenusError, Kind
+
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Worker:
+    """How to reach a worker's listener. `login` is user:password; the address has none. Raises HelenusError."""
+
+    url: str
+    login: str | None = None
+    cafile: Path | None = None
+    certfile: Path | None = None
+    keyfile: Path | None = None
+
+    def __post_init__(self) -> None:
+        if "@" in self.url:
+            address = self.url.rpartition("@")[2]
+            raise HelenusError(Kind.CONFIG, "--url has a login", address, "give it with --user")
+
+    def get(self, path: str) -> str:
+        """The body of an answer. Raises HelenusError WORKER_UNREACHABLE."""
+        status, body = self._answer("GET", path, None)
+        if status >= 300:
+            raise HelenusError(Kind.WORKER_UNREACHABLE, f"the worker answered {status}", self._address(path))
+        return body
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The JSON of an answer to a request, None if it has none. Raises HelenusError WORKER_UNREACHABLE, and CONFIG
+        with the worker's own words for what it refuses.
+        """
+        status, text = self._answer(method, path, None if body is None else json.dumps(body).encode())
+        try:
+            answer = json.loads(text) if text else None
+        except ValueError:
+            raise HelenusError(Kind.WORKER_UNREACHABLE, "that is no worker of Helenus", self._address(path)) from None
+        if status >= 300:
+            said = answer.get("message") if isinstance(answer, dict) else None
+            kind = Kind.CONFIG if 400 <= status < 500 else Kind.WORKER_UNREACHABLE
+            raise HelenusError(kind, str(said or f"the worker answered {status}"), "" if said else self._address(path))
+        return answer
+
+    def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, str]:
+        try:
+            request = urllib.request.Request(self._address(path), body, method=method)
+            if body is not None:
+                request.add_header("Content-Type", "application/json")
+            if self.login is not None:
+                request.add_header("Authorization", "Basic " + base64.b64encode(self.login.encode()).decode())
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=self._tls()) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode(errors="replace")
+        except urllib.error.URLError as error:
+            what = f"no worker answers: {getattr(error.reason, 'strerror', None) or error.reason}"
+        except (OSError, ValueError, HTTPException) as error:
+            what = f"no worker answers: {error}"
+        raise HelenusError(Kind.WORKER_UNREACHABLE, what, self._address(path))
+
+    def _address(self, path: str) -> str:
+        return self.url.rstrip("/") + path
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self.url.startswith("https:"):
+            return None
+        context = ssl.create_default_context(cafile=self.cafile)
+        if self.certfile is not None:
+            context.load_cert_chain(self.certfile, self.keyfile)
+        return context

@@ -1,0 +1,42 @@
+"""Slices as Spark jobs of one task each, several at once, in a scheduler pool of their own: streaming goes on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from helenus_connector.snapshot._scan import Scanned, Slice, task
+from helenus_schemas.errors import HelenusError, Kind
+
+_POOL = "snapshots"
+
+
+class Jobs:
+    """Runs at most `most` slices at once. Its threads end with the process, which does not wait for them."""
+
+    def __init__(self, spark: Any, most: int) -> None:
+        self.most = most
+        self._one = spark.sparkContext.parallelize([0], 1)
+        self._context = spark.sparkContext
+        self._asked: queue.SimpleQueue[tuple[Slice, Future[Scanned]]] = queue.SimpleQueue()
+        for number in range(most):
+            threading.Thread(target=self._work, name=f"snapshot-{number}", daemon=True).start()
+
+    def submit(self, slice_: Slice) -> Future[Scanned]:
+        """The result of a slice, once it is there. It never raises: an error of Spark's is in the result."""
+        future: Future[Scanned] = Future()
+        self._asked.put((slice_, future))
+        return future
+
+    def _work(self) -> None:
+        self._context.setLocalProperty("spark.scheduler.pool", _POOL)
+        while True:
+            slice_, future = self._asked.get()
+            try:
+                [done] = self._one.mapPartitions(task(slice_)).collect()
+            except Exception as error:  # Py4J's, of some kinds; a task that died
+                what = f"a task of the snapshot failed: {str(error).splitlines()[0][:300]}"
+                done = Scanned(error=HelenusError(Kind.BATCH_FAILED, what, slice_.table.full_name))
+            future.set_result(done)

@@ -1,0 +1,139 @@
+"""One snapshot while it runs: which stretches are scanned now, what comes back, when it is complete."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from helenus_connector.control.backoff import pause
+from helenus_connector.control.status import Task
+from helenus_connector.snapshot._scan import Scanned
+from helenus_connector.snapshot.ring import Stretch
+from helenus_connector.snapshot.state import Snapshot, Store
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import Action, HelenusError
+
+_log = structlog.get_logger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_SAY_S = 10.0
+
+
+@dataclass(eq=False)
+class Run:
+    """A snapshot that is not over, of a table as it is now.
+
+    `flying` are the slices that are scanned, with the keys that each may take. `behind` is how many events of the table
+    were unprocessed at `asked_at`, monotonic s; `retry_at` is when to go on after a failure, likewise. `looks_again`:
+    the table may not be what it was. `has_begun`: its first event is appended, or on the way.
+    """
+
+    snapshot: Snapshot
+    task: Task
+    table: Table
+    partitions: int
+    store: Store
+    flying: dict[Future[Scanned], tuple[Stretch, int]] = field(default_factory=dict)
+    behind: int = 0
+    asked_at: float = 0.0
+    retry_at: float = 0.0
+    looks_again: bool = False
+    has_begun: bool = False
+    _failures: int = 0
+    _said_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def in_flight(self) -> int:
+        """Keys that the slices on their way may still append."""
+        return sum(most for _, most in self.flying.values())
+
+    def next(self, most: int, tasks: int) -> Stretch | None:
+        """A stretch that no slice is at, None if there is none. The longest one is divided while tasks are idle."""
+        flying = [one for one, _ in self.flying.values()]
+        free = [one for one in self.snapshot.left if one not in flying]
+        if not free:
+            return None
+        longest = max(free, key=lambda one: one.share)
+        if len(free) < tasks - len(flying) and self._expects(longest) > most:
+            self._divide(longest)
+            return self.next(most, tasks)
+        return free[0] if not self.has_begun else longest
+
+    def collect(self) -> int:
+        """Take what slices brought; returns how many of the keys that they were to take they did not."""
+        unused = 0
+        done = [(future, future.result()) for future in self.flying if future.done()]
+        if not done:
+            return 0
+        with self.store.changing():
+            for future, scanned in done:
+                stretch, most = self.flying.pop(future)
+                unused += most - scanned.rows
+                self._apply(stretch, scanned)
+        return unused
+
+    def _apply(self, stretch: Stretch, scanned: Scanned) -> None:
+        one = self.snapshot
+        at = one.left.index(stretch)
+        if scanned.error is not None:
+            self._failed(scanned.error, scanned.is_refused)
+            if scanned.is_refused:
+                one.left[at] = stretch.again()
+            return
+        self._failures, one.waiting = 0, None
+        one.left[at : at + 1] = [] if scanned.left is None else [scanned.left]
+        one.rows += scanned.rows
+        one.skipped += scanned.skipped
+        if scanned.last is not None and not stretch.statics:
+            one.last = scanned.last
+
+    def _failed(self, error: HelenusError, is_refused: bool) -> None:
+        one = self.snapshot
+        self._failures += 1
+        self.looks_again = True  # is the table still what it was?
+        if error.action is Action.RETRY or is_refused:
+            wait = pause(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            self.retry_at, one.waiting = time.monotonic() + wait, str(error)
+            where = {"connector": one.connector, "table": self.task.table}
+            _log.warning("snapshot.retry", **where, error=str(error), retry_in_s=round(wait, 1))
+        else:
+            end(one, "FAILED", str(error))
+
+    def say(self) -> None:
+        """Log how far it is, every some seconds."""
+        now = time.monotonic()
+        if now - self._said_at < _SAY_S:
+            return
+        self._said_at = now
+        shown = self.snapshot.shown(time.time())
+        fields = ("state", "rows", "done", "rate", "eta_s", "waiting")
+        where = {"connector": self.snapshot.connector, "table": self.task.table}
+        _log.info("snapshot.progress", **where, **{name: shown.get(name) for name in fields})
+
+    def _divide(self, stretch: Stretch) -> None:
+        halves = stretch.halves()
+        if halves is not None:
+            at = self.snapshot.left.index(stretch)
+            with self.store.changing():
+                self.snapshot.left[at : at + 1] = halves
+
+    def _expects(self, stretch: Stretch) -> float:
+        """About how many keys are left in a stretch, by those that there were elsewhere; 0 if it can't be divided."""
+        done = self.snapshot.done
+        if self.snapshot.where or stretch.halves() is None or done <= 0:
+            return 0.0
+        return self.snapshot.rows / done * stretch.share / self.snapshot.whole
+
+
+def end(snapshot: Snapshot, state: Any, error: str | None = None) -> None:
+    """A snapshot is over; the caller saves it."""
+    snapshot.state, snapshot.error, snapshot.ended, snapshot.waiting = state, error, time.time(), None
+    fields: dict[str, Any] = {"connector": snapshot.connector, "table": snapshot.table, "rows": snapshot.rows}
+    seconds = round(snapshot.ended - snapshot.started, 1)
+    if state == "FAILED":
+        _log.error("snapshot.failed", **fields, seconds=seconds, error=error)
+    else:
+        _log.info("snapshot.ended", **fields, seconds=seconds, state=state)

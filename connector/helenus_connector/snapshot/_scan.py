@@ -1,0 +1,175 @@
+"""The Spark task of a snapshot: scans some keys of a stretch, and appends an event for each to the events topic.
+
+The events are flushed before the task ends. So what the driver notes as scanned is in the topic; a task that dies is
+done again, and its keys are read once more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from cassandra import ConsistencyLevel
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.interfaces.resolver import SchemaChanged
+from helenus_connector.log.choice import event_schemas, events_log
+from helenus_connector.query import sessions
+from helenus_connector.snapshot._keys import KeyReader
+from helenus_connector.snapshot.ring import Stretch
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Origin, Scope
+from helenus_schemas.event.placement import partition
+from helenus_schemas.event.wire import encode
+from helenus_schemas.service.failpoints import reach
+from helenus_schemas.service.logs import Setup, follow
+from helenus_sinks.log import Log
+
+_FLUSH_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one task does of a table: of a stretch, or of what `where` names, at most about `most` keys, for about
+    `seconds`.
+
+    `partitions` is how many the events topic has; `is_first` says that nothing of the snapshot was scanned before.
+    """
+
+    worker: WorkerSettings
+    settings: ConnectorSettings
+    table: Table
+    stretch: Stretch
+    where: str
+    partitions: int
+    most: int
+    seconds: float
+    is_first: bool
+    logging: Setup
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What a task did. `left` is None if the stretch is scanned to its end; else it goes on there. `last` is the topic
+    partition and the key of the last row. `is_refused`: the server does not take the statement, or its paging state.
+    """
+
+    rows: int = 0
+    skipped: int = 0
+    left: Stretch | None = None
+    last: tuple[int, str] | None = None
+    error: HelenusError | None = None
+    is_refused: bool = False
+
+
+def event(scope: Scope, origin: Origin) -> bytes:
+    """The value of an event that no commit log has."""
+    return encode(Change(None, None, scope, origin=origin))
+
+
+def task(slice_: Slice) -> Callable[[Iterable[object]], Iterator[Scanned]]:
+    """The function for a Spark job of one task."""
+
+    def run(_: Iterable[object]) -> Iterator[Scanned]:
+        sessions.end_with_parent()
+        follow(slice_.logging)
+        yield scan(slice_)
+
+    return run
+
+
+_logs: dict[int, Log] = {}
+_readers: dict[tuple[object, ...], tuple[object, KeyReader]] = {}
+
+
+def scan(slice_: Slice) -> Scanned:
+    """Do a slice. Its errors are in what it returns; then none of it counts."""
+    log = None
+    try:
+        log = _log(slice_)
+        done = _scan(slice_, log)
+        log.flush(_FLUSH_TIMEOUT_S)
+        reach("snapshot.after-flush")
+        return done
+    except SchemaChanged as error:
+        what = HelenusError(Kind.CASSANDRA_READ, f"Cassandra refuses to read keys: {error}", slice_.table.full_name)
+        return Scanned(error=what, is_refused=True)
+    except HelenusError as error:
+        if log is not None:
+            log.close()
+        if error.kind is Kind.CASSANDRA_READ:
+            _readers.clear()
+        return Scanned(error=error)
+
+
+def _scan(slice_: Slice, log: Log) -> Scanned:
+    table, stretch, topic = slice_.table, slice_.stretch, slice_.settings.events
+    codec, partitions = KeyCodec(table), slice_.partitions
+    scope = Scope.STATIC if stretch.statics else Scope.ROW
+    value = event(scope, Origin.SNAPSHOT)
+    width = len(table.partition_key) if stretch.statics else len(table.primary_key)
+    no_row: tuple[None, ...] = (None,) * (len(table.primary_key) - width)
+    until = time.monotonic() + slice_.seconds
+    rows = skipped = 0
+    at, last = stretch.at, None
+    first = event(scope, Origin.SNAPSHOT_FIRST) if slice_.is_first else None
+    for page in _reader(slice_).pages(stretch, slice_.where):
+        records: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
+        for row in page.rows:
+            key = row[:width]
+            if stretch.statics:
+                if row.count(None) == len(row) - width - 1:
+                    continue  # a partition without static columns
+                key += no_row
+            elif None in key:
+                continue  # a partition with static columns alone
+            token = int.from_bytes(row[width] or b"", "big", signed=True)
+            try:
+                encoded = codec.encode(key)
+            except Malformed:
+                skipped += 1  # the agent skips its events too
+                continue
+            place = partition(token, partitions)
+            records[place].append((encoded, first or value))
+            first = None
+            last = place, encoded
+            rows += 1
+        if page.rows:
+            at = int.from_bytes(page.rows[-1][width] or b"", "big", signed=True)
+        for place, some in records.items():
+            log.extend(topic, place, some)
+        if page.paging is None:
+            return Scanned(rows, skipped, None, last and (last[0], last[1].hex()))
+        if rows >= slice_.most or time.monotonic() > until:
+            left = replace(stretch, at=min(at, stretch.until), paging=page.paging.hex())
+            return Scanned(rows, skipped, left, last and (last[0], last[1].hex()))
+    raise AssertionError("pages end with one that has no paging state")
+
+
+def _log(slice_: Slice) -> Log:
+    """This process's producer for events topics."""
+    log = _logs.get(0)
+    if log is None:
+        log = _logs[0] = events_log(slice_.worker)
+    if log.keeps_schemas:
+        log.declare(slice_.settings.events, event_schemas(slice_.table))
+    return log
+
+
+def _reader(slice_: Slice) -> KeyReader:
+    """This process's reader of a table."""
+    settings = slice_.settings
+    session = sessions.of(settings)
+    name = (*settings.server, slice_.table.id, slice_.table.primary_key, slice_.table.statics)
+    made_for, reader = _readers.get(name, (None, None))
+    if reader is None or made_for is not session:
+        level: int = getattr(ConsistencyLevel, settings.snapshot_consistency)
+        reader = KeyReader(session, slice_.table, level)
+        _readers[name] = session, reader
+    return reader

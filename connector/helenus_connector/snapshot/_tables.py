@@ -1,0 +1,73 @@
+"""The tables of connectors, for snapshots: which incarnation is there now, and its definition."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from cassandra import DriverException
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ConnectionException
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.reread.definition import definition
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.cassandra import connect
+
+_KEPT_S = 5.0
+_IDS = "SELECT table_name, id FROM system_schema.tables WHERE keyspace_name = %s"
+
+
+class Tables:
+    """Keeps a session for each Cassandra that connectors name. One thread uses it at a time."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[object, ...], Any] = {}
+        self._ids: dict[tuple[object, ...], tuple[float, dict[str, str]]] = {}
+
+    def id(self, settings: ConnectorSettings, is_now: bool = False) -> str | None:
+        """The id of a table, None if there is no such table; as it was some seconds ago, unless `is_now`.
+
+        Raises HelenusError as `connect`, and CASSANDRA_READ.
+        """
+        name = (*settings.server, settings.keyspace)
+        at, ids = self._ids.get(name, (0.0, {}))
+        if is_now or time.monotonic() - at > _KEPT_S:
+            try:
+                rows = self._session(settings).execute(_IDS, (settings.keyspace,))
+                ids = {row.table_name: str(row.id) for row in rows}
+            except (DriverException, NoHostAvailable, ConnectionException) as error:
+                self._forget(settings)
+                what = f"cannot read the schema: {error}"
+                raise HelenusError(Kind.CASSANDRA_READ, what, settings.keyspace) from None
+            self._ids[name] = time.monotonic(), ids
+        return ids.get(settings.table)
+
+    def definition(self, settings: ConnectorSettings) -> Table:
+        """A table as it is now. Raises as `definition`."""
+        try:
+            found = definition(self._session(settings), settings)
+        except HelenusError as error:
+            if error.kind is Kind.CASSANDRA_READ:
+                self._forget(settings)
+            raise
+        assert found is not None
+        return found[1]
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.cluster.shutdown()
+        self._sessions.clear()
+
+    def _session(self, settings: ConnectorSettings) -> Any:
+        if settings.server not in self._sessions:
+            self._sessions[settings.server] = connect(settings, metadata=True)
+        return self._sessions[settings.server]
+
+    def _forget(self, settings: ConnectorSettings) -> None:
+        session = self._sessions.pop(settings.server, None)
+        if session is not None:
+            with suppress(Exception):
+                session.cluster.shutdown()

@@ -1,0 +1,98 @@
+"""What is asked of a snapshot: the whole table, a range of tokens, or some partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from helenus_connector.snapshot.ring import FIRST, LAST
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.types import quote
+from helenus_schemas.errors import HelenusError, Kind
+
+_STRING = r"'(?:[^']|'')*'"
+_LITERAL = rf"(?:{_STRING}|0[xX][0-9a-fA-F]*|[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}|[-+.\w]+)"
+_CONDITION = re.compile(
+    rf'\s*(?:"((?:[^"]|"")+)"|(\w+))\s*(?:=\s*({_LITERAL})|[iI][nN]\s*\(\s*({_LITERAL}(?:\s*,\s*{_LITERAL})*)\s*\))\s*'
+)
+_AND = re.compile(r"and\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The partitions with tokens above `after`, up to `until`; or those that `where` names, as CQL."""
+
+    after: int = FIRST
+    until: int = LAST
+    where: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole table."""
+        return not self.where and (self.after, self.until) == (FIRST, LAST)
+
+
+def token_range(text: str) -> Asked:
+    """Of `AFTER:UNTIL`, two tokens: above the first, up to the second. Raises HelenusError CONFIG."""
+    match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
+    if match is None:
+        raise _wrong(f"{text}: give a token range as AFTER:UNTIL", "for example -100:2000")
+    after, until = int(match[1]), int(match[2])
+    if not FIRST <= after < until <= LAST:
+        raise _wrong(f"{text}: the first token must be below the second, both from {FIRST} to {LAST}")
+    return Asked(after, until)
+
+
+def of_key(key: Mapping[str, Any]) -> Asked:
+    """Of the columns of a partition key by name: `{"id": 5}`. Raises HelenusError CONFIG."""
+    return Asked(where=" AND ".join(f"{quote(name)} = {_literal(name, value)}" for name, value in key.items()))
+
+
+def checked(asked: Asked, table: Table) -> Asked:
+    """The same, its `where` rewritten from what was understood of it. Raises HelenusError CONFIG unless it gives values
+    for each column of the partition key, and for no other.
+    """
+    if not asked.where:
+        return asked
+    found: dict[str, str] = {}
+    at = 0
+    while True:
+        match = _CONDITION.match(asked.where, at)
+        if match is None:
+            raise _wrong(f"cannot read {asked.where[at:][:40]!r}", _FORM)
+        name = match[1].replace('""', '"') if match[1] else match[2].lower()
+        if name in found:
+            raise _wrong(f"{name} is given twice", _FORM)
+        found[name] = f"= {match[3]}" if match[3] is not None else f"IN ({match[4]})"
+        at = match.end()
+        if at == len(asked.where):
+            break
+        between = _AND.match(asked.where, at)
+        if between is None:
+            raise _wrong(f"cannot read {asked.where[at:][:40]!r}", _FORM)
+        at = between.end()
+    names = [column.name for column in table.partition_key]
+    if sorted(found) != sorted(names):
+        what = f"the partition key of {table.full_name} is {', '.join(names)}, and {', '.join(found)} was given"
+        raise _wrong(what, "give a value for each column of the partition key, and for no other")
+    return Asked(where=" AND ".join(f"{quote(name)} {found[name]}" for name in names))
+
+
+_FORM = "write it as: a = 1 AND b IN ('x', 'y'), with the columns of the partition key"
+
+
+def _literal(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    if not isinstance(value, str):
+        raise _wrong(f"{name}: a value of a partition key is text or a number")
+    is_plain = re.fullmatch(r"0[xX][0-9a-fA-F]*|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", value)
+    return value if is_plain else "'" + value.replace("'", "''") + "'"
+
+
+def _wrong(what: str, advice: str = "") -> HelenusError:
+    return HelenusError(Kind.CONFIG, what, "", advice)

@@ -1,0 +1,403 @@
+"""The snapshots of a worker's connectors: when they begin, how fast they go, when they are complete.
+
+    1 begin     as snapshot.mode says, or as an operator asks
+    2 scan      slices of the ring, as Spark jobs of one task
+    3 publish   wait until the connector is past the events
+    4 complete  the last event once more, marked as such
+
+A snapshot is one more source of events. It appends the keys that are there to the events topic, and the connector reads
+each row as it does after a change: so no row can be overwritten by an older image of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.connectors import Connectors, Unknown
+from helenus_connector.control.status import Connector, Task
+from helenus_connector.log.choice import event_schemas, events_log, planner
+from helenus_connector.log.events import Planner, Range
+from helenus_connector.snapshot import _metrics
+from helenus_connector.snapshot._jobs import Jobs
+from helenus_connector.snapshot._pace import Rate, room
+from helenus_connector.snapshot._run import Run, end
+from helenus_connector.snapshot._scan import Slice, event
+from helenus_connector.snapshot._tables import Tables
+from helenus_connector.snapshot.asked import Asked, checked
+from helenus_connector.snapshot.state import Known, Snapshot, Store, snapshot
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.service.logs import setup
+
+_log = structlog.get_logger(__name__)
+_TURN_S, _IDLE_S = 0.05, 1.0
+_ASK_S = 0.2
+_SLICE_S = 1.0
+_FLUSH_S = 30.0
+_GRACE_S = 3.0
+
+
+class Snapshots:
+    """All snapshots of a worker. `start` begins its thread; any thread may call the other methods.
+
+    Methods that take a connector's name raise Unknown; all raise HelenusError(STATE) if their file can't be written.
+    """
+
+    def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
+        self._worker = worker
+        self._connectors = connectors
+        self._store = Store(worker.checkpoint_dir.absolute() / "snapshots")
+        self._tables = Tables()
+        self._asking = threading.Lock()  # of the tables, which are for one thread at a time
+        self._runs: dict[tuple[str, str], Run] = {}
+        self._rates: dict[str, Rate] = {}
+        self._fresh: set[tuple[str, str]] = set()
+        self._planner: Planner | None = None
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._trouble: str | None = None
+
+    def begin(self, name: str, tables: Sequence[str] = (), asked: Asked | None = None) -> list[Snapshot]:
+        """Begin a snapshot of these tables of a connector, by default of all. Raises HelenusError CONFIG if there is no
+        such table, if one is under way, and for a `where` that is not of the partition key; then none is begun.
+        """
+        asked = asked or Asked()
+        begun: list[Snapshot] = []
+        for task in self._tasks(name, tables):
+            with self._asking:
+                table = self._tables.definition(task.settings)
+            begun.append(self._new(task, table.id, "signal", checked(asked, table), bool(table.statics)))
+        with self._store.changing():
+            for one in begun:
+                known = self._store.of(name, one.table)
+                if known.snapshot is not None and not known.snapshot.is_over:
+                    what = f"a snapshot of {one.table} is under way: wait for it, or stop it"
+                    raise HelenusError(Kind.CONFIG, what, name)
+            for one in begun:
+                self._keep(self._store.of(name, one.table), one)
+        self._changed.set()
+        return begun
+
+    def of(self, name: str) -> list[Snapshot]:
+        """The last snapshot of each table of a connector."""
+        with self._connectors.lock:
+            self._connectors.get(name)
+        return self._store.snapshots(name)
+
+    def stop(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
+        """End the snapshots of a connector that are under way, or those of some tables. What is appended to the events
+        topic is published all the same.
+        """
+        there = [one for one in self.of(name) if not one.is_over and (not tables or one.table in tables)]
+        with self._store.changing():
+            for one in there:
+                end(one, "STOPPED")
+        self._changed.set()
+        return there
+
+    def pause(self, name: str, paused: bool) -> list[Snapshot]:
+        """Pause the snapshots of a connector that are under way, or have them go on."""
+        there = [one for one in self.of(name) if not one.is_over]
+        with self._store.changing():
+            for one in there:
+                one.is_paused = paused
+        self._changed.set()
+        return there
+
+    def need(self, task: Task, why: str) -> None:
+        """Changes of a table were lost: with snapshot.mode=when_needed another snapshot makes up for them. Returns when
+        that is on disk.
+        """
+        if task.settings.snapshot_mode != "when_needed":
+            return
+        with self._store.changing():
+            self._store.of(task.connector, task.settings.table).needed = why
+        self._changed.set()
+
+    def start(self, spark: Any) -> None:
+        """Run snapshots on this session from now on."""
+        # One task less than Spark runs at once: streaming goes on.
+        jobs = Jobs(spark, max(1, spark.sparkContext.defaultParallelism - 1))
+        self._thread = threading.Thread(target=self._run, args=(jobs,), name="snapshots", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End within seconds. Slices that are under way are done again at the next start."""
+        self._stopping.set()
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join(_GRACE_S)
+
+    def _run(self, jobs: Jobs) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn(jobs)
+                self._trouble = None
+            except HelenusError as error:
+                if str(error) != self._trouble:
+                    self._trouble = str(error)
+                    _log.warning("snapshots.waiting", reason=self._trouble)
+                self._forget_planner()
+                self._stopping.wait(_IDLE_S)
+            except Exception:
+                if not self._stopping.is_set():  # a bug of ours must not end all snapshots
+                    _log.exception("snapshots.error")
+                    self._stopping.wait(_IDLE_S)
+            self._changed.wait(_TURN_S if self._runs else _IDLE_S)
+            self._changed.clear()
+        self._forget_planner()
+        self._tables.close()
+
+    def _turn(self, jobs: Jobs) -> None:
+        tasks = {
+            (name, task.settings.table): (connector, task)
+            for name, connector in self._connectors.all().items()
+            for task in list(connector.tasks.values())
+        }
+        for place, (connector, task) in tasks.items():
+            if place not in self._runs and _goes_on(connector, task) is None:
+                self._due(task)
+        for place, run in list(self._runs.items()):
+            self._rate(place[0]).took(-run.collect(), run.task.settings.snapshot_max_rate)
+            if run.snapshot.is_over:
+                del self._runs[place]
+                continue
+            if place not in tasks:
+                continue  # its connector was deleted, or its table left: it goes on if that comes back
+            connector, run.task = tasks[place]
+            waits = _goes_on(connector, run.task) or ("it is paused" if run.snapshot.is_paused else None)
+            if waits is not None:
+                run.snapshot.waiting = waits
+                continue
+            self._advance(run, jobs)
+            run.say()
+        self._end_initial_only(tasks)
+        _metrics.show(self._store.snapshots(), set(tasks))
+
+    def _due(self, task: Task) -> None:
+        """Go on with a table's snapshot, or begin one if it is time."""
+        known = self._store.of(task.connector, task.settings.table)
+        place = (task.connector, task.settings.table)
+        one = known.snapshot
+        if one is None or one.is_over:
+            with self._asking:
+                now = self._tables.id(task.settings)
+            cause = now and self._cause(task, known, now)
+            if now is None or not cause:
+                return
+            with self._asking:
+                table = self._tables.definition(task.settings)
+            one = self._new(task, table.id, cause, Asked(), bool(table.statics))
+            with self._store.changing():
+                self._keep(known, one)
+        self._fresh.add(place)
+        active = [run for (name, _), run in self._runs.items() if name == task.connector]
+        if len(active) >= task.settings.snapshot_tables_parallel:
+            one.waiting = "it waits for other tables: snapshot.tables.parallel"
+            return
+        with self._asking:
+            table = self._tables.definition(task.settings)
+        partitions = self._broker().partitions([task.settings.events])[task.settings.events]
+        if not partitions:
+            return
+        if str(table.id) != one.table_id:
+            self._replaced(one)
+            return
+        where = {"connector": task.connector, "table": task.table}
+        _log.info("snapshot.started", **where, cause=one.cause, done=round(one.done, 4), rows=one.rows)
+        one.waiting = None
+        self._runs[place] = Run(one, task, table, partitions, self._store, has_begun=one.rows > 0)
+
+    def _cause(self, task: Task, known: Known, table_id: str) -> str | None:
+        """Why a snapshot of the whole table is to begin now, None if none is."""
+        mode = task.settings.snapshot_mode
+        last = known.snapshot
+        if mode == "never":
+            return None
+        if known.needed and mode == "when_needed":
+            return known.needed
+        if mode == "always":
+            return None if (task.connector, task.settings.table) in self._fresh else "always"
+        is_of_now = last is not None and last.table_id == table_id and last.is_whole
+        has_ended = is_of_now and last is not None and last.state == "STOPPED"
+        # What failed begins again with the worker.
+        has_failed = is_of_now and (task.connector, task.settings.table) in self._fresh
+        if known.complete == table_id or has_ended or has_failed:
+            return None
+        return "initial"
+
+    @staticmethod
+    def _new(task: Task, table_id: object, cause: str, asked: Asked, has_statics: bool) -> Snapshot:
+        return snapshot(task.connector, task.settings.table, str(table_id), cause, asked, has_statics)
+
+    @staticmethod
+    def _keep(known: Known, one: Snapshot) -> None:
+        known.snapshot = one
+        if one.is_whole:
+            known.needed = ""  # what is lost from now on needs another one
+
+    def _advance(self, run: Run, jobs: Jobs) -> None:
+        one = run.snapshot
+        if time.monotonic() < run.retry_at:
+            return
+        if run.looks_again and not self._is_same(run):
+            return
+        if one.state == "PUBLISHING":
+            self._publish(run)
+        elif not one.left and not run.flying:
+            self._scanned(run)
+        else:
+            self._fly(run, jobs)
+
+    def _fly(self, run: Run, jobs: Jobs) -> None:
+        """Submit slices, as many as may be scanned now."""
+        settings = run.task.settings
+        rate = self._rate(settings.name)
+        while sum(len(other.flying) for other in self._runs.values()) < jobs.most:
+            if time.monotonic() - run.asked_at > _ASK_S:
+                run.behind, run.asked_at = self._behind(run), time.monotonic()
+            most = min(
+                rate.may(settings.snapshot_max_rate, jobs.most),
+                room(settings.snapshot_max_lag, run.behind, run.in_flight),
+            )
+            if not most:
+                return
+            stretch = run.next(most, jobs.most)
+            if stretch is None:
+                return
+            one, is_first = run.snapshot, not run.has_begun
+            slice_ = Slice(
+                self._worker,
+                settings,
+                run.table,
+                stretch,
+                one.where,
+                run.partitions,
+                most,
+                _SLICE_S,
+                is_first,
+                setup(),
+            )
+            run.has_begun = True
+            rate.took(most, settings.snapshot_max_rate)
+            run.flying[jobs.submit(slice_)] = stretch, most
+            if is_first:
+                return  # it shows how dense the table is
+
+    def _scanned(self, run: Run) -> None:
+        one = run.snapshot
+        with self._store.changing():
+            one.ends = self._ends(run)
+            one.state = "PUBLISHING"
+
+    def _publish(self, run: Run) -> None:
+        """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
+        one, topic = run.snapshot, run.task.settings.events
+        if time.monotonic() - run.asked_at < _ASK_S:
+            return
+        run.asked_at = time.monotonic()
+        at = self._connectors.held(run.task.settings.query_group).where().get(topic, {})
+        if any(at.get(partition, 0) < end_ for partition, end_ in one.ends.items()):
+            return
+        if one.last is not None and not one.marked:
+            self._mark(run)
+            with self._store.changing():
+                one.ends, one.marked = self._ends(run), True
+            return
+        with self._store.changing():
+            if one.is_whole:
+                self._store.of(one.connector, one.table).complete = one.table_id
+            end(one, "COMPLETE")
+
+    def _mark(self, run: Run) -> None:
+        log = events_log(self._worker)
+        topic = run.task.settings.events
+        assert run.snapshot.last is not None
+        partition, key = run.snapshot.last
+        try:
+            if log.keeps_schemas:
+                log.declare(topic, event_schemas(run.table))
+            log.append(topic, partition, bytes.fromhex(key), event(Scope.ROW, Origin.SNAPSHOT_LAST))
+            log.flush(_FLUSH_S)
+        finally:
+            log.close()
+
+    def _is_same(self, run: Run) -> bool:
+        """Whether the table is still the one that the snapshot is of; its definition is read again."""
+        with self._asking:
+            try:
+                table = self._tables.definition(run.task.settings)
+            except HelenusError as error:
+                if error.kind is not Kind.TABLE_MISSING:
+                    raise
+                self._replaced(run.snapshot)
+                return False
+        if str(table.id) != run.snapshot.table_id:
+            self._replaced(run.snapshot)
+            return False
+        run.table, run.looks_again = table, False
+        return True
+
+    def _replaced(self, one: Snapshot) -> None:
+        with self._store.changing():
+            end(one, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
+
+    def _behind(self, run: Run) -> int:
+        """How many events of the table are not processed."""
+        topic = run.task.settings.events
+        at = self._connectors.held(run.task.settings.query_group).where().get(topic, {})
+        broker = self._broker()
+        ends = broker.latest({topic: run.partitions}).get(topic, {})
+        return sum(broker.size(Range(topic, int(p), at.get(p, 0), last)) for p, last in ends.items())
+
+    def _ends(self, run: Run) -> dict[str, int]:
+        topic = run.task.settings.events
+        return dict(self._broker().latest({topic: run.partitions}).get(topic, {}))
+
+    def _end_initial_only(self, tasks: Mapping[tuple[str, str], tuple[Connector, Task]]) -> None:
+        """Stop the connectors that only had to publish what was there."""
+        names = {name for (name, _), (_, task) in tasks.items() if task.settings.snapshot_mode == "initial_only"}
+        for name in names:
+            own = [(connector, task) for (other, _), (connector, task) in tasks.items() if other == name]
+            last = [self._store.of(name, task.settings.table).snapshot for _, task in own]
+            if own[0][0].wanted == "RUNNING" and all(one is not None and one.state == "COMPLETE" for one in last):
+                _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")
+                with suppress(Unknown):
+                    self._connectors.want(name, "STOPPED")
+
+    def _tasks(self, name: str, tables: Sequence[str]) -> list[Task]:
+        with self._connectors.lock:
+            tasks = dict(self._connectors.get(name).tasks)
+        if unknown := [table for table in tables if table not in tasks]:
+            known = ", ".join(sorted(tasks)) or "none yet"
+            raise HelenusError(Kind.CONFIG, f"there is no table {unknown[0]}, but {known}", name)
+        return [tasks[table] for table in tables or tasks]
+
+    def _rate(self, name: str) -> Rate:
+        return self._rates.setdefault(name, Rate())
+
+    def _broker(self) -> Planner:
+        self._planner = self._planner or planner(self._worker)
+        return self._planner
+
+    def _forget_planner(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+
+def _goes_on(connector: Connector, task: Task) -> str | None:
+    """Why a table's snapshot can't go on now, None if it can."""
+    if connector.wanted != "RUNNING":
+        return f"the connector is {connector.wanted.lower()}"
+    if reason := connector.error or task.error:
+        return str(reason)
+    return None if task.ready else "its topics are not there yet"

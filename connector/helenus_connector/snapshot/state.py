@@ -1,0 +1,178 @@
+"""Snapshots as they are kept: how far each is, in a file that outlives the worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from helenus_connector.snapshot.asked import Asked
+from helenus_connector.snapshot.ring import Stretch, share, stretch
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import durable
+
+State = Literal["SCANNING", "PUBLISHING", "COMPLETE", "STOPPED", "FAILED"]
+_VERSION = 1
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """A snapshot of a table, or of some partitions of it.
+
+    SCANNING: keys are read, and appended to the events topic. PUBLISHING: all are, and the connector is not past their
+    `ends` in the topic yet; `marked` says that its last event is among them. `table_id` says which incarnation of the
+    table it is of, `cause` why it began, and `is_whole` that all of the table was asked for. `left` is what is left to
+    scan, of `whole` (as shares of the ring). `rows` were scanned; of `skipped` the key can't be
+    published. `started` and `ended` in s since the epoch. `last` is the topic partition and the key, in hexadecimal, of
+    a row that was scanned last. `error` is why it failed, `waiting` why it does not go on right now.
+    """
+
+    connector: str
+    table: str
+    table_id: str
+    cause: str
+    where: str = ""
+    is_whole: bool = True
+    left: list[Stretch] = field(default_factory=list)
+    whole: float = 1.0
+    state: State = "SCANNING"
+    rows: int = 0
+    skipped: int = 0
+    started: float = 0.0
+    ended: float | None = None
+    last: tuple[int, str] | None = None
+    ends: dict[str, int] = field(default_factory=dict)
+    marked: bool = False
+    is_paused: bool = False
+    error: str | None = None
+    waiting: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("COMPLETE", "STOPPED", "FAILED")
+
+    @property
+    def done(self) -> float:
+        """Which share of it is scanned, from 0 to 1."""
+        if self.state in ("PUBLISHING", "COMPLETE") or (self.where and not self.left):
+            return 1.0
+        return 0.0 if self.where else 1 - share(self.left) / self.whole
+
+    def seconds_left(self, now: float) -> float | None:
+        """About how long the scan takes from now on, if it goes on as it did; None if that is not known."""
+        done = self.done
+        if self.state != "SCANNING" or done <= 0 or self.where:
+            return None
+        return (now - self.started) * (1 - done) / done
+
+    def shown(self, now: float) -> dict[str, Any]:
+        """The snapshot as REST shows it."""
+        end = self.ended or now
+        seconds = max(end - self.started, 1e-3)
+        left = self.seconds_left(now)
+        paused = self.is_paused and not self.is_over
+        return {
+            "table": self.table,
+            "state": "PAUSED" if paused else self.state,
+            "cause": self.cause,
+            **({"where": self.where} if self.where else {}),
+            "rows": self.rows,
+            "skipped": self.skipped,
+            "done": round(self.done, 4),
+            "rate": round(self.rows / seconds, 1),
+            "eta_s": None if left is None else round(left, 1),
+            "started": _time(self.started),
+            "ended": None if self.ended is None else _time(self.ended),
+            **({"waiting": self.waiting} if self.waiting and not self.is_over else {}),
+            **({"error": self.error} if self.error else {}),
+        }
+
+
+def snapshot(connector: str, table: str, table_id: str, cause: str, asked: Asked, has_statics: bool) -> Snapshot:
+    """A snapshot of which nothing is scanned."""
+    left = [stretch(asked.after, asked.until)]
+    if has_statics:
+        left.append(stretch(asked.after, asked.until, statics=True))
+    whole = share(left)
+    return Snapshot(connector, table, table_id, cause, asked.where, asked.is_whole, left, whole, started=time.time())
+
+
+@dataclass(eq=False)
+class Known:
+    """What is known of a connector's table: of which incarnation a snapshot of the whole is complete (its id, or ""),
+    why another one is needed, and the last one that began.
+    """
+
+    complete: str = ""
+    needed: str = ""
+    snapshot: Snapshot | None = None
+
+
+class Store:
+    """The snapshots of a worker's connectors, by connector and table, in a file. Any thread may use it; `lock` is held
+    over what belongs together. Raises HelenusError(STATE) if the file can't be read or written.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.lock = threading.RLock()
+        self._known: dict[tuple[str, str], Known] = {}
+        try:
+            content = durable.load(file, _VERSION)
+        except FileNotFoundError:
+            return
+        except durable.Damaged as error:
+            what = (
+                f"the progress of snapshots is damaged: {error}. Restore the file; or delete it: then snapshots begin"
+            )
+            raise HelenusError(Kind.STATE, f"{what} again, as snapshot.mode says", str(file)) from None
+        for one in content:
+            self._known[one["connector"], one["table"]] = Known(one["complete"], one["needed"], _read(one["snapshot"]))
+
+    def of(self, connector: str, table: str) -> Known:
+        with self.lock:
+            return self._known.setdefault((connector, table), Known())
+
+    def snapshots(self, connector: str | None = None) -> list[Snapshot]:
+        """The last snapshot of each table, of one connector or of all."""
+        with self.lock:
+            found = [(name, known.snapshot) for (name, _), known in self._known.items()]
+        return [one for name, one in found if one is not None and connector in (None, name)]
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the lock, and save what was changed."""
+        with self.lock:
+            yield
+            self._save()
+
+    def _save(self) -> None:
+        content = [
+            {
+                "connector": connector,
+                "table": table,
+                "complete": known.complete,
+                "needed": known.needed,
+                "snapshot": None if known.snapshot is None else asdict(known.snapshot),
+            }
+            for (connector, table), known in self._known.items()
+            if known.complete or known.needed or known.snapshot
+        ]
+        durable.make_directory(self._file.parent)
+        durable.save(self._file, content, _VERSION, "the progress of snapshots", "snapshots.after-write")
+
+
+def _read(content: dict[str, Any] | None) -> Snapshot | None:
+    if content is None:
+        return None
+    left = [Stretch(**one) for one in content["left"]]
+    last = content["last"] and (int(content["last"][0]), str(content["last"][1]))
+    return Snapshot(**{**content, "left": left, "last": last, "waiting": None})
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

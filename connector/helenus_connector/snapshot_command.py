@@ -1,0 +1,113 @@
+"""`helenus-connector snapshot`: begins snapshots in a running worker, and shows how far they are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from helenus_connector.rest.client import Worker
+from helenus_schemas.errors import HelenusError, Kind
+
+_TURN_S = 0.5
+_SAY_S = 10.0
+_OVER = ("COMPLETE", "STOPPED", "FAILED")
+Shown = Mapping[str, Any]
+"""A snapshot as REST shows it."""
+
+
+def snapshot(
+    worker: Worker,
+    name: str,
+    tables: Sequence[str] = (),
+    token_range: str | None = None,
+    key: str | None = None,
+    where: str | None = None,
+    wait: bool = False,
+    what: str | None = None,
+) -> int:
+    """Begin snapshots of a connector, or do `what` with those that are there. Returns the exit status.
+
+    Raises HelenusError CONFIG for what the worker refuses, and WORKER_UNREACHABLE.
+    """
+    place = f"/connectors/{quote(name, safe='')}/snapshots"
+    if what in ("pause", "resume"):
+        answer = worker.ask("PUT", f"{place}/{what}")
+    elif what == "stop":
+        names = [f"{place}/{quote(table, safe='')}" for table in tables] or [place]
+        answer = {"snapshots": [one for of in names for one in worker.ask("DELETE", of)["snapshots"]]}
+    elif what == "show":
+        answer = worker.ask("GET", place)
+    else:
+        asked = {"tables": list(tables), "token_range": token_range, "key": _key(key), "where": where}
+        answer = worker.ask("POST", place, {field: value for field, value in asked.items() if value})
+    shown = answer["snapshots"]
+    if wait:
+        return _wait(worker, place, shown)
+    if not shown:
+        click.echo(f"{name}: no snapshot")
+    for one in shown:
+        click.echo(line(name, one))
+    return 0
+
+
+def line(name: str, one: Shown) -> str:
+    """A snapshot in a line."""
+    parts = [f"{name} {one['table']}: {one['state']}, {one['rows']} rows"]
+    if one["state"] not in _OVER:
+        parts.append(f"{one['done']:.0%} scanned, {one['rate']:.0f} rows/s")
+        if one.get("eta_s") is not None:
+            parts.append(f"about {_duration(one['eta_s'])} left")
+    parts += [str(one[field]) for field in ("waiting", "error") if one.get(field)]
+    return ", ".join(parts)
+
+
+def _key(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        key = json.loads(text)
+    except ValueError:
+        key = None
+    if not isinstance(key, dict) or not key:
+        raise HelenusError(Kind.CONFIG, f"--key: {text} is no JSON object", advice="""give it as '{"id": 5}'""")
+    return key
+
+
+def _wait(worker: Worker, place: str, begun: Sequence[Shown]) -> int:
+    """Show these tables' snapshots until they are over: a bar each in a terminal, else a line now and then."""
+    names = [one["table"] for one in begun if one["state"] not in _OVER]
+    console = Console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rows]} rows"),
+    )
+    said = 0.0
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        bars: dict[str, TaskID] = {table: progress.add_task(table, total=1.0, rows=0) for table in names}
+        while True:
+            there = [one for one in worker.ask("GET", place)["snapshots"] if one["table"] in bars]
+            for one in there:
+                progress.update(bars[one["table"]], completed=one["done"], rows=one["rows"])
+            if all(one["state"] in _OVER for one in there):
+                break
+            if not console.is_terminal and time.monotonic() - said > _SAY_S:
+                said = time.monotonic()
+                for one in there:
+                    click.echo(line(place.split("/")[2], one))
+            time.sleep(_TURN_S)
+    for one in there:
+        click.echo(line(place.split("/")[2], one))
+    return 0 if all(one["state"] == "COMPLETE" for one in there) else 1
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,532 @@
+"""Snapshots: every key once at least, whatever dies on the way; when they begin, and how fast they go."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import time
+import uuid
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra import InvalidRequest, ReadTimeout
+from cassandra.protocol import ProtocolException
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.connectors import Connectors, Unknown
+from helenus_connector.log.events import Offsets
+from helenus_connector.snapshot import _keys, _scan
+from helenus_connector.snapshot import snapshots as module
+from helenus_connector.snapshot._keys import KeyReader
+from helenus_connector.snapshot._pace import Rate, room
+from helenus_connector.snapshot._scan import Scanned, Slice, scan
+from helenus_connector.snapshot.asked import Asked, checked, of_key, token_range
+from helenus_connector.snapshot.ring import FIRST, LAST, Stretch, share, stretch
+from helenus_connector.snapshot.snapshots import Snapshots
+from helenus_connector.testing.broker import MemoryPlanner
+from helenus_connector.testing.cassandra import Answer, Host, Session
+from helenus_connector.testing.log import MemoryLog
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.placement import partition
+from helenus_schemas.event.wire import decode
+from helenus_schemas.service.logs import setup
+
+TOPIC = "events-ks.t"
+INT = parse("int")
+TABLE = Table(
+    "ks",
+    "t",
+    uuid.UUID(int=1),
+    (
+        Column("id", INT, "partition_key", 0),
+        Column("c", INT, "clustering", 0),
+        Column("s", INT, "static"),
+        Column("v", INT),
+    ),
+    cdc=True,
+)
+PARTITIONS = 3
+
+
+def number(value: int, size: int = 4) -> bytes:
+    return value.to_bytes(size, "big", signed=True)
+
+
+class Rows:
+    """A table in memory: partitions at random tokens, with rows, and a static value or none, in pages as they are asked
+    for. `failures` are raised one after the other.
+    """
+
+    def __init__(self, seed: int, partitions: int = 60, most_rows: int = 9) -> None:
+        chance = random.Random(seed)
+        tokens = sorted({chance.randint(FIRST + 1, LAST) for _ in range(partitions)})
+        self.partitions = [
+            (token, number(at), chance.randint(0, most_rows), chance.choice([None, number(7)]))
+            for at, token in enumerate(tokens)
+        ]
+        self.failures: list[Exception] = []
+
+    @property
+    def keys(self) -> set[tuple[bytes, bytes]]:
+        return {(key, number(c)) for _, key, rows, _ in self.partitions for c in range(rows)}
+
+    @property
+    def with_statics(self) -> set[bytes]:
+        return {key for _, key, _, static in self.partitions if static}
+
+    def answer(self, cql: str, values: list[Any], paging: bytes | None, size: int | None) -> Answer:
+        if self.failures:
+            raise self.failures.pop(0)
+        after, until = (int.from_bytes(v, "big", signed=True) for v in values) if values else (FIRST, LAST)
+        rows: list[tuple[bytes | None, ...]] = []
+        for token, key, count, static in self.partitions:
+            if not after < token <= until:
+                continue
+            if "DISTINCT" in cql:
+                rows.append((key, number(token, 8), static))
+            else:
+                rows += [(key, number(c), number(token, 8)) for c in range(count)]
+                if not count and static:
+                    rows.append((key, None, number(token, 8)))
+        start = 0
+        if paging is not None:
+            last = pickle.loads(paging)
+            start = next((at + 1 for at, row in enumerate(rows) if row == last), len(rows))
+        page = rows[start : start + (size or len(rows))]
+        return page, pickle.dumps(page[-1]) if start + len(page) < len(rows) else None
+
+    def session(self) -> Session:
+        return Session([Host("a")], {"ks": 1}, self.answer)
+
+
+@pytest.fixture(autouse=True)
+def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_keys, "_PAGE", 7)
+    monkeypatch.setattr(_keys, "_STATICS_PAGE", 3)
+
+
+def scanned(rows: Rows, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have slices read these rows, and append to this Log."""
+    reader = KeyReader(rows.session(), TABLE, 1)
+    monkeypatch.setattr(_scan, "_reader", lambda _: reader)
+    monkeypatch.setattr(_scan, "_log", lambda _: log)
+
+
+def settings(**more: str) -> ConnectorSettings:
+    keys = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}
+    return ConnectorSettings.of({**keys, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+
+
+def worker(directory: Path) -> WorkerSettings:
+    return WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(directory)}, "worker")
+
+
+def appended(log: MemoryLog) -> tuple[set[tuple[bytes, bytes]], set[bytes]]:
+    """The keys of rows, and of partitions whose static columns are to be read, that were flushed."""
+    codec = KeyCodec(TABLE)
+    keys: set[Any] = set()
+    statics: set[Any] = set()
+    for record in log.acknowledged:
+        change = decode(record.value or b"")
+        key = codec.decode(record.key or b"")
+        assert (change.digest, change.node) == (None, None)
+        (statics if change.scope is Scope.STATIC else keys).add(key[0] if change.scope is Scope.STATIC else key)
+    return keys, statics
+
+
+ends = st.integers(FIRST, LAST)
+
+
+@given(ends, ends, st.floats(0, 1))
+def test_halves_are_what_is_left(one: int, other: int, how_far: float) -> None:
+    after, until = sorted((one, other))
+    at = after + int((until - after) * how_far)
+    whole = Stretch(after, until, min(max(at, after), until), "00")
+    halves = whole.halves()
+    if halves is None:
+        assert whole.until - whole.at < 2
+        return
+    first, second = halves
+    assert (first.after, first.at, first.paging) == (whole.after, whole.at, "00"), "it goes on where it was"
+    assert first.until == second.after == second.at < second.until == whole.until
+    assert first.at < first.until
+    assert second.paging is None
+    assert share(halves) == pytest.approx(whole.share)
+
+
+def test_a_slice_goes_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows, log = Rows(1), MemoryLog({TOPIC: PARTITIONS})
+    scanned(rows, log, monkeypatch)
+    left: Stretch | None = stretch()
+    counted = turns = 0
+    while left is not None:
+        slice_ = Slice(worker(tmp_path), settings(), TABLE, left, "", PARTITIONS, 10, 5.0, not counted, setup())
+        done = scan(slice_)
+        assert done.error is None
+        assert done.left is None or done.left.at >= left.at
+        left, counted, turns = done.left, counted + done.rows, turns + 1
+    assert turns > 10
+    assert counted == len(rows.keys) == len(log.acknowledged), "each once"
+    assert appended(log)[0] == rows.keys
+    origins = [decode(record.value or b"").origin for record in log.acknowledged]
+    assert origins == [Origin.SNAPSHOT_FIRST, *[Origin.SNAPSHOT] * (counted - 1)]
+    tokens = {key: token for token, key, _, _ in rows.partitions}
+    for record in log.acknowledged:
+        [key, _] = KeyCodec(TABLE).decode(record.key or b"")
+        assert record.partition == partition(tokens[key or b""], PARTITIONS)
+
+
+def test_what_times_out_is_asked_for_in_smaller_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_keys, "_PAGE", 1000)
+    rows, log = Rows(2), MemoryLog({TOPIC: PARTITIONS})
+    scanned(rows, log, monkeypatch)
+    rows.failures = [ReadTimeout("slow"), ReadTimeout("slow")]
+    slice_ = Slice(worker(tmp_path), settings(), TABLE, stretch(), "", PARTITIONS, 10_000, 60.0, True, setup())
+    assert scan(slice_).error is None
+    assert appended(log)[0] == rows.keys
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidRequest("Undefined column"), ProtocolException(0x0A, "Invalid paging state", None)]
+)
+def test_a_refused_statement_is_said_to_be(error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows, log = Rows(2), MemoryLog({TOPIC: PARTITIONS})
+    scanned(rows, log, monkeypatch)
+    rows.failures = [error]
+    slice_ = Slice(worker(tmp_path), settings(), TABLE, stretch(), "", PARTITIONS, 10, 60.0, True, setup())
+    done = scan(slice_)
+    assert done.is_refused
+    assert done.error is not None
+    assert done.rows == 0
+
+
+class Died(Exception):
+    """The worker was killed."""
+
+
+class House:
+    """A worker's snapshots over a table in memory: slices run when a turn begins, in any order, and may fail. A test
+    may kill it: another one goes on from the files.
+    """
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 1, **more: str) -> None:
+        self.monkeypatch = monkeypatch
+        self.chance = random.Random(seed)
+        self.rows = Rows(seed)
+        self.log = MemoryLog({TOPIC: PARTITIONS})
+        self.directory = directory
+        self.settings = settings(**more)
+        self.table = TABLE
+        self.faults: list[Exception | HelenusError] = []
+        self.die_at = 0
+        self.processed = True
+        scanned(self.rows, self.log, monkeypatch)
+        monkeypatch.setattr(module, "events_log", lambda _: self.log)
+        monkeypatch.setattr(module, "_ASK_S", 0.0)
+        self.start()
+
+    def start(self) -> None:
+        self.connectors = Connectors(worker(self.directory), lambda _: {})
+        self.connectors.put("n", {k: str(v) for k, v in self._given().items()})
+        task = self.connectors.all()["n"].tasks["t"]
+        task.ready = True
+        self.snapshots = Snapshots(worker(self.directory), self.connectors)
+        self.snapshots._tables = self  # type: ignore[assignment]
+        self.snapshots._planner = Planner(self)
+        self.connectors.held("default").where = self.where  # type: ignore[method-assign]
+        self.most = 2
+        self.flying: list[tuple[Slice, Future[Scanned]]] = []
+
+    def _given(self) -> dict[str, Any]:
+        named = {"keyspace": "ks", "table": "t", "output.format": "json", "snapshot.max.lag": "100"}
+        return {**named, "snapshot.mode": self.settings.snapshot_mode}
+
+    # as Tables
+
+    def id(self, settings: ConnectorSettings) -> str | None:
+        return str(self.table.id)
+
+    def definition(self, settings: ConnectorSettings) -> Table:
+        return self.table
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    # as Jobs
+
+    def submit(self, slice_: Slice) -> Future[Scanned]:
+        future: Future[Scanned] = Future()
+        self.flying.append((replace(slice_, most=min(slice_.most, 15)), future))
+        return future
+
+    def ends(self) -> dict[str, int]:
+        return {str(p): sum(r.partition == p for r in self.log.acknowledged) for p in range(PARTITIONS)}
+
+    def where(self) -> Offsets:
+        return {TOPIC: self.ends() if self.processed else {}}
+
+    def turn(self) -> None:
+        self.chance.shuffle(self.flying)
+        for slice_, future in self.flying:
+            self._step()
+            done = Scanned(error=self.faults.pop()) if self.faults else scan(slice_)  # type: ignore[arg-type]
+            self._step()
+            future.set_result(done)
+        self.flying.clear()
+        for run in self.snapshots._runs.values():
+            run.retry_at = 0.0
+        self.snapshots._turn(self)  # type: ignore[arg-type]
+
+    def _step(self) -> None:
+        self.die_at -= 1
+        if self.die_at == 0:
+            raise Died
+
+    def run(self, turns: int = 500) -> dict[str, Any]:
+        """Turns until nothing is under way; the snapshot as it is shown."""
+        for _ in range(turns):
+            self.turn()
+            [one] = self.snapshots.of("n") or [None]
+            if one is not None and one.is_over:
+                return one.shown(time.time())
+        raise AssertionError(f"not over: {one and one.shown(time.time())}")
+
+
+class Planner(MemoryPlanner):
+    def __init__(self, house: House) -> None:
+        super().__init__()
+        self.house = house
+
+    @property  # type: ignore[override]
+    def ends(self) -> Offsets:
+        return {TOPIC: self.house.ends()}
+
+    @ends.setter
+    def ends(self, _: Offsets) -> None: ...
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    return House(tmp_path, monkeypatch)
+
+
+def test_all_keys_are_on_the_topic_and_it_is_complete(house: House) -> None:
+    shown = house.run()
+    assert (shown["state"], shown["done"], shown["cause"]) == ("COMPLETE", 1.0, "initial")
+    assert appended(house.log) == (house.rows.keys, house.rows.with_statics)
+    last = decode(house.log.acknowledged[-1].value or b"")
+    assert last.origin is Origin.SNAPSHOT_LAST
+    house.start()
+    for _ in range(5):
+        house.turn()
+    assert not house.snapshots._runs, "complete is complete"
+    assert decode(house.log.acknowledged[-1].value or b"").origin is Origin.SNAPSHOT_LAST
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_killed_again_and_again(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, monkeypatch, seed)
+    for _ in range(10):
+        house.die_at = house.chance.randint(1, 12)
+        if house.chance.random() < 0.5:
+            house.faults = [HelenusError(Kind.CASSANDRA_READ, "away")] * house.chance.randint(0, 3)
+        try:
+            house.run()
+            break
+        except Died:
+            house.start()
+    house.die_at = 0
+    assert house.run()["state"] == "COMPLETE"
+    assert appended(house.log) == (house.rows.keys, house.rows.with_statics)
+
+
+def test_it_waits_for_a_connector_that_lags(house: House) -> None:
+    house.processed = False
+    for _ in range(100):
+        house.turn()
+    assert 0 < len(house.log.acknowledged) <= 150, "snapshot.max.lag, and what was on its way"
+    [one] = house.snapshots.of("n")
+    assert one.state == "SCANNING"
+    house.processed = True
+    assert house.run()["state"] == "COMPLETE"
+
+
+def test_paused_stopped_and_begun_again(house: House) -> None:
+    house.turn()
+    house.snapshots.pause("n", True)
+    for _ in range(5):
+        house.turn()
+    before = len(house.log.acknowledged)
+    for _ in range(5):
+        house.turn()
+    assert len(house.log.acknowledged) == before
+    [one] = house.snapshots.of("n")
+    assert one.shown(0.0)["state"] == "PAUSED"
+    house.start()
+    [one] = house.snapshots.of("n")
+    assert one.shown(0.0)["state"] == "PAUSED", "also after a restart"
+    house.snapshots.stop("n")
+    assert house.run()["state"] == "STOPPED"
+    house.start()
+    house.turn()
+    assert not house.snapshots._runs, "what an operator stopped does not begin by itself"
+    house.snapshots.begin("n")
+    assert house.run()["state"] == "COMPLETE"
+
+
+def test_a_connector_that_is_paused_pauses_its_snapshot(house: House) -> None:
+    house.turn()
+    house.connectors.want("n", "PAUSED")
+    for _ in range(5):
+        house.turn()
+    before = len(house.log.acknowledged)
+    for _ in range(5):
+        house.turn()
+    assert len(house.log.acknowledged) == before
+    [one] = house.snapshots.of("n")
+    assert one.waiting == "the connector is paused"
+    house.connectors.want("n", "RUNNING")
+    assert house.run()["state"] == "COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("mode", "begun"), [("never", 0), ("initial", 1), ("when_needed", 1), ("always", 3), ("initial_only", 1)]
+)
+def test_when_a_snapshot_begins(mode: str, begun: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, monkeypatch, snapshot_mode=mode)
+    for _ in range(3):
+        for _ in range(60):
+            house.turn()
+        if mode == "initial_only":
+            assert house.connectors.status("n").state == "STOPPED"
+        house.start()
+    origins = [decode(record.value or b"").origin for record in house.log.acknowledged]
+    assert origins.count(Origin.SNAPSHOT_FIRST) == begun
+
+
+def test_a_recreated_table_is_a_new_one(house: House) -> None:
+    house.run()
+    house.table = replace(TABLE, id=uuid.UUID(int=2))
+    house.turn()
+    house.turn()
+    [one] = house.snapshots.of("n")
+    assert (one.state, one.cause, one.table_id) == ("SCANNING", "initial", str(uuid.UUID(int=2)))
+    house.turn()
+    house.table = replace(TABLE, id=uuid.UUID(int=3))
+    house.faults = [HelenusError(Kind.CASSANDRA_READ, "no such table")]
+    for _ in range(200):
+        house.turn()
+        [one] = house.snapshots.of("n")
+        if one.state == "COMPLETE":
+            break
+    assert (one.state, one.table_id) == ("COMPLETE", str(uuid.UUID(int=3))), "recreated while it was under way"
+
+
+def test_lost_changes_need_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, monkeypatch, snapshot_mode="when_needed")
+    house.run()
+    task = house.connectors.all()["n"].tasks["t"]
+    house.snapshots.need(task, "a gap")
+    house.start()
+    house.turn()
+    [one] = house.snapshots.of("n")
+    assert (one.state, one.cause) == ("SCANNING", "a gap")
+    house.snapshots.need(task, "another gap")
+    house.run()
+    house.turn()
+    house.turn()
+    [one] = house.snapshots.of("n")
+    assert (one.state, one.cause) == ("SCANNING", "another gap"), "of rows that were scanned before it"
+
+
+def test_a_gap_needs_nothing_of_a_connector_that_does_not_ask_for_it(house: House) -> None:
+    house.run()
+    house.snapshots.need(house.connectors.all()["n"].tasks["t"], "a gap")
+    house.turn()
+    assert not house.snapshots._runs
+
+
+@pytest.mark.parametrize(
+    ("tables", "asked", "message"),
+    [
+        (["u"], Asked(), "there is no table u, but t"),
+        ([], Asked(where="c = 1"), "the partition key of ks.t is id, and c was given"),
+        ([], Asked(where="id = 1 AND c = 1"), "the partition key of ks.t is id, and id, c was given"),
+        ([], Asked(where="id = 1; DROP TABLE t"), "cannot read '; DROP TABLE t'"),
+        ([], Asked(where="id = 1 AND id = 2"), "id is given twice"),
+        ([], Asked(where="token(id) > 5"), "cannot read 'token(id) > 5'"),
+    ],
+)
+def test_what_can_not_be_asked_for(tables: list[str], asked: Asked, message: str, house: House) -> None:
+    with pytest.raises(HelenusError, match=message.replace("(", r"\(").replace(")", r"\)")) as error:
+        house.snapshots.begin("n", tables, asked)
+    assert error.value.kind is Kind.CONFIG
+    assert not house.snapshots.of("n")
+
+
+def test_one_at_a_time(house: House) -> None:
+    house.snapshots.begin("n")
+    with pytest.raises(HelenusError, match="a snapshot of t is under way"):
+        house.snapshots.begin("n")
+    with pytest.raises(Unknown):
+        house.snapshots.begin("other")
+
+
+def test_a_part_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, monkeypatch, snapshot_mode="never")
+    house.snapshots.begin("n", ["t"], token_range(f"0:{LAST}"))
+    assert house.run()["done"] == 1.0
+    tokens = {key: token for token, key, _, _ in house.rows.partitions}
+    expected = {key for key in house.rows.keys if tokens[key[0]] > 0}
+    assert appended(house.log)[0] == expected
+    assert not house.snapshots._store.of("n", "t").complete, "of a part"
+
+
+def test_a_where_is_read_and_written_again() -> None:
+    assert checked(of_key({"id": 5}), TABLE).where == '"id" = 5' or checked(of_key({"id": 5}), TABLE).where == "id = 5"
+    assert checked(Asked(where="ID in ( 1 , 2)"), TABLE).where.endswith("IN (1 , 2)")
+    assert of_key({"name": "it's"}).where.endswith("= 'it''s'")
+    with pytest.raises(HelenusError, match="give a token range as AFTER:UNTIL"):
+        token_range("all")
+    with pytest.raises(HelenusError, match="the first token must be below the second"):
+        token_range("5:5")
+
+
+def test_a_rate_is_kept() -> None:
+    now = [0.0]
+    rate = Rate(lambda: now[0])
+    taken = 0
+    for _ in range(2000):
+        now[0] += 0.01
+        while most := rate.may(1000, 2):
+            rate.took(most, 1000)
+            taken += most
+    assert taken == pytest.approx(20_000, rel=0.05)
+    assert rate.may(0, 2) > 1000
+
+
+def test_room_for_slices() -> None:
+    assert room(20_000, 0, 0) == 20_000
+    assert room(20_000, 15_000, 4_000) == 1_000
+    assert room(20_000, 15_000, 5_000) == 0
+    assert room(100, 50, 0) == 0
+
+
+def test_a_damaged_file_is_named(house: House) -> None:
+    house.run()
+    file = house.directory / "snapshots"
+    assert json.loads(file.read_text().partition("\n")[2])[0]["complete"] == str(TABLE.id)
+    file.write_text(file.read_text().replace("COMPLETE", "SCANNING"))
+    with pytest.raises(HelenusError, match="the progress of snapshots is damaged"):
+        Snapshots(worker(house.directory), house.connectors)
