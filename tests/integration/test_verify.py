@@ -1,4 +1,4 @@
-"""A verification finds the differences that are there, names them, repairs them; and finds none where there are none."""
+"""A verification finds the differences that are there, names them and repairs them; elsewhere it finds none."""
 
 from __future__ import annotations
 

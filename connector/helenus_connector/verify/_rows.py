@@ -32,7 +32,7 @@ def scan(job: Job, shares: Sequence[Sequence[Tokens]]) -> Task:
             rows = Rows(job)
             for tokens in shares[number]:
                 yield from rows.between(*tokens)
-            yield counts(rows=rows.count, keyless=rows.keyless)
+            yield counts(rows=rows.count, keyless=rows.entries.keyless)
 
     return numbered(job, make)
 
@@ -74,56 +74,20 @@ class _Altered:
             raise HelenusError(Kind.BATCH_FAILED, what, self._where, "verify it again") from None
 
 
-class Rows:
-    """Reads rows, and makes entries of them. `count` of rows, `keyless` of those whose key has no form."""
+class RowEntries:
+    """Makes entries of rows. `keyless` counts those whose key has no form."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
         self._codec = KeyCodec(job.table)
         self._contents = Contents(job.table, job.settings, job.keeps_schemas)
-        self._reader = Reader(sessions.of(job.settings), job.table, job.settings, times=False)
-        self._level = getattr(ConsistencyLevel, job.settings.query_consistency)
-        self._n = len(job.table.partition_key)
-        self._has_statics = bool(job.table.statics)
-        self._has_clustering = bool(job.table.clustering)
-        self.count = self.keyless = 0
+        self.keyless = 0
 
-    def between(self, first: int, last: int) -> Iterator[Entry]:
-        """Of the rows with these tokens, and those between."""
-        n, nulls = self._n, (None,) * len(self._job.table.clustering)
-        partition: Key | None = None
-        token = part = 0
-        for key, values in self._reader.scan(first, last, self._level):
-            if key[:n] != partition:
-                partition = key[:n]
-                token = token_of(partition)
-                part = self._job.part(token)
-                if self._has_statics:
-                    yield from self._entry(part, token, (*partition, *nulls), values, True)
-            if not self._has_clustering or key[n] is not None:
-                self.count += 1
-                yield from self._entry(part, token, key, values, False)
-
-    def of(self, asked: Sequence[Entry]) -> Iterator[Entry]:
-        """Of the keys of some entries, those that are there."""
-        by_key = {values_of(self._codec, e.name or b""): e for e in asked if not e.static}
-        left_out = {key: e.note for key, e in by_key.items()}
-        for key, found in self._reader.rows(by_key, self._level):
-            image = _known(found)
-            if image is not None:
-                entry = by_key[key]
-                yield from self._entry(entry.part, entry.token, key, image.values, False, left_out[key])
-        statics = [e for e in asked if e.static]
-        scopes = [(Scope.STATIC, self._codec.decode(e.name or b""), None) for e in statics]
-        for place, answer in self._reader.scopes(scopes, self._level) if scopes else ():
-            image, _ = _known(answer) or (None, None)
-            if image is not None:
-                entry = statics[place]
-                yield from self._entry(entry.part, entry.token, scopes[place][1], image.values, True, entry.note)
-
-    def _entry(
+    def of(
         self, part: int, token: int | None, key: Key, values: Values, static: bool, left_out: bytes | None = None
     ) -> Iterator[Entry]:
+        """That of a row, or of a partition's `static` columns, if some are not null. With a header `left_out`, without
+        what that names.
+        """
         try:
             name = self._codec.encode(key)
         except Malformed:
@@ -139,6 +103,54 @@ class Rows:
             found, note = None, error.what.encode()
         if found is not None or note is not None:
             yield Entry(part, token, KEY, name, static, ROW, digest=found, note=note)
+
+
+class Rows:
+    """Reads rows, and makes `entries` of them. `count` of rows."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.entries = RowEntries(job)
+        self._codec = KeyCodec(job.table)
+        self._reader = Reader(sessions.of(job.settings), job.table, job.settings, times=False)
+        self._level = getattr(ConsistencyLevel, job.settings.query_consistency)
+        self._n = len(job.table.partition_key)
+        self._has_statics = bool(job.table.statics)
+        self._has_clustering = bool(job.table.clustering)
+        self.count = 0
+
+    def between(self, first: int, last: int) -> Iterator[Entry]:
+        """Of the rows with these tokens, and those between."""
+        n, nulls = self._n, (None,) * len(self._job.table.clustering)
+        partition: Key | None = None
+        token = part = 0
+        for key, values in self._reader.scan(first, last, self._level):
+            if key[:n] != partition:
+                partition = key[:n]
+                token = token_of(partition)
+                part = self._job.part(token)
+                if self._has_statics:
+                    yield from self.entries.of(part, token, (*partition, *nulls), values, True)
+            if not self._has_clustering or key[n] is not None:
+                self.count += 1
+                yield from self.entries.of(part, token, key, values, False)
+
+    def of(self, asked: Sequence[Entry]) -> Iterator[Entry]:
+        """Of the keys of some entries, those that are there."""
+        by_key = {values_of(self._codec, e.name or b""): e for e in asked if not e.static}
+        left_out = {key: e.note for key, e in by_key.items()}
+        for key, found in self._reader.rows(by_key, self._level):
+            image = _known(found)
+            if image is not None:
+                entry = by_key[key]
+                yield from self.entries.of(entry.part, entry.token, key, image.values, False, left_out[key])
+        statics = [e for e in asked if e.static]
+        scopes = [(Scope.STATIC, self._codec.decode(e.name or b""), None) for e in statics]
+        for place, answer in self._reader.scopes(scopes, self._level) if scopes else ():
+            image, _ = _known(answer) or (None, None)
+            if image is not None:
+                entry = statics[place]
+                yield from self.entries.of(entry.part, entry.token, scopes[place][1], image.values, True, entry.note)
 
 
 def _known(answer: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 import time
 import uuid
 from collections import Counter
@@ -320,4 +321,6 @@ def _spark_errors() -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         said = str(error)
         lines = [line.strip() for line in said.splitlines() if line.strip()]
-        raise error_in(said) or HelenusError(Kind.BATCH_FAILED, (lines or ["Spark failed"])[0][:500]) from None
+        named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+        what = (named or lines or ["Spark failed"])[-1][:500]
+        raise error_in(said) or HelenusError(Kind.BATCH_FAILED, what) from None

@@ -26,7 +26,7 @@ class Options:
     def __post_init__(self) -> None:
         first, last = self.tokens
         if not LEAST_TOKEN <= first <= last <= MOST_TOKEN:
-            raise ValueError(f"token-range: {first}:{last} is no range of tokens, from -2^63 to 2^63-1")
+            raise ValueError(f"token_range: {first}:{last} is no range of tokens, from -2^63 to 2^63-1")
         if not 0 < self.sample <= 1:
             raise ValueError(f"sample: {self.sample:g} is no share: give more than 0, and 1 at most")
         if not 0 <= self.limit <= 100_000:
@@ -41,8 +41,8 @@ class Options:
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Options:
-        """From JSON: `repair`, `token-range` (`first:last`), `sample`, `limit`, `patience`. Raises ValueError."""
-        known = {"repair", "token-range", "sample", "limit", "patience"}
+        """From JSON: `repair`, `token_range` (`after:until`), `sample`, `limit`, `patience`. Raises ValueError."""
+        known = {"repair", "token_range", "sample", "limit", "patience"}
         if unknown := given.keys() - known:
             raise ValueError(f"{min(unknown)} is not known: there are {', '.join(sorted(known))}")
         options: dict[str, Any] = {}
@@ -50,8 +50,8 @@ class Options:
             if not isinstance(given["repair"], bool):
                 raise ValueError(f"repair: {given['repair']} is neither true nor false")
             options["repair"] = given["repair"]
-        if "token-range" in given:
-            options["tokens"] = tokens(str(given["token-range"]))
+        if "token_range" in given:
+            options["tokens"] = tokens(str(given["token_range"]))
         for name, kind in (("sample", float), ("limit", int), ("patience", float)):
             if name in given:
                 try:
@@ -62,11 +62,13 @@ class Options:
 
 
 def tokens(text: str) -> tuple[int, int]:
-    """First and last token of `first:last`, either of which may be left out. Raises ValueError."""
-    first, mark, last = text.partition(":")
+    """First and last token of `after:until`, as snapshots have it: those above the one, up to the other, either of
+    which may be left out. Raises ValueError.
+    """
+    after, mark, until = text.partition(":")
     try:
         if not mark:
             raise ValueError
-        return int(first) if first else LEAST_TOKEN, int(last) if last else MOST_TOKEN
+        return int(after) + 1 if after else LEAST_TOKEN, int(until) if until else MOST_TOKEN
     except ValueError:
-        raise ValueError(f"token-range: {text} is not of the form FIRST:LAST") from None
+        raise ValueError(f"token_range: {text} is not of the form AFTER:UNTIL") from None
