@@ -115,7 +115,7 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
     def place(entry: Entry) -> Any:
         token = (0, 0) if entry.token is None else (1, entry.token)
         name = (0, b"") if entry.name is None else (1, entry.name)
-        return token, entry.rank, name, entry.static, entry.side, entry.partition, -entry.at
+        return token, entry.rank, name, entry.static, entry.side, entry.partition, -int.from_bytes(entry.at, "big")
 
     return sorted(entries, key=place)
 

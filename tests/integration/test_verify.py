@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Pipeline, script
 from integration.workload import Workload, create
 from patience import eventually
 from spark_start import java_options
@@ -19,6 +21,7 @@ from helenus_connector.verify.engine import verify
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import GHOST, MISSING, STALE, Report
 from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import read_properties
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
@@ -142,3 +145,75 @@ def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark
         pipeline.agent.start().ready()
     pipeline.converges(table)
     assert found(verified(spark, pipeline, table, patience=0)) == {}
+
+
+def command(pipeline: Pipeline, table: str, *options: str) -> tuple[int, str, str]:
+    name, url = table.replace(".", "-"), f"http://127.0.0.1:{pipeline.connector.port}"
+    done = subprocess.run(
+        [script("helenus-connector"), "verify", name, "--url", url, *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_finds_none_while_writes_go_on(pipeline: Pipeline, session: Any, ks: str) -> None:
+    table = f"{ks}.avro"
+    with Workload(session, table, seed=11, rate=200):
+        for _ in range(3):
+            status, out, said = command(pipeline, table, "--json", "--patience", "20")
+            report = json.loads(out)["report"]
+            assert (status, report["equal"]) == (0, True), (out, said)
+    pipeline.converges(table)
+    status, out, _ = command(pipeline, table, "--patience", "0", "--sample", "0.5")
+    assert status == 0
+    assert "topic and table are equal" in out
+
+
+def test_the_command_repairs_a_queue(pipeline: Pipeline, session: Any, ks: str) -> None:
+    """Deletes of ranges, and rows of a partition that an old marker is over. The result is in metrics."""
+    table, topic = f"{ks}.queue", f"data-{ks}.queue"
+    for c in range(50):
+        session.execute(f"INSERT INTO {table} (k, c, v) VALUES (1, {c}, 'v')")
+    session.execute(f"DELETE FROM {table} WHERE k = 1 AND c < 20")
+    pipeline.converges(table)
+    assert command(pipeline, table, "--patience", "0")[0] == 0
+    with pipeline.log() as log:
+        for m in list(pipeline.reader.messages(topic)):
+            record = pipeline.reader.record(m)
+            if record.key["c"] == 5:
+                log.append(topic, m.partition(), m.key(), m.value())  # after its marker
+            if record.key["c"] == 30:
+                log.append(topic, m.partition(), m.key(), None)
+    status, out, said = command(pipeline, table, "--patience", "1", "--repair")
+    assert status == 3, said
+    assert 'missing: 1: {"k":1,"c":30}' in out
+    assert 'ghost: 1: {"k":1,"c":5}' in out
+    assert "2 events were appended" in out
+    found = {"connector": table.replace(".", "-"), "table": "queue"}
+    assert pipeline.connector.total("helenus_connector_verify_differences", kind="missing", **found) == 1
+    assert pipeline.connector.total("helenus_connector_verify_rows", **found) == 30
+    status, out, _ = command(pipeline, table)
+    assert (status, pipeline.connector.total("helenus_connector_verify_differences", **found)) == (0, 0), out
+
+
+def test_errors_of_the_command(pipeline: Pipeline, ks: str) -> None:
+    status, _, said = command(pipeline, f"{ks}.plain", "--table", "none")
+    assert (status, "the connector has no table none" in said) == (2, True)
+    status, _, said = command(pipeline, f"{ks}.other")
+    assert (status, "not found" in said) == (2, True)
+    status, _, said = command(pipeline, f"{ks}.plain", "--token-range", "5")
+    assert (status, "AFTER:UNTIL" in said) == (2, True)
+
+
+def test_a_topic_of_another_table_is_one_clear_error(pipeline: Pipeline, spark: Any, ks: str) -> None:
+    worker = worker_of(pipeline)
+    given = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), "data.topic": f"data-{ks}.avro"}
+    with pytest.raises(HelenusError, match="it is the topic of another table") as error:
+        verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))
+    assert error.value.kind is Kind.CONFIG
+    given["data.topic"] = "none"
+    with pytest.raises(HelenusError, match="there is no data topic"):
+        verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))

@@ -18,12 +18,14 @@ TRUNCATION, COUNTS, STRAY, MARKER, KEY = range(5)
 """Ranks of entries. A STRAY is a record whose key the table can't have."""
 ASKED, RECORD, ROW = range(3)
 """Sides of a key's entries. ASKED: the key is looked at again; others of the same topic are not."""
+NEVER = b""
+"""The `at` of what is not there: before all others."""
 _BATCH = 5_000
 
 
 class Entry(NamedTuple):
     """`token` is None for what is of no partition. `name` is the event's key, of a STRAY the record's; a `static` one
-    is of the partition's static columns. `at` grows with the records of a topic's `partition`; `stamp` in ms.
+    is of the partition's static columns. `at` is the offset in a topic's `partition`, see `place`; `stamp` in ms.
 
     `digest` is None where there is no value. `expires` in s since the epoch. `note`: of a marker its bounds, of a
     record the header `left_out`, of a row without digest why it has none; of COUNTS a pickled dict.
@@ -36,7 +38,7 @@ class Entry(NamedTuple):
     static: bool = False
     side: int = RECORD
     partition: int = -1
-    at: int = -1
+    at: bytes = NEVER
     stamp: int = 0
     digest: bytes | None = None
     expires: int | None = None
@@ -44,15 +46,20 @@ class Entry(NamedTuple):
 
 
 SCHEMA = (
-    "part int, token bigint, rank tinyint, name binary, static boolean, side tinyint, partition int, at bigint, "
+    "part int, token bigint, rank tinyint, name binary, static boolean, side tinyint, partition int, at binary, "
     "stamp bigint, digest binary, expires bigint, note binary"
 )
 ORDER = ("token", "rank", "name", "static", "side", "partition")
 """In which a task has them; last by `at`, descending."""
 TYPES = (
     *(pa.int32(), pa.int64(), pa.int8(), pa.binary(), pa.bool_(), pa.int8(), pa.int32()),
-    *(pa.int64(), pa.int64(), pa.binary(), pa.int64(), pa.binary()),
+    *(pa.binary(), pa.int64(), pa.binary(), pa.int64(), pa.binary()),
 )
+
+
+def place(offset: int) -> bytes:
+    """An offset as bytes that compare as it does: Pulsar's have more than 64 bits."""
+    return offset.to_bytes(16, "big")
 
 
 def counts(**numbers: int) -> Entry:

@@ -16,9 +16,21 @@ from typing import Any
 import pyarrow as pa
 
 from helenus_connector.gate.event import values_of
-from helenus_connector.verify._entry import ASKED, COUNTS, MARKER, RECORD, ROW, STRAY, TRUNCATION, TYPES, Entry, entries
+from helenus_connector.verify._entry import (
+    ASKED,
+    COUNTS,
+    MARKER,
+    NEVER,
+    RECORD,
+    ROW,
+    STRAY,
+    TRUNCATION,
+    TYPES,
+    Entry,
+    entries,
+)
 from helenus_connector.verify._job import Job, Task, begin
-from helenus_connector.verify._scopes import NEVER, Clustering, Scopes
+from helenus_connector.verify._scopes import Clustering, Scopes
 from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
 from helenus_schemas.codec.key import KeyCodec
 
@@ -53,7 +65,7 @@ class Comparison:
         self._codec = KeyCodec(job.table)
         self._n = len(job.table.partition_key)
         self._clustering = Clustering(job.table.clustering) if job.table.clustering else None
-        self._truncated: dict[int, int] = {}
+        self._truncated: dict[int, bytes] = {}
         self._now = int(time.time())
         self._counts = Counter[str]()
         self._scopes: dict[tuple[int, bytes], Scopes] = {}
@@ -110,7 +122,7 @@ class Comparison:
 
     def _of_key(self, versions: Iterable[Entry]) -> Iterator[Row]:
         """Compare a key's row with its last record; of a key that is looked at again, with any that it had since."""
-        asked: int | None = None if self._again else NEVER
+        asked: bytes | None = None if self._again else NEVER
         row: Entry | None = None
         lasts: dict[int, Entry] = {}
         digests: set[bytes | None] = set()
@@ -144,7 +156,7 @@ class Comparison:
             kind = STALE if row is not None else GHOST
         some = record or row
         if some is not None:
-            shown = record if record is not None else some._replace(side=RECORD, partition=-1, at=-1, digest=None)
+            shown = record if record is not None else some._replace(side=RECORD, partition=-1, at=NEVER, digest=None)
             yield (kind, self._again and shown.at > asked, *shown)
 
     def _state(self, last: Entry) -> tuple[Entry, bool]:

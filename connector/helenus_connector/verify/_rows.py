@@ -22,6 +22,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
 _AT_ONCE = 1_000
+_readers: list[tuple[Any, Reader]] = []
 
 
 def scan(job: Job, shares: Sequence[Sequence[Tokens]]) -> Task:
@@ -112,7 +113,7 @@ class Rows:
         self._job = job
         self.entries = RowEntries(job)
         self._codec = KeyCodec(job.table)
-        self._reader = Reader(sessions.of(job.settings), job.table, job.settings, times=False)
+        self._reader = _reader(job)
         self._level = getattr(ConsistencyLevel, job.settings.query_consistency)
         self._n = len(job.table.partition_key)
         self._has_statics = bool(job.table.statics)
@@ -158,3 +159,14 @@ def _known(answer: Any) -> Any:
     if isinstance(answer, Unread):
         raise answer.error
     return None if isinstance(answer, KeyRefused) else answer
+
+
+def _reader(job: Job) -> Reader:
+    """This process's reader of a table, whose statements are prepared."""
+    session = sessions.of(job.settings)
+    for made_for, reader in _readers:
+        if made_for is session and reader.table == job.table:
+            return reader
+    reader = Reader(session, job.table, job.settings, times=False)
+    _readers[:] = [(session, reader)]
+    return reader

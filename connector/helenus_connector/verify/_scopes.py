@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import total_ordering
 from typing import Any
 
+from helenus_connector.verify._entry import NEVER
 from helenus_schemas.codec import from_json
 from helenus_schemas.cql.order import Order, order
 from helenus_schemas.cql.table import Column
@@ -20,7 +21,6 @@ from helenus_schemas.cql.values import Malformed
 Position = tuple[Any, ...]
 """A place between, or of, clustering keys, which compare as tuples do."""
 _BEFORE, _AFTER = (-1,), (1,)
-NEVER = -1
 
 
 @total_ordering
@@ -85,9 +85,9 @@ class Scopes:
         self._unclear = NEVER
         self._starts: list[Position] = []
         self._ends: list[Position] = []
-        self._newest: list[int] = []
+        self._newest: list[bytes] = []
 
-    def add(self, at: int, bounds: bytes | None) -> None:
+    def add(self, at: bytes, bounds: bytes | None) -> None:
         """A marker of the partition, or of a range of it."""
         if at <= self._all:
             return  # all of its rows are gone since
@@ -101,7 +101,7 @@ class Scopes:
             return
         self._paint(start, end, at)
 
-    def over(self, values: Iterable[bytes | None]) -> tuple[int, int]:
+    def over(self, values: Iterable[bytes | None]) -> tuple[bytes, bytes]:
         """The newest marker over a clustering key, and the newest that may be: NEVER if there is none."""
         found = self._all
         if self._starts:
@@ -111,11 +111,11 @@ class Scopes:
                 found = max(found, self._newest[i])
         return found, max(found, self._unclear)
 
-    def _paint(self, start: Position, end: Position, at: int) -> None:
+    def _paint(self, start: Position, end: Position, at: bytes) -> None:
         """Where no newer marker is."""
         first = bisect_right(self._ends, start)
         last = bisect_left(self._starts, end)
-        free: list[tuple[Position, Position, int]] = []
+        free: list[tuple[Position, Position, bytes]] = []
         reached = start
         for i in range(first, last):
             if reached < self._starts[i]:

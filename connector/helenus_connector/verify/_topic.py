@@ -1,4 +1,4 @@
-"""The topic's side: a task reads whole partitions, and gives an entry for the last record of each key."""
+"""The topic's side: a task reads some offsets, and gives an entry for the last record of each key among them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helenus_connector.log.choice import read_data
 from helenus_connector.log.events import Message, Range
 from helenus_connector.shape.registry import Registry
 from helenus_connector.verify._contents import Contents, digest
-from helenus_connector.verify._entry import MARKER, STRAY, TRUNCATION, Entry, counts
+from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, Entry, counts, place
 from helenus_connector.verify._job import Job, Task, numbered, token_of
 from helenus_connector.verify._keys import Keys
 from helenus_connector.verify._values import AvroValues, Headers, JsonValues
@@ -22,7 +22,7 @@ _FRAME = 5
 
 
 def read_topic(job: Job, shares: Sequence[Sequence[Range]], versions: bool = False) -> Task:
-    """The task that reads a share of the topic: the last record of each key, with `versions` all that are there."""
+    """The task that reads a share of the topic; with `versions` all records of a key."""
     return numbered(job, lambda number: _read(job, shares[number], versions))
 
 
@@ -60,7 +60,7 @@ class Records:
         self._gone = b"{}" if settings.output_format == "json" else None
         self._has_markers = bool(table.clustering)
         self._partition_columns = len(table.partition_key)
-        self._truncated: dict[int, int] = {}
+        self._truncated: dict[int, bytes] = {}
         self._read = self._known = 0
 
     def entries(self, chunk: Sequence[Message], versions: bool) -> Iterator[Entry]:
@@ -68,8 +68,8 @@ class Records:
         self._read += len(chunk)
         seen: set[tuple[int, bytes | None]] = set()
         for message in reversed(chunk):
-            place = message.partition(), message.key()
-            again = place in seen
+            key = message.partition(), message.key()
+            again = key in seen
             if again and not self._has_markers:
                 continue
             headers: Headers = {name: content or b"" for name, content in message.headers() or ()}
@@ -77,11 +77,12 @@ class Records:
             if again and scope is None:
                 continue
             if scope == b"table":
-                self._truncated[place[0]] = max(message.offset(), self._truncated.get(place[0], -1))
+                partition = message.partition()
+                self._truncated[partition] = max(place(message.offset()), self._truncated.get(partition, NEVER))
                 self._known += 1
                 continue
             if not versions:
-                seen.add(place)
+                seen.add(key)
             yield from self._of(message, headers, scope, again)
 
     def rest(self) -> Iterator[Entry]:
@@ -92,7 +93,7 @@ class Records:
         yield counts(records=self._read, known=self._known)
 
     def _of(self, message: Message, headers: Headers, scope: bytes | None, again: bool) -> Iterator[Entry]:
-        job, partition, at = self._job, message.partition(), message.offset()
+        job, partition, at = self._job, message.partition(), place(message.offset())
         data, stamp = message.key(), message.timestamp()[1]
         try:
             name, key, static = self._key(data, message, headers)

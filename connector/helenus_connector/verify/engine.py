@@ -47,8 +47,11 @@ _FOUND = f"kind string, moved boolean, {SCHEMA}"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 15.0
 _BEHIND_S = 60.0
 _POLL_S = 0.5
-_BYTES_A_TASK = 64 << 20
-_ENTRIES_A_PART = 500_000
+# About a second of work: streaming waits for no longer until it gets a slot.
+_BYTES_A_TASK = 8 << 20
+_RECORDS_A_TASK = 100_000
+_ENTRIES_A_PART = 200_000
+_BYTES_A_ROW = 100
 
 
 def verify(
@@ -91,6 +94,7 @@ class _Run:
         self._planner = data_planner(worker)
         self._job, self._bytes = _planned(worker, settings, options, spark)
         self._ends: dict[int, int] = {}
+        self._waited = 0.0
         self._kept: list[Any] = []
         self._group = f"helenus-verify-{uuid.uuid4()}"
         self.report = Report(
@@ -236,14 +240,20 @@ class _Run:
             if start < end:
                 places.append(Range(topic, int(p), start, end))
                 self._ends[int(p)] = end
-        return [[place] for place in places]
+        return [[part] for place in places for part in self._parts(place)]
+
+    def _parts(self, place: Range) -> Iterator[Range]:
+        """A range for several tasks, where offsets say how many records they have."""
+        step = place.end - place.start if self._job.worker.log_of_data == "pulsar" else _RECORDS_A_TASK
+        for start in range(place.start, place.end, step):
+            yield Range(place.topic, place.partition, start, min(start + step, place.end))
 
     def _wait_for(self, caught_up: Behind | None) -> None:
-        """Wait, for a while, until the connector has published what was there."""
-        late = time.monotonic() + _BEHIND_S
+        """Wait, for a minute in all, until the connector has published what was there."""
         self.report.behind = caught_up() if caught_up else None
-        while caught_up and self.report.behind and time.monotonic() < late:
+        while caught_up and self.report.behind and self._waited < _BEHIND_S:
             self._wait(_POLL_S)
+            self._waited += _POLL_S
             self.report.behind = caught_up()
 
     def _wait(self, seconds: float) -> None:
@@ -253,7 +263,7 @@ class _Run:
     def _does(self, what: str) -> None:
         self._progress.check()
         self._progress.begin(what)
-        _log.info("verify.progress", table=self._job.table.full_name, does=what)
+        _log.debug("verify.progress", table=self._job.table.full_name, does=what)
 
     def _of_another_table(self, found: Any) -> HelenusError:
         first = found.filter(found.kind == "foreign").limit(1).collect()
@@ -291,7 +301,7 @@ def _planned(worker: WorkerSettings, settings: ConnectorSettings, options: Optio
         if not options.is_whole:
             tokens = tuple(sampled(options.tokens, options.sample) if options.sample < 1 else [options.tokens])
         slots = spark.sparkContext.defaultParallelism
-        parts = max(slots, min(4096, math.ceil(size / _ENTRIES_A_PART / 100)))
+        parts = max(slots, min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
         return Job(worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup()), size
     finally:
         log.close()
