@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import struct
 import uuid
 from collections.abc import Iterable, Sequence
@@ -21,10 +22,11 @@ from helenus_connector.interfaces.shape import Record
 from helenus_connector.shape.row import RowShape, shown
 from helenus_connector.testing.broker import Message
 from helenus_connector.testing.registry import MemoryRegistry
-from helenus_connector.verify._entry import ASKED, KEY, Entry
+from helenus_connector.verify._entry import ASKED, KEY, NEVER, Entry, place
 from helenus_connector.verify._job import Job, cut, sampled, shared_out, token_of
 from helenus_connector.verify._reduce import Comparison
 from helenus_connector.verify._rows import RowEntries
+from helenus_connector.verify._scopes import Clustering, Scopes
 from helenus_connector.verify._topic import Records
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
@@ -92,7 +94,7 @@ class Topic:
         self.add(self.shape.row(self.codec.encode(key), image, 5, expires=expires, values=key))
 
     def entries(self, chunk: int = 7) -> list[Entry]:
-        records = Records(self.job, self.registry)
+        records = Records(self.job, self.registry.schema, self.registry.schema)
         chunks = [self.messages[i : i + chunk] for i in range(0, len(self.messages), chunk)]
         found = [entry for some in chunks for entry in records.entries(some, False)]
         made = RowEntries(self.job)
@@ -112,12 +114,12 @@ class Topic:
 def ordered(entries: Iterable[Entry]) -> list[Entry]:
     """As Spark sorts them."""
 
-    def place(entry: Entry) -> Any:
+    def turn(entry: Entry) -> Any:
         token = (0, 0) if entry.token is None else (1, entry.token)
         name = (0, b"") if entry.name is None else (1, entry.name)
         return token, entry.rank, name, entry.static, entry.side, entry.partition, -int.from_bytes(entry.at, "big")
 
-    return sorted(entries, key=place)
+    return sorted(entries, key=turn)
 
 
 keyed = types(key=True).flatmap(lambda t: st.tuples(st.just(t), values(t)))
@@ -264,7 +266,8 @@ def test_what_markers_leave_is_compared(form: dict[str, str], steps: list[Any], 
     topic = Topic(replace(made, columns=columns), form)
     there: dict[tuple[int, int, int], int] = {}
     statics: dict[int, int] = {}
-    for kind, *step in steps:
+    all_rows = [("row", *key, 1) for key in itertools.product(range(3), range(4), range(4))]
+    for kind, *step in [*all_rows, *steps]:
         p = step[0] if step else 0
         partition = topic.codec.encode((int32(p), None, None))
         image = Image((None, int32(statics.get(p))), 5) if p in statics else None
@@ -305,6 +308,40 @@ def test_what_markers_leave_is_compared(form: dict[str, str], steps: list[Any], 
             expected[name, False] = MISSING
     topic.statics = {(int32(p),): (None, int32(s)) for p, s in statics.items()}
     assert topic.found() == expected
+
+
+def test_ranges_over_keys() -> None:
+    """Each of a few bounds with each, over each key: the newest marker over it is found."""
+    columns = [Column("c", parse("int"), "clustering", 0, reversed=True), Column("d", parse("int"), "clustering", 1)]
+    clustering = Clustering(columns)
+    some = [None, *((i, v) for i in (True, False) for v in ([0], [1], [0, 0], [0, 1], [1, 0], [1, 1]))]
+
+    def text(bound: Any) -> bytes:
+        if bound is None:
+            return b""
+        named = dict(zip("cd", bound[1], strict=False))
+        return json.dumps({"inclusive": bound[0], "values": named}).encode()
+
+    pairs = list(itertools.product(some, some))
+    for number, bounds in enumerate(pairs):
+        scopes = Scopes(clustering)
+        marks = [bounds, pairs[number * 7 % len(pairs)], pairs[number * 31 % len(pairs)]]
+        for at, (start, end) in zip((3, 2, 1), marks, strict=True):
+            scopes.add(place(at), text(start) + b"\n" + text(end))
+        for c, d in itertools.product(range(2), range(2)):
+            expected = next((place(at) for at, b in zip((3, 2, 1), marks, strict=True) if within(c, d, b)), NEVER)
+            assert scopes.over((int32(c), int32(d))) == (expected, expected), (marks, c, d)
+
+
+def test_a_queue_has_few_segments() -> None:
+    clustering = Clustering([Column("c", parse("int"), "clustering", 0)])
+    scopes = Scopes(clustering)
+    for n in reversed(range(1000)):
+        scopes.add(place(n), b'\n{"inclusive":false,"values":{"c":%d}}' % n)
+    assert len(scopes._starts) == 1
+    scopes.add(place(0), b"no bounds\n")
+    assert scopes.over((int32(5),)) == (place(999), place(999))
+    assert scopes.over((int32(5000),)) == (NEVER, place(0))
 
 
 def test_a_ring_is_cut_and_sampled() -> None:

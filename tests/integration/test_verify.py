@@ -179,7 +179,8 @@ def test_the_command_repairs_a_queue(pipeline: Pipeline, session: Any, ks: str) 
         session.execute(f"INSERT INTO {table} (k, c, v) VALUES (1, {c}, 'v')")
     session.execute(f"DELETE FROM {table} WHERE k = 1 AND c < 20")
     pipeline.converges(table)
-    assert command(pipeline, table, "--patience", "0")[0] == 0
+    status, out, _ = command(pipeline, table, "--patience", "5")
+    assert status == 0, out
     with pipeline.log() as log:
         for m in list(pipeline.reader.messages(topic)):
             record = pipeline.reader.record(m)

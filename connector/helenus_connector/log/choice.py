@@ -87,6 +87,18 @@ def read_data(
     return _kafka_reader.read(worker.consumer_config, places, "continue", _ignored, failed)
 
 
+@contextmanager
+def data_schemas(worker: WorkerSettings, topic: str) -> Iterator[Callable[[int], tuple[str | None, str | None]]]:
+    """Gives the schemas of keys and values by the version that a record names, where brokers keep schemas. Raises as
+    `events_log`.
+    """
+    schemas = _of_pulsar("_pulsar_schemas").Schemas(_pulsar(worker), topic)
+    try:
+        yield schemas.texts
+    finally:
+        schemas.close()
+
+
 def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
     """The records of a partition, on the data's side, after the group's committed position, up to the current end.
 

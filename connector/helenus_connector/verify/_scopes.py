@@ -20,7 +20,8 @@ from helenus_schemas.cql.values import Malformed
 
 Position = tuple[Any, ...]
 """A place between, or of, clustering keys, which compare as tuples do."""
-_BEFORE, _AFTER = (-1,), (1,)
+_BEFORE, _AT, _AFTER = (-1,), (0,), (1,)
+"""What ends a position: before all keys that begin so, a key itself, after all that begin so."""
 
 
 @total_ordering
@@ -50,13 +51,13 @@ class Clustering:
         self._orders: list[tuple[Order, bool]] = [(order(c.type), c.reversed) for c in columns]
         self._decoders = [from_json.decoder(c.type) for c in columns]
 
-    def position(self, values: Iterable[bytes | None]) -> Position:
-        """Of a clustering key, or of the first values of one."""
-        found = []
+    def position(self, values: Iterable[bytes | None], end: tuple[int] = _AT) -> Position:
+        """Of a clustering key; with another `end`, before or after those that begin with these values."""
+        found: list[Any] = []
         for (of, is_reversed), value in zip(self._orders, values, strict=False):
             place = of(value)
             found.append((0, _Descending(place) if is_reversed else place))
-        return tuple(found)
+        return (*found, end)
 
     def limits(self, bounds: bytes) -> tuple[Position, Position]:
         """Where a range begins and ends, by a marker's headers `start` and `end`, a line each. Raises Malformed."""
@@ -73,7 +74,7 @@ class Clustering:
         # By their places: a column may have another name since.
         values = [of(value) for of, (_, value) in zip(self._decoders, bound["values"], strict=False)]
         includes = bool(bound["inclusive"])
-        return (*self.position(values), _BEFORE if includes == is_start else _AFTER)
+        return self.position(values, _BEFORE if includes == is_start else _AFTER)
 
 
 class Scopes:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from helenus_connector.log.choice import read_data
+from helenus_connector.log.choice import data_schemas, read_data
 from helenus_connector.log.events import Message, Range
 from helenus_connector.shape.registry import Registry
 from helenus_connector.verify._contents import Contents, digest
 from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, Entry, counts, place
 from helenus_connector.verify._job import Job, Task, numbered, token_of
 from helenus_connector.verify._keys import Keys
-from helenus_connector.verify._values import AvroValues, Headers, JsonValues
+from helenus_connector.verify._values import AvroValues, Headers, JsonValues, Schemas
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError
 
@@ -28,32 +29,47 @@ def read_topic(job: Job, shares: Sequence[Sequence[Range]], versions: bool = Fal
 
 def _read(job: Job, places: Sequence[Range], versions: bool) -> Iterator[Entry]:
     errors: list[HelenusError] = []
-    with tempfile.TemporaryDirectory() as directory:
-        registry = None if job.keeps_schemas else Registry(job.settings, Path(directory) / "schemas.json")
-        records = Records(job, registry)
-        try:
-            for chunk in read_data(job.worker, places, lambda _, error: errors.append(error)):
-                yield from records.entries(chunk, versions)
-        finally:
-            if registry is not None:
-                registry.close()
+    with _schemas(job) as (keys, values):
+        records = Records(job, keys, values)
+        for chunk in read_data(job.worker, places, lambda _, error: errors.append(error)):
+            yield from records.entries(chunk, versions)
     if errors:
         raise errors[0]
     yield from records.rest()
 
 
-class Records:
-    """From records to entries."""
+@contextmanager
+def _schemas(job: Job) -> Iterator[tuple[Schemas, Schemas]]:
+    """Those of keys and of values, by what names them in records."""
+    if job.settings.output_format != "key-value-avro":
+        yield _none, _none
+    elif job.keeps_schemas:
+        with data_schemas(job.worker, job.topic) as texts:
+            yield (lambda version: texts(version)[0]), (lambda version: texts(version)[1])
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            registry = Registry(job.settings, Path(directory) / "schemas.json")
+            try:
+                yield registry.schema, registry.schema
+            finally:
+                registry.close()
 
-    def __init__(self, job: Job, registry: Registry | None) -> None:
+
+def _none(_: Any) -> str | None:
+    return None
+
+
+class Records:
+    """From records to entries. `keys` and `values` give the schemas of either."""
+
+    def __init__(self, job: Job, keys: Schemas, values: Schemas) -> None:
         table, settings = job.table, job.settings
         self._job = job
         self._frames = settings.output_format == "key-value-avro" and not job.keeps_schemas
-        schemas = registry.schema if registry is not None else _unknown
-        self._keys = Keys(table, settings, job.keeps_schemas, schemas)
+        self._keys = Keys(table, settings, job.keeps_schemas, keys)
         self._avro = self._json = None
         if settings.output_format == "key-value-avro":
-            self._avro = AvroValues(table, settings, job.keeps_schemas, schemas)
+            self._avro = AvroValues(table, settings, job.keeps_schemas, values)
         else:
             self._json = JsonValues(table, settings)
         self._contents = Contents(table, settings, job.keeps_schemas)
@@ -126,7 +142,7 @@ class Records:
 
     def _key(self, data: bytes | None, message: Message, headers: Headers) -> Any:
         if not self._frames:
-            return self._keys.decode(data, message, headers)
+            return self._keys.decode(data, _version(message), headers)
         if data is None or data[:1] != b"\0" or len(data) < _FRAME:
             raise Malformed("a key without schema")
         return self._keys.decode(data[_FRAME:], int.from_bytes(data[1:_FRAME], "big"), headers)
@@ -141,7 +157,7 @@ class Records:
                 return None
             return self._json.digest(value, headers, static)
         assert self._avro is not None
-        number: Any = message
+        number = _version(message)
         if self._frames:
             if value[:1] != b"\0" or len(value) < _FRAME:
                 return digest(value)
@@ -151,5 +167,6 @@ class Records:
         return self._avro.digest(value, number, headers, static)
 
 
-def _unknown(_: Any) -> str | None:
-    return None
+def _version(message: Message) -> int:
+    """What names the schemas of a record whose broker keeps them."""
+    return getattr(message, "version", -1)
