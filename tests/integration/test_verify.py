@@ -181,13 +181,11 @@ def test_the_command_repairs_a_queue(pipeline: Pipeline, session: Any, ks: str) 
     pipeline.converges(table)
     status, out, _ = command(pipeline, table, "--patience", "5")
     assert status == 0, out
+    messages = {pipeline.reader.record(m).key["c"]: m for m in pipeline.reader.messages(topic)}
     with pipeline.log() as log:
-        for m in list(pipeline.reader.messages(topic)):
-            record = pipeline.reader.record(m)
-            if record.key["c"] == 5:
-                log.append(topic, m.partition(), m.key(), m.value())  # after its marker
-            if record.key["c"] == 30:
-                log.append(topic, m.partition(), m.key(), None)
+        there, gone = messages[30], messages[5]
+        log.append(topic, gone.partition(), gone.key(), there.value())  # after the marker that is over it
+        log.append(topic, there.partition(), there.key(), None)
     status, out, said = command(pipeline, table, "--patience", "1", "--repair")
     assert status == 3, said
     assert 'missing: 1: {"k":1,"c":30}' in out
