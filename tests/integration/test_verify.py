@@ -207,7 +207,9 @@ def test_errors_of_the_command(pipeline: Pipeline, ks: str) -> None:
     assert (status, "AFTER:UNTIL" in said) == (2, True)
 
 
-def test_a_topic_of_another_table_is_one_clear_error(pipeline: Pipeline, spark: Any, ks: str) -> None:
+def test_a_topic_of_another_table_is_one_clear_error(pipeline: Pipeline, spark: Any, session: Any, ks: str) -> None:
+    Workload(session, f"{ks}.avro", seed=5).run(20)
+    pipeline.converges(f"{ks}.avro")
     worker = worker_of(pipeline)
     given = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), "data.topic": f"data-{ks}.avro"}
     with pytest.raises(HelenusError, match="it is the topic of another table") as error:
