@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,18 @@ from integration.workload import Workload, create
 from patience import eventually
 from spark_start import java_options
 
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.query.session import session as start_spark
+from helenus_connector.shape.row import declared
 from helenus_connector.verify.engine import verify
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import GHOST, MISSING, STALE, Report
 from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.cql.table import read_tables
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import read_properties
+from helenus_sinks.log import Log
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 from helenus_stack.settings import LogName
@@ -84,9 +89,20 @@ def worker_of(pipeline: Pipeline) -> WorkerSettings:
 
 
 def verified(spark: Any, pipeline: Pipeline, table: str, patience: float = 20.0, **options: Any) -> Report:
-    worker = worker_of(pipeline)
-    settings = worker.model.of(read_properties(pipeline.directory / f"{table}.properties"), table)
-    return verify(spark, worker, settings, Options(patience=patience, **options))
+    return verify(spark, worker_of(pipeline), settings_of(pipeline, table), Options(patience=patience, **options))
+
+
+@contextmanager
+def appending(pipeline: Pipeline, session: Any, table: str) -> Iterator[Log]:
+    """Appends records as the connector does."""
+    of = next(t for t in read_tables(session, table.split(".")[0]).values() if t.full_name == table)
+    with pipeline.log() as log:
+        log.declare(f"data-{table}", declared(of, settings_of(pipeline, table)))
+        yield log
+
+
+def settings_of(pipeline: Pipeline, table: str) -> ConnectorSettings:
+    return worker_of(pipeline).model.of(read_properties(pipeline.directory / f"{table}.properties"), table)
 
 
 def found(report: Report) -> dict[str, list[str]]:
@@ -118,10 +134,12 @@ def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark
     try:
         messages = {m.key(): m for m in pipeline.reader.messages(topic)}
         by_key = {pipeline.reader.record(m).key["k"]: m for m in messages.values()}
-        with pipeline.log() as log:
+        with appending(pipeline, session, table) as log:
             log.append(topic, by_key[1].partition(), by_key[1].key(), None)  # deleted from the topic
             log.append(topic, by_key[2].partition(), by_key[2].key(), by_key[3].value())  # changed in it
-            log.append(topic, 0, by_key[4].key()[:5] + long_bytes(999), by_key[4].value())  # added to it
+            log.append(
+                topic, 0, by_key[4].key()[: pipeline.reader.frame] + long_bytes(999), by_key[4].value()
+            )  # added to it
         session.execute(f"DELETE FROM {table} WHERE k = 5")
         session.execute(f"UPDATE {table} SET n = 7000 WHERE k = 6")
         session.execute(f"INSERT INTO {table} (k, v) VALUES (777, 'new')")
@@ -182,7 +200,7 @@ def test_the_command_repairs_a_queue(pipeline: Pipeline, session: Any, ks: str) 
     status, out, _ = command(pipeline, table, "--patience", "5")
     assert status == 0, out
     messages = {pipeline.reader.record(m).key["c"]: m for m in pipeline.reader.messages(topic)}
-    with pipeline.log() as log:
+    with appending(pipeline, session, table) as log:
         there, gone = messages[30], messages[5]
         log.append(topic, gone.partition(), gone.key(), there.value())  # after the marker that is over it
         log.append(topic, there.partition(), there.key(), None)
