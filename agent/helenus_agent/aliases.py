@@ -68,7 +68,7 @@ _QUEUE = "batches leave as they fill, and 32 MB at most wait for the broker"
 _TLS = "set kafka.producer.security.protocol=SSL and kafka.producer.ssl.*, whose files are PEM or PKCS12"
 _SAVED = "positions are saved at most four times a second, after the broker's acknowledgement"
 _EVENTS_ONLY = "events name what changed and carry no rows; the connector makes the records"
-_NO_SNAPSHOT = "the agent reads only the commit log"
+_NO_SNAPSHOT = "the agent reads only the commit log; the connector takes snapshots, as its own snapshot.mode says"
 _ASKED = "the agent asks the node for it"
 _NAMED = "the node's host id names the agent"
 

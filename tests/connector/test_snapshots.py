@@ -517,10 +517,11 @@ def test_a_rate_is_kept() -> None:
 
 
 def test_room_for_slices() -> None:
-    assert room(20_000, 0, 0) == 20_000
-    assert room(20_000, 15_000, 4_000) == 1_000
-    assert room(20_000, 15_000, 5_000) == 0
-    assert room(100, 50, 0) == 0
+    assert room(200_000, 0, 0) == 20_000, "a slice ends within a second or so"
+    assert room(20_000, 0, 0) == 5_000
+    assert room(20_000, 10_000, 5_000) == 5_000
+    assert room(20_000, 10_001, 5_000) == 0
+    assert room(100, 0, 0) == 100
 
 
 def test_a_damaged_file_is_named(house: House) -> None:

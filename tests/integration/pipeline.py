@@ -210,6 +210,7 @@ class Pipeline:
             "cassandra.port": self.status.cql_port,
             "cassandra.local.dc": self.status.local_dc,
             "settle.min.age.ms": MIN_AGE_MS,
+            "snapshot.mode": "never",  # tests count records
             **(registry if self.status.log == "kafka" else {}),
         }
 

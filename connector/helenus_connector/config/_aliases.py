@@ -85,4 +85,11 @@ _CONVERTERS: Mapping[str, str | Alias] = {
         for side in ("key", "value")
     },
 }
-ALIASES: Mapping[str, str | Alias] = {**_DATASTAX, **_CONVERTERS}
+_SLICES = "a snapshot reads a few thousand keys at a time, and smaller pages after timeouts"
+_SNAPSHOT: Mapping[str, str | Alias] = {
+    "snapshot.fetch.size": Alias(why=_SLICES),
+    "incremental.snapshot.chunk.size": Alias(why=_SLICES),
+    "snapshot.max.threads": Alias(why="snapshot.tables.parallel says how many tables are scanned at once"),
+    "snapshot.scan.interval.ms": "table.refresh.interval.ms",
+}
+ALIASES: Mapping[str, str | Alias] = {**_DATASTAX, **_CONVERTERS, **_SNAPSHOT}

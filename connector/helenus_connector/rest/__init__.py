@@ -1,4 +1,4 @@
 """What may an operator ask for and change: Kafka Connect's REST API, `/metrics` and `/health`.
 
-Others use `server` alone, which serves it all.
+Others use `server`, which serves it all, and `client`, which asks a running worker.
 """

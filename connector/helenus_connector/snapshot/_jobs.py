@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from concurrent.futures import Future
 from typing import Any
+
+import structlog
 
 from helenus_connector.snapshot._scan import Scanned, Slice, task
 from helenus_schemas.errors import HelenusError, Kind
 
+_log = structlog.get_logger(__name__)
 _POOL = "snapshots"
 
 
@@ -34,9 +38,14 @@ class Jobs:
         self._context.setLocalProperty("spark.scheduler.pool", _POOL)
         while True:
             slice_, future = self._asked.get()
+            begun = time.monotonic()
             try:
                 [done] = self._one.mapPartitions(task(slice_)).collect()
             except Exception as error:  # Py4J's, of some kinds; a task that died
                 what = f"a task of the snapshot failed: {str(error).splitlines()[0][:300]}"
                 done = Scanned(error=HelenusError(Kind.BATCH_FAILED, what, slice_.table.full_name))
+            seconds = round(time.monotonic() - begun, 3)
+            _log.debug(
+                "snapshot.slice", table=slice_.table.full_name, rows=done.rows, seconds=seconds, own=done.seconds
+            )
             future.set_result(done)

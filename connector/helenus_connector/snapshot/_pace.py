@@ -35,6 +35,9 @@ class Rate:
 
 
 def room(most: int, behind: int, flying: int) -> int:
-    """How many keys a slice may scan: `most` events may be unprocessed, `behind` are, and `flying` are on the way."""
-    left = most - behind - flying
-    return 0 if left < min(_FEWEST, most) else min(_SLICE, left)
+    """How many keys a slice may scan: `most` events may be unprocessed, `behind` are, and `flying` are on the way.
+
+    A quarter of `most` at once: the next slices are scanned while the connector processes those before.
+    """
+    share = min(_SLICE, max(_FEWEST, most // 4))
+    return share if most - behind - flying >= share else 0

@@ -58,6 +58,7 @@ class Slice:
 class Scanned:
     """What a task did. `left` is None if the stretch is scanned to its end; else it goes on there. `last` is the topic
     partition and the key of the last row. `is_refused`: the server does not take the statement, or its paging state.
+    `seconds` are the task's own.
     """
 
     rows: int = 0
@@ -66,6 +67,7 @@ class Scanned:
     last: tuple[int, str] | None = None
     error: HelenusError | None = None
     is_refused: bool = False
+    seconds: float = 0.0
 
 
 def event(scope: Scope, origin: Origin) -> bytes:
@@ -76,10 +78,13 @@ def event(scope: Scope, origin: Origin) -> bytes:
 def task(slice_: Slice) -> Callable[[Iterable[object]], Iterator[Scanned]]:
     """The function for a Spark job of one task."""
 
-    def run(_: Iterable[object]) -> Iterator[Scanned]:
+    def run(nothing: Iterable[object]) -> Iterator[Scanned]:
+        for _ in nothing:  # Spark ends a Python worker whose input is not read to its end
+            pass
         sessions.end_with_parent()
         follow(slice_.logging)
-        yield scan(slice_)
+        begun = time.monotonic()
+        yield replace(scan(slice_), seconds=round(time.monotonic() - begun, 3))
 
     return run
 

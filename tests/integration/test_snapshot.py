@@ -1,0 +1,204 @@
+"""Rows that were there before: each is on the topic at the end, and none is older than one before it, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra.concurrent import execute_concurrent_with_args
+from integration.pipeline import Command, Pipeline, script
+from patience import eventually
+
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+ROWS = 6000
+
+
+class Table:
+    """A table with rows from before it had `cdc`: some partitions have many rows, some static columns alone."""
+
+    def __init__(self, session: Any, name: str) -> None:
+        self.session = session
+        self.name = name
+        self.random = random.Random(name)
+        keyspace = name.partition(".")[0]
+        session.execute(
+            f"CREATE KEYSPACE IF NOT EXISTS {keyspace} "
+            "WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+        )
+        session.execute(
+            f"CREATE TABLE {name} (p int, q text, c int, s text static, v text, n int, m map<text, int>, "
+            "PRIMARY KEY ((p, q), c))"
+        )
+        insert = session.prepare(f"INSERT INTO {name} (p, q, c, v, n) VALUES (?, ?, ?, ?, ?)")
+        rows = [(i % 300 if i % 2 else 0, "q", i, f"before {i}", i) for i in range(ROWS)]
+        execute_concurrent_with_args(session, insert, rows, concurrency=100)
+        for p in range(1000, 1040):
+            session.execute(f"UPDATE {name} SET s = 'static {p}' WHERE p = {p} AND q = 'q'")
+        session.execute(f"DELETE FROM {name} WHERE p = 7 AND q = 'q'")
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Rows are written, deleted and expire meanwhile."""
+        stop = threading.Event()
+
+        def write() -> None:
+            while not stop.is_set():
+                self.one()
+                stop.wait(0.01)
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def one(self) -> None:
+        c = self.random.randrange(ROWS)
+        p = c % 300 if c % 2 else 0
+        where, n = f"p = {p} AND q = 'q' AND c = {c}", self.random.randrange(1000)
+        statements = [
+            f"UPDATE {self.name} SET v = 'meanwhile {n}', n = {n} WHERE {where}",
+            f"UPDATE {self.name} SET m = m + {{'k': {n}}} WHERE {where}",
+            f"DELETE FROM {self.name} WHERE {where}",
+            f"INSERT INTO {self.name} (p, q, c, v, s) VALUES ({p}, 'q', {c}, 'anew {n}', 'static {n}')",
+            f"DELETE FROM {self.name} WHERE p = {p} AND q = 'q' AND c > {c} AND c < {c + 3}",
+        ]
+        self.session.execute(self.random.choice(statements))
+
+
+@pytest.fixture
+def table(session: Any, request: pytest.FixtureRequest) -> Iterator[Table]:
+    made = Table(session, f"snapshots.t{abs(hash(request.node.name)) % 10_000}")
+    yield made
+    session.execute(f"DROP TABLE {made.name}")
+
+
+@pytest.fixture
+def pipeline(status: Status, tmp_path: Path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(status, tmp_path / "pipeline")
+    yield pipeline
+    pipeline.stop()
+
+
+def snapshots(connector: Command, name: str) -> list[dict[str, Any]]:
+    url = f"http://127.0.0.1:{connector.port}/connectors/{name}/snapshots"
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["snapshots"]
+            return found
+    except OSError:
+        return []
+
+
+def command(connector: Command, *arguments: str) -> subprocess.CompletedProcess[str]:
+    url = f"http://127.0.0.1:{connector.port}"
+    called = [script("helenus-connector"), "snapshot", *arguments, "--url", url]
+    return subprocess.run(called, capture_output=True, text=True, timeout=120)
+
+
+def goes_on(connector: Command, name: str, after: float) -> float:
+    """Wait until a snapshot has scanned more than this share; returns how much it has."""
+    found: list[dict[str, Any]] = []
+
+    def is_further() -> bool:
+        found[:] = snapshots(connector, name)
+        return bool(found) and found[0]["done"] > after
+
+    eventually(is_further, lambda: f"it goes on: {found}\n{connector.tail()}")
+    assert found[0]["state"] == "SCANNING"
+    return float(found[0]["done"])
+
+
+def in_order(pipeline: Pipeline, table: str) -> None:
+    """No record is older than one before it for its key, by the newest write time that it shows."""
+    newest: dict[str, int] = {}
+    for record in pipeline.records(table):
+        written = record.headers.get("writetime")
+        if written is None or record.value is None or "scope" in record.headers:
+            continue  # a marker has the time of its deletion, and the static columns of now
+        key = json.dumps(record.key, default=str, sort_keys=True)
+        assert int(written) >= newest.get(key, 0), f"{key} went back"
+        newest[key] = int(written)
+
+
+def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
+    pipeline: Pipeline, table: Table, tmp_path: Path, session: Any
+) -> None:
+    name = table.name.replace(".", "-")
+    session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
+    pipeline.agent.start().ready()
+    connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=1500)
+    with table.written():
+        killed = tmp_path / "killed"
+        connector.start(HELENUS_FAILPOINT=f"snapshot.after-flush:2@{killed}")  # a Python worker, and its job with it
+        eventually(killed.exists, lambda: f"a slice is flushed\n{connector.tail()}")
+        goes_on(connector, name, 0.05)
+        connector.kill()
+        connector.start(HELENUS_FAILPOINT="snapshots.after-write:3")  # the driver, before its file is replaced
+        connector.dies()
+        connector.start()
+        done = goes_on(connector, name, 0.05)
+        connector.kill()
+        connector.start()
+        session.execute(f"ALTER TABLE {table.name} ADD w int")
+        goes_on(connector, name, done)
+    assert command(connector, name, "--show").stdout.startswith(f"{name} {table.name.partition('.')[2]}: SCANNING")
+    eventually(lambda: snapshots(connector, name)[0]["state"] == "COMPLETE", "the snapshot is complete")
+    pipeline.converges(table.name)
+    in_order(pipeline, table.name)
+    kinds = [record.headers.get("snapshot") for record in pipeline.records(table.name)]
+    assert b"true" in kinds
+    assert b"last" in kinds
+    metrics = connector.metrics()
+    labels = f'connector="{name}",table="{table.name.partition(".")[2]}"'
+    assert metrics["helenus_connector_snapshot_done_ratio", labels] == 1.0
+    assert metrics["helenus_connector_snapshot_state", labels.replace("table=", 'state="COMPLETE",table=')] == 1.0
+    # What is complete does not begin again.
+    written = len(pipeline.records(table.name))
+    connector.stop()
+    connector.start().ready()
+    time.sleep(2)
+    assert snapshots(connector, name)[0]["state"] == "COMPLETE"
+    assert len(pipeline.records(table.name)) <= written + 50, "of settle.replay.ms, no second snapshot"
+
+
+def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: Any) -> None:
+    name = table.name.replace(".", "-")
+    session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
+    pipeline.agent.start().ready()
+    connector = pipeline.connect(table.name, snapshot_mode="never").start().ready()
+    answer = command(connector, name, "--where", "p = 0 AND q = 'q'", "--wait")
+    assert answer.returncode == 0, answer
+    assert "COMPLETE" in answer.stdout
+    found = [r for r in pipeline.records(table.name) if r.headers.get("origin") == b"snapshot"]
+    keys = {r.key["c"] for r in found}
+    assert {r.key["p"] for r in found} == {0}
+    assert keys - {None} == {row.c for row in session.execute(f"SELECT c FROM {table.name} WHERE p = 0 AND q = 'q'")}
+    for wrong, message in (
+        (["--where", "c = 1"], "the partition key of"),
+        (["--where", "p = 0"], "the partition key of"),
+        (["--table", "other"], "there is no table other"),
+        (["--token-range", "all"], "give a token range as AFTER:UNTIL"),
+        (["--key", "5"], "--key: 5 is no JSON object"),
+    ):
+        answer = command(connector, name, *wrong)
+        assert answer.returncode == 2, answer
+        assert message in answer.stderr
+        assert len(answer.stderr.splitlines()) == 1
+    assert "Connector nobody not found" in command(connector, "nobody").stderr
+    assert command(connector, name, "--wait").returncode == 0
+    pipeline.converges(table.name)
