@@ -94,15 +94,16 @@ def measure(
         is_over = threading.Event()
         thread = threading.Thread(target=watch, args=(most, servers, is_over))
         thread.start()
-        start = time.monotonic()
+        start, before = time.monotonic(), spent(servers)
         report = verify(spark, worker, settings, Options())
-        seconds = time.monotonic() - start
+        seconds, cost = time.monotonic() - start, spent(servers) - before
         is_over.set()
         thread.join()
         assert (report.rows, report.records, report.differences) == (count, count, 0), report
         both = report.rows + report.records
         print(
             f"{turn}: {report.rows} rows and {report.records} records in {seconds:.1f} s: {both / seconds:.0f}/s; "
+            f"{1e6 * cost / both:.0f} µs of CPU each, without servers; load {os.getloadavg()[0]:.1f}; "
             f"all processes {most[0] / 2**20:.0f} MB at most",
             flush=True,
         )
@@ -125,6 +126,15 @@ def processes_of(root: int) -> set[int]:
         before = len(found)
         found |= {pid for pid, parent in parents.items() if parent in found}
     return found
+
+
+def spent(servers: set[int]) -> float:
+    """CPU seconds of this process and of those that it started, but for the servers."""
+    total = 0
+    for pid in processes_of(os.getpid()) - servers:
+        with suppress(OSError):
+            total += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid: int) -> int:

@@ -34,7 +34,7 @@ from helenus_connector.verify._repair import repair
 from helenus_connector.verify._rows import look_again, scan
 from helenus_connector.verify._topic import read_topic
 from helenus_connector.verify.options import Options
-from helenus_connector.verify.report import CHANGING, DIFFERENCES, EXPIRED, UNPUBLISHABLE, Progress, Report
+from helenus_connector.verify.report import CHANGING, EXPIRED, GHOST, MISSING, STALE, UNPUBLISHABLE, Progress, Report
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service.cassandra import connect
@@ -44,6 +44,8 @@ Behind = Callable[[], "str | None"]
 """Says why the connector has not published all that its events topic had when it was first called; None if it has."""
 _log = structlog.get_logger(__name__)
 _FOUND = f"kind string, moved boolean, {SCHEMA}"
+_MAY_PASS = (MISSING, STALE, GHOST)
+"""Kinds of keys that are looked at again. What expired is none: of a table whose rows all do, there are many."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 15.0
 _BEHIND_S = 60.0
 _POLL_S = 0.5
@@ -154,9 +156,9 @@ class _Run:
     def _again(self, found: Any) -> Any:
         """Look at what differs again, until nothing does or the patience has run out."""
         progress, since, pause = self._progress, time.monotonic(), _FIRST_PAUSE_S
-        kinds = [k for k in DIFFERENCES if k != "foreign"] + [EXPIRED]
+        kinds = list(_MAY_PASS)
         count = found.filter(found.kind.isin(kinds)).count()
-        strays = found.filter(~found.kind.isin([*kinds, ""]))
+        final = found.filter(~found.kind.isin([*kinds, ""]))
         is_last = False
         while count and not is_last:
             progress.differ = count
@@ -175,9 +177,10 @@ class _Run:
                 entries = asked.unionByName(self._tasks(read_topic(self._job, places, versions=True), len(places)))
             found, _ = self._compared(entries, compare(self._job, again=True))
             count = found.filter(found.kind.isin(kinds)).count()
+            final = final.unionByName(found.filter(~found.kind.isin([*kinds, ""])))
             self.report.rounds += 1
         progress.differ = count
-        return found.filter(found.kind != "").unionByName(strays) if self.report.rounds else found
+        return found.filter(found.kind.isin(kinds)).unionByName(final)
 
     def _tell(self, found: Any) -> None:
         """Count what differs, and name the first keys."""
@@ -193,8 +196,7 @@ class _Run:
             of.keys += [names.of(r["name"], r["static"]) for r in first.collect()]
 
     def _repaired(self, found: Any) -> int:
-        kinds = [k for k in DIFFERENCES if k != "foreign"] + [EXPIRED]
-        wanted = found.filter(found.kind.isin(kinds)).select(*SCHEMA_COLUMNS)
+        wanted = found.filter(found.kind.isin([*_MAY_PASS, EXPIRED])).select(*SCHEMA_COLUMNS)
         rows = self._mapped(wanted, repair(self._job), SCHEMA).select("note").collect()
         return sum(pickle.loads(bytes(row["note"]))["repaired"] for row in rows)
 
