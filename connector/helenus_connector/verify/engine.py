@@ -93,8 +93,8 @@ class _Run:
         self._options = options
         self._progress = progress
         self._behind = behind
-        self._planner = data_planner(worker)
         self._job, self._bytes = _planned(worker, settings, options, spark)
+        self._planner = data_planner(worker)
         self._ends: dict[int, int] = {}
         self._waited = 0.0
         self._kept: list[Any] = []
