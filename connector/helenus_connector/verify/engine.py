@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import structlog
@@ -285,9 +285,7 @@ def _unmoved(found: Any, kinds: list[str]) -> Any:
 
 def _planned(worker: WorkerSettings, settings: ConnectorSettings, options: Options, spark: Any) -> tuple[Job, int]:
     """What is to be done, and about how many bytes the table has. Raises HelenusError."""
-    session = connect(settings)
-    log = data_log(worker)
-    try:
+    with closing(data_log(worker)) as log, _connected(settings) as session:
         found = definition(session, settings)
         assert found is not None, "no version is known"
         table = shown(found[1], settings)
@@ -305,8 +303,14 @@ def _planned(worker: WorkerSettings, settings: ConnectorSettings, options: Optio
         slots = spark.sparkContext.defaultParallelism
         parts = max(slots, min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
         return Job(worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup()), size
+
+
+@contextmanager
+def _connected(settings: ConnectorSettings) -> Iterator[Any]:
+    session = connect(settings)
+    try:
+        yield session
     finally:
-        log.close()
         session.cluster.shutdown()
 
 
