@@ -32,7 +32,7 @@ MECHANISM = "SCRAM-SHA-512"
 LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 ACLS = [
     (AGENT, "TOPIC", "events-", ["CREATE", "WRITE"]),
-    (CONNECTOR, "TOPIC", "events-", ["READ"]),
+    (CONNECTOR, "TOPIC", "events-", ["READ", "WRITE"]),
     (CONNECTOR, "TOPIC", "data-", ["CREATE", "WRITE"]),
     (CONNECTOR, "TOPIC", "dlq-", ["CREATE", "WRITE"]),
     (CONNECTOR, "GROUP", "helenus", ["READ"]),

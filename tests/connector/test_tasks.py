@@ -10,6 +10,7 @@ import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.query import _task as tasks
+from helenus_connector.query import sessions
 from helenus_connector.query._task import Done
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -57,7 +58,7 @@ class Kept:
 def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
     kept = Kept()
     log = SimpleNamespace(largest=1, close=lambda: None)
-    monkeypatch.setattr(tasks, "_sessions", kept.sessions)
+    monkeypatch.setattr(sessions, "_sessions", kept.sessions)
     monkeypatch.setattr(tasks, "_stages", kept.stages)
     monkeypatch.setattr(tasks, "_failing", {})
     monkeypatch.setattr(tasks, "_logs", {("plan", ""): log})
@@ -113,7 +114,7 @@ def test_a_stage_that_cannot_be_made_is_closed_once(tmp_path: Path, monkeypatch:
     plan: Any = SimpleNamespace(directory=str(tmp_path), group="default", worker=worker)
     monkeypatch.setattr(tasks, "Stage", Stage)
     monkeypatch.setattr(tasks, "_stages", {})
-    monkeypatch.setattr(tasks, "_sessions", {settings("t").server: object()})
+    monkeypatch.setattr(sessions, "_sessions", {settings("t").server: object()})
     log: Any = SimpleNamespace()
     tasks._stage(plan, settings("t"), 0, log)
     for _ in range(2):

@@ -141,7 +141,7 @@ def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
     name = table.name.replace(".", "-")
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
     pipeline.agent.start().ready()
-    connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=1500)
+    connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=250)
     with table.written():
         killed = tmp_path / "killed"
         connector.start(HELENUS_FAILPOINT=f"snapshot.after-flush:2@{killed}")  # a Python worker, and its job with it

@@ -52,15 +52,15 @@ class KeyReader:
         self._consistency = consistency
         self._prepared: dict[str, Any] = {}
 
-    def pages(self, stretch: Stretch, where: str = "") -> Iterator[Keys]:
-        """The keys of what is left of a stretch, or those that `where` asks for. A page is asked for while the one
-        before it is worked on, at a replica of where that ended.
+    def pages(self, stretch: Stretch, where: str, most: int) -> Iterator[Keys]:
+        """The keys of what is left of a stretch, or those that `where` asks for, at most so many in a page. A page is
+        asked for while the one before it is worked on, at a replica of where that ended.
 
         Raises SchemaChanged for what the server refuses, and HelenusError CASSANDRA_READ or CASSANDRA_AUTH.
         """
         statement = self._statement(stretch.statics, where)
         values = [] if where else [_token(stretch.after), _token(stretch.until)]
-        most = _STATICS_PAGE if stretch.statics else _PAGE
+        most = min(most, _STATICS_PAGE if stretch.statics else _PAGE)
         partition = len(self._table.partition_key)
         paging = bytes.fromhex(stretch.paging) if stretch.paging else None
         place: bytes | None = None

@@ -32,6 +32,10 @@ from helenus_schemas.service.logs import Setup, follow
 from helenus_sinks.log import Log
 
 _FLUSH_TIMEOUT_S = 60.0
+_MAY_NOT = (
+    "a snapshot appends events: let the worker's user write to the events topics too, and start the worker again; "
+    "or set snapshot.mode=never"
+)
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ def scan(slice_: Slice) -> Scanned:
             log.close()
         if error.kind is Kind.CASSANDRA_READ:
             _readers.clear()
+        if error.kind is Kind.BROKER_REFUSED:
+            error = HelenusError(error.kind, error.what, error.where, _MAY_NOT)
         return Scanned(error=error)
 
 
@@ -124,7 +130,7 @@ def _scan(slice_: Slice, log: Log) -> Scanned:
     rows = skipped = 0
     at, last = stretch.at, None
     first = event(scope, Origin.SNAPSHOT_FIRST) if slice_.is_first else None
-    for page in _reader(slice_).pages(stretch, slice_.where):
+    for page in _reader(slice_).pages(stretch, slice_.where, slice_.most):
         records: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
         for row in page.rows:
             key = row[:width]

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -147,9 +149,11 @@ class Snapshots:
                     _log.warning("snapshots.waiting", reason=self._trouble)
                 self._forget_planner()
                 self._stopping.wait(_IDLE_S)
-            except Exception:
+            except Exception as error:
                 if not self._stopping.is_set():  # a bug of ours must not end all snapshots
-                    _log.exception("snapshots.error")
+                    where = traceback.extract_tb(error.__traceback__)[-1]
+                    at = f"{Path(where.filename).name}:{where.lineno}"
+                    _log.error("snapshots.error", error=f"{type(error).__name__}: {error} ({at})")
                     self._stopping.wait(_IDLE_S)
             self._changed.wait(_TURN_S if self._runs else _IDLE_S)
             self._changed.clear()
@@ -188,6 +192,8 @@ class Snapshots:
         place = (task.connector, task.settings.table)
         one = known.snapshot
         if one is None or one.is_over:
+            if task.settings.snapshot_mode == "never":
+                return
             with self._asking:
                 now = self._tables.id(task.settings)
             cause = now and self._cause(task, known, now)
@@ -220,8 +226,6 @@ class Snapshots:
         """Why a snapshot of the whole table is to begin now, None if none is."""
         mode = task.settings.snapshot_mode
         last = known.snapshot
-        if mode == "never":
-            return None
         if known.needed and mode == "when_needed":
             return known.needed
         if mode == "always":
