@@ -1,4 +1,4 @@
-"""`python -m bench [agent|connector|path|records|tables [its options]]`"""
+"""`python -m bench [agent|connector|path|records|tables|verify [its options]]`"""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import importlib
 import sys
 
 names, options = (
-    (sys.argv[1:2], sys.argv[2:]) if sys.argv[1:] else (["agent", "connector", "path", "records", "tables"], [])
+    (sys.argv[1:2], sys.argv[2:])
+    if sys.argv[1:]
+    else (["agent", "connector", "path", "records", "tables", "verify"], [])
 )
 for name in names:
     print(f"== {name}", flush=True)

@@ -204,6 +204,29 @@ def _snapshot(worker: Any, **how: Any) -> None:
     sys.exit(snapshot(worker, **how))
 
 
+@main.command("verify")
+@click.argument("name")
+@_of_a_worker
+@click.option("--table", "tables", multiple=True, help="A table of the connector; by default all. May be repeated.")
+@click.option("--repair", is_flag=True, help="Have the connector read the keys again in which topic and table differ.")
+@click.option(
+    "--token-range", metavar="AFTER:UNTIL", help="Only partitions with tokens above the first, up to the second."
+)
+@click.option("--sample", type=float, help="Only this share of the ring, 0.1 for a tenth; another one each time.")
+@click.option("--limit", type=int, help="How many keys of each kind to name; 10 by default.")
+@click.option("--patience", type=float, help="For how long, in s, a difference may be one that is settled; 30.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each table.")
+def _verify(worker: Any, **how: Any) -> None:
+    """Compare the data topics of connector NAME with their tables, in a running worker, and name what differs.
+
+    missing: a row without record. stale: a record that is not the row. ghost: a record of a row that is gone. foreign:
+    a record with a key that the table can't have. Exit status: 0 if topic and table are equal, 3 if not.
+    """
+    from helenus_connector.verify_command import verify
+
+    sys.exit(verify(worker, **how))
+
+
 @contextmanager
 def _errors_shown() -> Iterator[None]:
     """Ends the process with one clear line for an error of ours."""

@@ -29,6 +29,7 @@ from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
 from helenus_connector.snapshot.snapshots import Snapshots
+from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Worker:
         self._topics = Topics(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
         self.snapshots = Snapshots(worker, self.connectors)
+        self.verifications = Verifications(worker, self.connectors)
         self._tables = Tables(registered(worker.checkpoint_dir))
         self._failures: dict[str, int] = {}
         self._queries: dict[str, Query] = {}
@@ -99,7 +101,7 @@ class Worker:
         looking: Future[None] | None = None
         session: Future[Any] | None = None
         try:
-            server = serve(self.worker, self.connectors, self.snapshots, self.ready, self.health)
+            server = serve(self.worker, self.connectors, self.snapshots, self.verifications, self.ready, self.health)
             while not self._stopping.is_set():
                 if looking is None or looking.done():
                     if looking is not None:
@@ -111,6 +113,7 @@ class Worker:
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
                     self.snapshots.start(self._spark)
+                    self.verifications.start(self._spark)
                 if self._spark is not None:
                     self._turn(directory)
                 self.connectors.changed.wait(_TURN_S)
@@ -120,6 +123,7 @@ class Worker:
             for query in self._queries.values():
                 query.stop()
             self.snapshots.close()
+            self.verifications.close()
             for query in self._queries.values():
                 query.join()
             if session is not None and session.exception() is None:

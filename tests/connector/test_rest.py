@@ -29,6 +29,7 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.log.events import Offsets
 from helenus_connector.rest import server as rest
 from helenus_connector.snapshot.snapshots import Snapshots
+from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
 from helenus_schemas.settings.model import About
@@ -56,8 +57,14 @@ class Api:
         self.failed: str | None = None
         self.connectors = Connectors(worker, earliest)
         self.snapshots = Snapshots(worker, self.connectors)
+        self.verifications = Verifications(worker, self.connectors)
         self.listener = rest.serve(
-            worker, self.connectors, self.snapshots, lambda: self.failed or self.trouble, lambda: self.trouble
+            worker,
+            self.connectors,
+            self.snapshots,
+            self.verifications,
+            lambda: self.failed or self.trouble,
+            lambda: self.trouble,
         )
         self.base = f"{'https' if worker.secure else 'http'}://127.0.0.1:{self.listener.port}"
         self.session = requests.Session()

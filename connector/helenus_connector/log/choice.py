@@ -67,6 +67,38 @@ def read(
     return _kafka_reader.read(worker.consumer_config, places, data_loss, lost, failed)
 
 
+def data_planner(worker: WorkerSettings) -> Planner:
+    """For asking after data topics. Raises as `events_log`."""
+    if worker.log_of_data == "pulsar":
+        found: Planner = _of_pulsar("_pulsar_planner").Planner(_pulsar(worker))
+        return found
+    return _kafka_planner.Planner(worker.consumer_config)
+
+
+def read_data(
+    worker: WorkerSettings, places: Sequence[Range], failed: Callable[[Range, HelenusError], None]
+) -> Generator[list[Message], None, None]:
+    """As `read`, of data topics, with their records' headers. What a topic no longer has is left out."""
+    if worker.log_of_data == "pulsar":
+        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_reader").read(
+            _pulsar(worker), places, "continue", _ignored, failed, is_data=True
+        )
+        return found
+    return _kafka_reader.read(worker.consumer_config, places, "continue", _ignored, failed)
+
+
+@contextmanager
+def data_schemas(worker: WorkerSettings, topic: str) -> Iterator[Callable[[int], tuple[str | None, str | None]]]:
+    """Gives the schemas of keys and values by the version that a record names, where brokers keep schemas. Raises as
+    `events_log`.
+    """
+    schemas = _of_pulsar("_pulsar_schemas").Schemas(_pulsar(worker), topic)
+    try:
+        yield schemas.texts
+    finally:
+        schemas.close()
+
+
 def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> Iterator[list[Message]]:
     """The records of a partition, on the data's side, after the group's committed position, up to the current end.
 
@@ -76,6 +108,10 @@ def unread(worker: WorkerSettings, group: str, topic: str, partition: int) -> It
         found: Iterator[list[Message]] = _of_pulsar("_pulsar_unread").unread(_pulsar(worker), group, topic, partition)
         return found
     return _kafka_reader.unread(worker.consumer_config, group, topic, partition)
+
+
+def _ignored(place: Range, events: int) -> None:
+    pass
 
 
 def _log(worker: WorkerSettings, which: str) -> Log:

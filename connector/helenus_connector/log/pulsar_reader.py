@@ -32,9 +32,9 @@ SLICE_MS = 500
 
 
 class Message:
-    """The `events.Message` of Pulsar."""
+    """The `events.Message` of Pulsar. `version` is that of its topic's schema, where it is of a data topic."""
 
-    __slots__ = ("_headers", "_key", "_offset", "_partition", "_time", "_topic", "_value")
+    __slots__ = ("_headers", "_key", "_offset", "_partition", "_time", "_topic", "_value", "version")
 
     def __init__(
         self,
@@ -42,13 +42,15 @@ class Message:
         at: int,
         time_ms: int,
         key: bytes | None,
-        value: bytes,
+        value: bytes | None,
         headers: Sequence[tuple[str, bytes]] = (),
+        version: int = -1,
     ) -> None:
         self._topic, self._partition = place.topic, place.partition
         self._offset, self._time = at, time_ms
         self._key, self._value = key, value
         self._headers = headers
+        self.version = version
 
     def topic(self) -> str:
         return self._topic
@@ -66,11 +68,11 @@ class Message:
     def key(self) -> bytes | None:
         return self._key
 
-    def value(self) -> bytes:
+    def value(self) -> bytes | None:
         return self._value
 
     def headers(self) -> Sequence[tuple[str, bytes]]:
-        """Those of dead letters: events need none."""
+        """Those of records and dead letters: events need none."""
         return self._headers
 
 
@@ -108,8 +110,10 @@ def read(
     data_loss: str,
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
+    is_data: bool = False,
 ) -> Generator[list[Message], None, None]:
-    """As `choice.read`, one range after the other. The process keeps its latest readers between calls.
+    """As `choice.read`, one range after the other; with `is_data` as `choice.read_data`. The process keeps its latest
+    readers between calls.
 
     The number of lost events is not known: `lost` is given one, where a topic ends before a range does.
     """
@@ -125,7 +129,7 @@ def read(
                 reading = _Reading(config, place.topic, place.partition, place.start)
             _readings.pop(name, None)
             _readings[name] = reading  # the latest is the last
-            if not (yield from _read(reading, place, patience)):
+            if not (yield from _read(reading, place, patience, _record if is_data else converted)):
                 if data_loss == "continue":
                     lost(place, 1)
                 else:
@@ -141,7 +145,9 @@ def read(
         _forget(next(iter(_readings)))
 
 
-def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Message], None, bool]:
+def _read(
+    reading: _Reading, place: Range, patience: float, make: Callable[[Range, Any], Message]
+) -> Generator[list[Message], None, bool]:
     """Reads to the range's end; False if the topic's comes first."""
     chunk: list[Message] = []
     size = 0
@@ -164,8 +170,8 @@ def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Me
             reading.at = -1
             break
         reading.at = at + 1
-        chunk.append(converted(place, message))
-        size += len(chunk[-1].key() or b"") + len(chunk[-1].value())
+        chunk.append(make(place, message))
+        size += len(chunk[-1].key() or b"") + len(chunk[-1].value() or b"")
         if len(chunk) == _CHUNK or size >= _CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0
@@ -174,15 +180,26 @@ def _read(reading: _Reading, place: Range, patience: float) -> Generator[list[Me
     return whole
 
 
-def converted(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
-    """A message of pulsar-client's as ours."""
+def _record(place: Range, message: Any) -> Message:
+    """A message of a data topic: no bytes are null, and properties are headers."""
+    headers = [(name, text.encode()) for name, text in message.properties().items()]
+    version = message._message.int_schema_version()
+    time_ms = message.publish_timestamp()
+    return Message(place, offset_of(message), time_ms, _key(message), message.data() or None, headers, version)
+
+
+def _key(message: Any) -> bytes | None:
     text = message.partition_key()
     try:
-        key = b64decode(text, validate=True) if text else None
-    except ValueError:  # not from an agent: a text
-        key = text.encode()
+        return b64decode(text, validate=True) if text else None
+    except ValueError:  # a text: not from an agent, or JSON
+        return str(text).encode()
+
+
+def converted(place: Range, message: Any, headers: Sequence[tuple[str, bytes]] = ()) -> Message:
+    """A message of pulsar-client's as ours."""
     time_ms = message.publish_timestamp()
-    return Message(place, offset_of(message), time_ms, key, unsorted_value(message.data()), headers)
+    return Message(place, offset_of(message), time_ms, _key(message), unsorted_value(message.data()), headers)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from helenus_connector.reread.rows import collection, tuple_value
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
-from helenus_schemas.event.placement import STRIPES
+from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN, STRIPES
 
 
 @dataclass(slots=True)
@@ -99,15 +99,15 @@ class Statements:
 
     def stripes(self, first: int, last: int) -> Query:
         """The partitions of these stripes of the ring, and of those between."""
+        return self.tokens((first - STRIPES // 2) << 48, ((last + 1 - STRIPES // 2) << 48) - 1)
+
+    def tokens(self, first: int, last: int) -> Query:
+        """The partitions with these tokens, and those between."""
         token = f"token({', '.join(self._columns[: self._partition])})"
-        conditions, values = [], []
-        if first > 0:
-            conditions.append(f"{token} >= ?")
-            values.append(struct.pack(">q", (first - STRIPES // 2) << 48))
-        if last < STRIPES - 1:
-            conditions.append(f"{token} < ?")
-            values.append(struct.pack(">q", (last + 1 - STRIPES // 2) << 48))
-        return Query(" AND ".join(conditions), values, [()], is_paged=True)
+        limits = [(">=", first)] if first > LEAST_TOKEN else []
+        limits += [("<=", last)] if last < MOST_TOKEN else []
+        values = [struct.pack(">q", limit) for _, limit in limits]
+        return Query(" AND ".join(f"{token} {sign} ?" for sign, _ in limits), values, [()], is_paged=True)
 
     def nowhere(self) -> Query:
         """No partition: what a node says of the statement, whatever the key."""

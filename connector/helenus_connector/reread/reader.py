@@ -46,8 +46,8 @@ Scoped = tuple["Image | None", Rows]
 class Reader(Asking):
     """Reads the rows of one version of a table. `is_single` has each key read by itself."""
 
-    def __init__(self, session: Any, table: Table, settings: ConnectorSettings) -> None:
-        super().__init__(session, table, settings)
+    def __init__(self, session: Any, table: Table, settings: ConnectorSettings, times: bool = True) -> None:
+        super().__init__(session, table, settings, times)
         self._codec = KeyCodec(table)
         self._key_width = len(table.primary_key)
         self._pk_width = len(table.partition_key)
@@ -126,6 +126,14 @@ class Reader(Asking):
             else:
                 is_dense = count * (parts - 1) > _SKIP
             stripe = last + 1 + (partition - last - 1) % parts
+
+    def scan(self, first: int, last: int, consistency: int) -> Iterator[tuple[Key, tuple[bytes | None, ...]]]:
+        """Keys and values, static columns last, of the rows with these tokens and those between, in the ring's order; a
+        partition of static columns alone has one whose clustering key is null. Raises as `rows`.
+        """
+        width, end = self._key_width, self._width
+        for row in self._scan(self._queries.tokens(first, last), consistency):
+            yield row[:width], row[width:end] or row[:width]
 
     def scopes(
         self, asked: Sequence[tuple[Scope, Key, Bounds | None]], consistency: int

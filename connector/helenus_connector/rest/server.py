@@ -34,7 +34,9 @@ from helenus_connector.rest import _plugins as rest_plugins
 from helenus_connector.rest._call import Call, Handler, Resources
 from helenus_connector.rest._connectors import ConnectorResources
 from helenus_connector.rest._snapshots import SnapshotResources
+from helenus_connector.rest._verifications import VerificationResources
 from helenus_connector.snapshot.snapshots import Snapshots
+from helenus_connector.verify.verifications import Verifications
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.monitoring import Ready
@@ -68,7 +70,12 @@ class Listener:
 
 
 def serve(
-    settings: WorkerSettings, connectors: Connectors, snapshots: Snapshots, ready: Ready, health: Ready
+    settings: WorkerSettings,
+    connectors: Connectors,
+    snapshots: Snapshots,
+    verifications: Verifications,
+    ready: Ready,
+    health: Ready,
 ) -> Listener:
     """Listen on `listeners`. Raises HelenusError CONFIG for an address that is taken, and for certificates.
 
@@ -77,7 +84,7 @@ def serve(
     host, port = settings.listener
     secret = settings.rest_basic_auth_user_info
     config = uvicorn.Config(
-        application(settings, connectors, snapshots, ready, health),
+        application(settings, connectors, snapshots, verifications, ready, health),
         lifespan="off",
         ws="none",
         http="h11",
@@ -103,13 +110,19 @@ def serve(
 
 
 def application(
-    settings: WorkerSettings, connectors: Connectors, snapshots: Snapshots, ready: Ready, health: Ready
+    settings: WorkerSettings,
+    connectors: Connectors,
+    snapshots: Snapshots,
+    verifications: Verifications,
+    ready: Ready,
+    health: Ready,
 ) -> ASGIApp:
     """What is served, as an ASGI application."""
     resources: Resources = {
         **_Worker(settings, ready, health).resources(),
         **ConnectorResources(connectors, settings.worker_id).resources(),
         **SnapshotResources(snapshots).resources(),
+        **VerificationResources(verifications).resources(),
         **rest_plugins.resources(connectors),
     }
     secret = settings.rest_basic_auth_user_info

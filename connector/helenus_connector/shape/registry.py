@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import structlog
@@ -41,6 +41,13 @@ _AWAY_S = 30.0
 """For how long a registry that did not answer is not asked for what is known of it: each time may take seconds."""
 _KEY = "value.converter.schema.registry"
 _PATH = f"check the path in {_KEY}.url, which is none for Confluent's registry and /apis/ccompat/v7 for Apicurio's"
+
+
+class Ids(Protocol):
+    """Gives schemas their ids: see `Registry`."""
+
+    def register(self, subject: str, schema: str) -> int: ...
+    def keep(self, subject: str, schema: str, value: str) -> int: ...
 
 
 class Registry:
@@ -117,6 +124,11 @@ class Registry:
             return self.register(subject, schema) if number is None else number
 
         return self._known(subject, self._name(subject, schema + value), ask)
+
+    def schema(self, number: int) -> str | None:
+        """The schema with this id as text; None if the registry has none. Raises HelenusError if it can't be asked."""
+        found = self._found(lambda: self._client.get_schema(number), f"of the schema with the id {number}")
+        return None if found is None or found.schema_type not in (None, "AVRO") else str(found.schema_str)
 
     def close(self) -> None:
         """Let go of the registry."""

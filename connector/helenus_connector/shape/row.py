@@ -18,7 +18,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Bounds, Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
-from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.registry import Ids
 from helenus_schemas.avro import build as avro
 from helenus_schemas.codec import avro_long, to_avro
 from helenus_schemas.codec import to_json as jsonform
@@ -69,7 +69,7 @@ class RowShape:
     HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
     """
 
-    def __init__(self, table: Table, settings: ConnectorSettings, registry: Registry | None, topic: str = "") -> None:
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "") -> None:
         self._table = table
         self._form = _form(table, settings, registry, topic or settings.data)
         self.schemas = declared(table, settings) if registry is None else None
@@ -303,7 +303,7 @@ def declared(table: Table, settings: ConnectorSettings) -> Schemas:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def _form(table: Table, settings: ConnectorSettings, registry: Registry | None, topic: str) -> _Form:
+def _form(table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str) -> _Form:
     key, value = schemas(table, settings)
     if settings.output_format != "key-value-avro":
         return _Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)

@@ -19,13 +19,18 @@ class MemoryRegistry(Registry):
 
     def __init__(self) -> None:
         self.schemas: dict[int, Any] = {}
+        self._texts: dict[int, str] = {}
         self.subjects: dict[str, int] = {}
 
     def register(self, subject: str, schema: str) -> int:
         number = len(self.schemas) + 1
         self.schemas[number] = fastavro.parse_schema(json.loads(schema))
         self.subjects[subject] = number
+        self._texts[number] = schema
         return number
+
+    def schema(self, number: int) -> str | None:
+        return self._texts.get(number)
 
     def keep(self, subject: str, schema: str, value: str) -> int:  # noqa: ARG002
         return self.register(subject, schema)

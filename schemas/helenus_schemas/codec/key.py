@@ -86,6 +86,20 @@ class KeyCodec:
         """The key in the form that `decode` returns: rows may be written, or read, with other forms of equal values."""
         return key if self._one_form else self.decode(self.encode(key))
 
+    def decode_nullable(self, data: bytes) -> Key:
+        """The key that `encode_nullable` wrote: a null in the partition key was no bytes. Raises Malformed."""
+        values: list[bytes | None] = []
+        at = 0
+        try:
+            for read in (*map(read_nullable, self._decoders), *self._read_nullable):
+                value, at = read(data, at)
+                values.append(b"" if value is None and len(values) < self.partition_columns else value)
+        except (IndexError, ValueError) as error:
+            raise Malformed(f"not a key of this table: {error}") from None
+        if at != len(data):
+            raise Malformed(f"{len(data) - at} bytes too many")
+        return tuple(values)
+
     def comparable(self, key: Key) -> bytes:
         """Bytes that are the same for partition keys that Cassandra's comparison holds for equal. Where keys have
         `several_forms`, equal ones may belong to different partitions.

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 STRIPES = 1 << 16
 """How many stripes of equal width the ring of Murmur3 tokens has: a topic's partitions take them in turn."""
+LEAST_TOKEN, MOST_TOKEN = -(1 << 63), (1 << 63) - 1
+"""The ring's ends."""
 
 
 def stripe(token: int) -> int:

@@ -109,10 +109,11 @@ class Client:
             reply = await connection.ask("schema", topic=topic, schema=schema)
         return bytes(reply.schema_version)
 
-    async def schema(self, topic: str) -> Any:
-        """The latest schema of a topic. Raises HelenusError."""
+    async def schema(self, topic: str, version: int | None = None) -> Any:
+        """A version of a topic's schema, by default the latest. Raises HelenusError."""
         connection = await self.broker(topic)
-        return (await connection.ask("get_schema", topic=topic)).schema
+        wanted = {} if version is None else {"schema_version": version.to_bytes(8, "big")}
+        return (await connection.ask("get_schema", topic=topic, **wanted)).schema
 
     def close(self) -> None:
         """Drop all connections at once."""

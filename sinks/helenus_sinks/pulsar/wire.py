@@ -59,7 +59,7 @@ Ping:
 Pong:
 GetTopicsOfNamespace: request_id=1 uint64, namespace=2 string, mode=3 int32
 GetTopicsOfNamespaceResponse: request_id=1 uint64, topics=2 *string
-GetSchema: request_id=1 uint64, topic=2 string
+GetSchema: request_id=1 uint64, topic=2 string, schema_version=3 bytes
 GetSchemaResponse: request_id=1 uint64, error_code=2 int32, error_message=3 string, schema=4 Schema
 GetOrCreateSchema: request_id=1 uint64, topic=2 string, schema=3 Schema
 GetOrCreateSchemaResponse: request_id=1 uint64, error_code=2 int32, error_message=3 string, schema_version=4 bytes

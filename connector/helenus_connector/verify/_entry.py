@@ -1,0 +1,81 @@
+"""What goes through Spark's shuffle: one small entry for each record, row and delete marker.
+
+All of a Cassandra partition meets in one task: `part` follows from its token. There the entries come in the order of
+`Entry`'s fields: what concerns many partitions, then each partition's markers, then its keys, each with its records,
+the newest first, and then its row.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+TRUNCATION, COUNTS, STRAY, MARKER, KEY = range(5)
+"""Ranks of entries. A STRAY is a record whose key the table can't have."""
+ASKED, RECORD, ROW = range(3)
+"""Sides of a key's entries. ASKED: the key is looked at again; others of the same topic are not."""
+NEVER = b""
+"""The `at` of what is not there: before all others."""
+_BATCH = 5_000
+
+
+class Entry(NamedTuple):
+    """`token` is None for what is of no partition. `name` is the event's key, of a STRAY the record's; a `static` one
+    is of the partition's static columns. `at` is the offset in a topic's `partition`, see `place`; `stamp` in ms.
+
+    `digest` is None where there is no value. `expires` in s since the epoch. `note`: of a marker its bounds, of a
+    record the header `left_out`, of a row without digest why it has none; of COUNTS a pickled dict.
+    """
+
+    part: int
+    token: int | None = None
+    rank: int = KEY
+    name: bytes | None = None
+    static: bool = False
+    side: int = RECORD
+    partition: int = -1
+    at: bytes = NEVER
+    stamp: int = 0
+    digest: bytes | None = None
+    expires: int | None = None
+    note: bytes | None = None
+
+
+SCHEMA = (
+    "part int, token bigint, rank tinyint, name binary, static boolean, side tinyint, partition int, at binary, "
+    "stamp bigint, digest binary, expires bigint, note binary"
+)
+ORDER = ("token", "rank", "name", "static", "side", "partition")
+"""In which a task has them; last by `at`, descending."""
+TYPES = (
+    *(pa.int32(), pa.int64(), pa.int8(), pa.binary(), pa.bool_(), pa.int8(), pa.int32()),
+    *(pa.binary(), pa.int64(), pa.binary(), pa.int64(), pa.binary()),
+)
+
+
+def place(offset: int) -> bytes:
+    """An offset as bytes that compare as it does: Pulsar's have more than 64 bits."""
+    return offset.to_bytes(16, "big")
+
+
+def counts(**numbers: int) -> Entry:
+    """What a task counted."""
+    return Entry(0, rank=COUNTS, note=pickle.dumps(numbers))
+
+
+def batches(entries: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    """Entries as Spark takes them."""
+    rest = iter(entries)
+    while some := list(islice(rest, _BATCH)):
+        columns = [pa.array(column, t) for column, t in zip(zip(*some, strict=True), TYPES, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, names=Entry._fields)
+
+
+def entries(found: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
+    """Entries as Spark gives them."""
+    for batch in found:
+        yield from map(Entry._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))

@@ -1,0 +1,106 @@
+"""What the tasks of one verification go by. It travels in their closures: settings hold secrets."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+from cassandra.metadata import Murmur3Token
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.gate.replicas import routing_key
+from helenus_connector.query import sessions
+from helenus_connector.verify._entry import Entry, batches
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Table
+from helenus_schemas.service.logs import Setup, follow
+
+Tokens = tuple[int, int]
+"""First and last token of a range."""
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function for `mapInArrow`."""
+_SLICES = 1000
+
+
+@dataclass(frozen=True)
+class Job:
+    """`settings` are of one table, `table` is as its records show it. `topic` has so many `partitions`, the shuffle so
+    many `parts`. `tokens` are looked at, in order; None for all.
+    """
+
+    worker: WorkerSettings
+    settings: ConnectorSettings
+    table: Table
+    topic: str
+    partitions: int
+    parts: int
+    tokens: tuple[Tokens, ...] | None
+    keeps_schemas: bool
+    logging: Setup
+
+    def has(self, token: int) -> bool:
+        """Whether a token is looked at."""
+        if self.tokens is None:
+            return True
+        at = bisect_right(self.tokens, (token, token)) - 1
+        if at + 1 < len(self.tokens) and self.tokens[at + 1][0] == token:
+            return True
+        return at >= 0 and self.tokens[at][0] <= token <= self.tokens[at][1]
+
+    def part(self, token: int) -> int:
+        """The part of the shuffle that a partition's entries meet in."""
+        return token % self.parts
+
+    def part_of_name(self, name: bytes) -> int:
+        """The same for a key without token."""
+        return crc32(name) % self.parts
+
+
+def begin(job: Job) -> None:
+    """What each task does first."""
+    sessions.end_with_parent()
+    follow(job.logging)
+
+
+def token_of(partition_key: Key) -> int:
+    """The token of a partition key."""
+    return int(Murmur3Token.hash_fn(routing_key(partition_key)))
+
+
+def cut(tokens: Tokens, count: int) -> list[Tokens]:
+    """A range of tokens in about so many of equal width."""
+    first, last = tokens
+    width = last - first + 1
+    count = max(1, min(count, width))
+    ends = [first + width * i // count for i in range(count + 1)]
+    return [(start, end - 1) for start, end in pairwise(ends)]
+
+
+def sampled(tokens: Tokens, share: float) -> list[Tokens]:
+    """Some slices of a range, in order: other ones each time."""
+    slices = cut(tokens, _SLICES)
+    return sorted(random.sample(slices, max(1, round(len(slices) * share))))
+
+
+def shared_out(items: Sequence[Any], tasks: int) -> list[list[Any]]:
+    """Items for so many tasks; none is left without."""
+    return [list(items[i::tasks]) for i in range(min(tasks, len(items)))]
+
+
+def numbered(job: Job, make: Callable[[int], Iterable[Entry]]) -> Task:
+    """The task that makes the entries of the numbers that it gets."""
+
+    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin(job)
+        for batch in found:
+            for number in batch.column(0).to_pylist():
+                yield from batches(make(number))
+
+    return run

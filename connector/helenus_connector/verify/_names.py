@@ -1,0 +1,29 @@
+"""Keys as text, for people."""
+
+from __future__ import annotations
+
+from helenus_connector.gate.event import values_of
+from helenus_connector.verify._job import Job
+from helenus_schemas.codec import to_json
+from helenus_schemas.codec.key import KeyCodec
+
+
+class Names:
+    """Spells keys as JSON objects of their columns."""
+
+    def __init__(self, job: Job) -> None:
+        keys = job.table.primary_key
+        self._codec = KeyCodec(job.table)
+        self._n = len(job.table.partition_key)
+        names, types = [c.name for c in keys], [c.type for c in keys]
+        self._row = to_json.objects(names, types, keys=len(keys))
+        self._partition = to_json.objects(names[: self._n], types[: self._n], keys=self._n)
+
+    def of(self, name: bytes, static: bool) -> str:
+        """Of an event's key; of a partition's `static` columns its partition key. Others as they are."""
+        try:
+            values = values_of(self._codec, bytes(name))
+            return self._partition(values[: self._n]) if static else self._row(values)
+        except ValueError:
+            text = bytes(name[:200]).decode(errors="backslashreplace")
+            return text if text.isprintable() else bytes(name[:200]).hex()

@@ -1,0 +1,177 @@
+"""Where a key's records and its row meet: a task compares them, one partition of Cassandra after the other.
+
+Nothing is held but one partition's markers. The entries come in the order that `_entry` describes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby, islice
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+
+from helenus_connector.gate.event import values_of
+from helenus_connector.verify._entry import (
+    ASKED,
+    COUNTS,
+    MARKER,
+    NEVER,
+    RECORD,
+    ROW,
+    STRAY,
+    TRUNCATION,
+    TYPES,
+    Entry,
+    entries,
+)
+from helenus_connector.verify._job import Job, Task, begin
+from helenus_connector.verify._scopes import Clustering, Scopes
+from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
+from helenus_schemas.codec.key import KeyCodec
+
+FOUND = ("kind", "moved")
+"""What is found of a key: its kind, and whether a record of it came since it was looked at before; with the entry of
+its last record, whose partition is -1 if there is none. The kind of counts is empty."""
+Row = tuple[Any, ...]
+_BATCH = 5_000
+_GRACE_S = 2
+"""By which `expires` may be off: it is rounded, and clocks differ."""
+
+
+def compare(job: Job, again: bool = False) -> Task:
+    """The task that compares a part of the shuffle; `again`: keys that were asked for, in all versions they had."""
+
+    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin(job)
+        rest = Comparison(job, again).of(entries(found))
+        while some := list(islice(rest, _BATCH)):
+            types = (pa.string(), pa.bool_(), *TYPES)
+            columns = [pa.array(column, t) for column, t in zip(zip(*some, strict=True), types, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, names=[*FOUND, *Entry._fields])
+
+    return run
+
+
+class Comparison:
+    """Compares the entries of one part."""
+
+    def __init__(self, job: Job, again: bool) -> None:
+        self._again = again
+        self._codec = KeyCodec(job.table)
+        self._n = len(job.table.partition_key)
+        self._clustering = Clustering(job.table.clustering) if job.table.clustering else None
+        self._truncated: dict[int, bytes] = {}
+        self._now = int(time.time())
+        self._counts = Counter[str]()
+        self._scopes: dict[tuple[int, bytes], Scopes] = {}
+
+    def of(self, found: Iterable[Entry]) -> Iterator[Row]:
+        """What differs, with its kind, and counts at the end."""
+        for token, members in groupby(found, key=attrgetter("token")):
+            if token is None:
+                yield from self._of_no_partition(members)
+            else:
+                yield from self._of_token(members)
+        yield ("", False, *Entry(0, rank=COUNTS, note=pickle.dumps(dict(self._counts))))
+
+    def _of_no_partition(self, members: Iterable[Entry]) -> Iterator[Row]:
+        for rank, same in groupby(members, key=attrgetter("rank")):
+            for name, records in groupby(same, key=attrgetter("name")):
+                if rank == TRUNCATION:
+                    for entry in records:
+                        self._truncated[entry.partition] = max(entry.at, self._truncated.get(entry.partition, NEVER))
+                elif rank == COUNTS:
+                    for entry in records:
+                        self._counts.update(pickle.loads(entry.note or b""))
+                elif rank == STRAY and name is not None and not self._again:
+                    yield from self._strays(records)
+
+    def _strays(self, records: Iterable[Entry]) -> Iterator[Row]:
+        for partition, versions in groupby(records, key=attrgetter("partition")):
+            last = max(versions, key=attrgetter("at"))
+            if last.digest is not None and last.at > self._truncated.get(partition, NEVER):
+                yield (FOREIGN, False, *last)
+                return
+
+    def _of_token(self, members: Iterable[Entry]) -> Iterator[Row]:
+        self._scopes.clear()
+        rest = iter(members)
+        for entry in rest:
+            if entry.rank != MARKER:
+                for _, versions in groupby(chain([entry], rest), key=_SAME):
+                    yield from self._of_key(versions)
+                return
+            self._mark(entry)
+
+    def _mark(self, marker: Entry) -> None:
+        if self._clustering is None:
+            return
+        place = marker.partition, self._partition(marker.name or b"")
+        if place not in self._scopes:
+            self._scopes[place] = Scopes(self._clustering)
+        self._scopes[place].add(marker.at, marker.note)
+
+    def _partition(self, name: bytes) -> bytes:
+        """What partitions of one token, which hardly are, differ by."""
+        return repr(self._codec.decode(name)[: self._n]).encode()
+
+    def _of_key(self, versions: Iterable[Entry]) -> Iterator[Row]:
+        """Compare a key's row with its last record; of a key that is looked at again, with any that it had since."""
+        asked: bytes | None = None if self._again else NEVER
+        row: Entry | None = None
+        lasts: dict[int, Entry] = {}
+        digests: set[bytes | None] = set()
+        for entry in versions:
+            if entry.side == RECORD:
+                lasts.setdefault(entry.partition, entry)
+                if self._again:
+                    digests.add(entry.digest)
+            elif entry.side == ROW:
+                row = entry
+            elif entry.side == ASKED:
+                asked = entry.at
+        if asked is None:
+            return
+        states = [self._state(entry) for entry in lasts.values()]
+        record, unclear = max(states, key=lambda state: state[0].stamp) if states else (None, False)
+        there = record.digest if record is not None else None
+        wanted = row.digest if row is not None else None
+        is_equal = there == wanted or (unclear and wanted is None)
+        if self._again and not is_equal:
+            is_equal = wanted in digests or (wanted is None and any(s.digest is None for s, _ in states))
+        if row is not None and row.note is not None:
+            kind = UNPUBLISHABLE
+        elif is_equal:
+            return
+        elif there is None:
+            kind = MISSING
+        elif record is not None and record.expires is not None and record.expires <= self._now + _GRACE_S:
+            kind = EXPIRED
+        else:
+            kind = STALE if row is not None else GHOST
+        some = record or row
+        if some is not None:
+            shown = record if record is not None else some._replace(side=RECORD, partition=-1, at=NEVER, digest=None)
+            yield (kind, self._again and shown.at > asked, *shown)
+
+    def _state(self, last: Entry) -> tuple[Entry, bool]:
+        """What the last record of a key in one topic partition says with the markers since; and whether a marker may
+        be over it that is not understood.
+        """
+        gone = unclear = self._truncated.get(last.partition, NEVER)
+        if self._scopes and not last.static:
+            scopes = self._scopes.get((last.partition, self._partition(last.name or b"")))
+            if scopes is not None:
+                over, maybe = scopes.over(values_of(self._codec, last.name or b"")[self._n :])
+                gone, unclear = max(gone, over), max(unclear, maybe)
+        if last.at < gone:
+            return last._replace(digest=None), False
+        return last, last.at < unclear
+
+
+_SAME = attrgetter("name", "static")

@@ -1,0 +1,54 @@
+"""Events for the keys that differ: the connector reads each row again, and publishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from helenus_connector.log.choice import event_schemas, events_log
+from helenus_connector.verify._entry import batches, counts, entries
+from helenus_connector.verify._job import Job, Task, begin
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event import placement
+from helenus_schemas.event.change import Change, Origin, Scope
+from helenus_schemas.event.wire import encode
+
+_FLUSH_TIMEOUT_S = 60.0
+_AT_ONCE = 10_000
+
+
+def repair(job: Job) -> Task:
+    """The task that appends an event for each key that it gets, and counts them. It may append some twice."""
+
+    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin(job)
+        yield from batches([counts(repaired=_append(job, found))])
+
+    return run
+
+
+def _append(job: Job, found: Iterator[pa.RecordBatch]) -> int:
+    events, appended = job.settings.events, 0
+    values = {
+        scope is Scope.STATIC: encode(Change(None, None, scope, origin=Origin.REPAIR))
+        for scope in (Scope.ROW, Scope.STATIC)
+    }
+    log = events_log(job.worker)
+    try:
+        partitions = log.topics().get(events)
+        if partitions is None:
+            raise HelenusError(Kind.TOPIC_MISSING, "there is no events topic to repair by", events)
+        if log.keeps_schemas:
+            log.declare(events, event_schemas(job.table))
+        for entry in entries(found):
+            assert entry.token is not None
+            assert entry.name is not None
+            log.append(events, placement.partition(entry.token, partitions), entry.name, values[entry.static])
+            appended += 1
+            if appended % _AT_ONCE == 0:
+                log.flush(_FLUSH_TIMEOUT_S)
+        log.flush(_FLUSH_TIMEOUT_S)
+    finally:
+        log.close()
+    return appended

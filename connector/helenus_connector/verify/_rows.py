@@ -1,0 +1,172 @@
+"""The table's side: a task scans ranges of tokens, or reads some keys again, and gives an entry for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from cassandra import ConsistencyLevel
+
+from helenus_connector.gate.event import values_of
+from helenus_connector.interfaces.resolver import SchemaChanged
+from helenus_connector.query import sessions
+from helenus_connector.reread.reader import KeyRefused, Reader, Unread
+from helenus_connector.verify._contents import Contents, Values
+from helenus_connector.verify._entry import ASKED, KEY, ROW, Entry, batches, counts, entries
+from helenus_connector.verify._job import Job, Task, Tokens, begin, numbered, token_of
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
+
+_AT_ONCE = 1_000
+_readers: list[tuple[Any, Reader]] = []
+
+
+def scan(job: Job, shares: Sequence[Sequence[Tokens]]) -> Task:
+    """The task that scans a share of the ring."""
+
+    def make(number: int) -> Iterator[Entry]:
+        with _Altered(job):
+            rows = Rows(job)
+            for tokens in shares[number]:
+                yield from rows.between(*tokens)
+            yield counts(rows=rows.count, keyless=rows.entries.keyless)
+
+    return numbered(job, make)
+
+
+def look_again(job: Job) -> Task:
+    """The task that reads keys again: their entries, which are those of their records, and those of their rows."""
+
+    def run(found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin(job)
+        with _Altered(job):
+            rows = Rows(job)
+            yield from batches(_again(rows, entries(found)))
+
+    return run
+
+
+def _again(rows: Rows, found: Iterable[Entry]) -> Iterator[Entry]:
+    rest = iter(found)
+    while some := list(islice(rest, _AT_ONCE)):
+        for entry in some:
+            yield Entry(entry.part, entry.token, KEY, entry.name, entry.static, ASKED, at=entry.at)
+            if entry.partition >= 0:
+                yield entry
+        yield from rows.of(some)
+
+
+class _Altered:
+    """What is refused while the table is altered, as our error."""
+
+    def __init__(self, job: Job) -> None:
+        self._where = job.table.full_name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SchemaChanged):
+            what = f"the table was altered meanwhile: {error}"
+            raise HelenusError(Kind.BATCH_FAILED, what, self._where, "verify it again") from None
+
+
+class RowEntries:
+    """Makes entries of rows. `keyless` counts those whose key has no form."""
+
+    def __init__(self, job: Job) -> None:
+        self._codec = KeyCodec(job.table)
+        self._contents = Contents(job.table, job.settings, job.keeps_schemas)
+        self.keyless = 0
+
+    def of(
+        self, part: int, token: int | None, key: Key, values: Values, static: bool, left_out: bytes | None = None
+    ) -> Iterator[Entry]:
+        """That of a row, or of a partition's `static` columns, if some are not null. With a header `left_out`, without
+        what that names.
+        """
+        try:
+            name = self._codec.encode(key)
+        except Malformed:
+            self.keyless += not static
+            return
+        make: Callable[..., bytes | None] = self._contents.statics if static else self._contents.row
+        note = None
+        try:
+            found = make(name, key, values, left_out)
+        except HelenusError as error:
+            if error.kind is not Kind.POISON_EVENT:
+                raise
+            found, note = None, error.what.encode()
+        if found is not None or note is not None:
+            yield Entry(part, token, KEY, name, static, ROW, digest=found, note=note)
+
+
+class Rows:
+    """Reads rows, and makes `entries` of them. `count` of rows."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.entries = RowEntries(job)
+        self._codec = KeyCodec(job.table)
+        self._reader = _reader(job)
+        self._level = getattr(ConsistencyLevel, job.settings.query_consistency)
+        self._n = len(job.table.partition_key)
+        self._has_statics = bool(job.table.statics)
+        self._has_clustering = bool(job.table.clustering)
+        self.count = 0
+
+    def between(self, first: int, last: int) -> Iterator[Entry]:
+        """Of the rows with these tokens, and those between."""
+        n, nulls = self._n, (None,) * len(self._job.table.clustering)
+        partition: Key | None = None
+        token = part = 0
+        for key, values in self._reader.scan(first, last, self._level):
+            if key[:n] != partition:
+                partition = key[:n]
+                token = token_of(partition)
+                part = self._job.part(token)
+                if self._has_statics:
+                    yield from self.entries.of(part, token, (*partition, *nulls), values, True)
+            if not self._has_clustering or key[n] is not None:
+                self.count += 1
+                yield from self.entries.of(part, token, key, values, False)
+
+    def of(self, asked: Sequence[Entry]) -> Iterator[Entry]:
+        """Of the keys of some entries, those that are there."""
+        by_key = {values_of(self._codec, e.name or b""): e for e in asked if not e.static}
+        left_out = {key: e.note for key, e in by_key.items()}
+        for key, found in self._reader.rows(by_key, self._level):
+            image = _known(found)
+            if image is not None:
+                entry = by_key[key]
+                yield from self.entries.of(entry.part, entry.token, key, image.values, False, left_out[key])
+        statics = [e for e in asked if e.static]
+        scopes = [(Scope.STATIC, self._codec.decode(e.name or b""), None) for e in statics]
+        for place, answer in self._reader.scopes(scopes, self._level) if scopes else ():
+            image, _ = _known(answer) or (None, None)
+            if image is not None:
+                entry = statics[place]
+                yield from self.entries.of(entry.part, entry.token, scopes[place][1], image.values, True, entry.note)
+
+
+def _known(answer: Any) -> Any:
+    """What a read found, None if that is nothing. Raises HelenusError where it found nothing out."""
+    if isinstance(answer, Unread):
+        raise answer.error
+    return None if isinstance(answer, KeyRefused) else answer
+
+
+def _reader(job: Job) -> Reader:
+    """This process's reader of a table, whose statements are prepared."""
+    session = sessions.of(job.settings)
+    for made_for, reader in _readers:
+        if made_for is session and reader.table == job.table:
+            return reader
+    reader = Reader(session, job.table, job.settings, times=False)
+    _readers[:] = [(session, reader)]
+    return reader

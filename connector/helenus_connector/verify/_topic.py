@@ -1,0 +1,172 @@
+"""The topic's side: a task reads some offsets, and gives an entry for the last record of each key among them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from helenus_connector.log.choice import data_schemas, read_data
+from helenus_connector.log.events import Message, Range
+from helenus_connector.shape.registry import Registry
+from helenus_connector.verify._contents import Contents, digest
+from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, Entry, counts, place
+from helenus_connector.verify._job import Job, Task, numbered, token_of
+from helenus_connector.verify._keys import Keys
+from helenus_connector.verify._values import AvroValues, Headers, JsonValues, Schemas
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError
+
+_FRAME = 5
+
+
+def read_topic(job: Job, shares: Sequence[Sequence[Range]], versions: bool = False) -> Task:
+    """The task that reads a share of the topic; with `versions` all records of a key."""
+    return numbered(job, lambda number: _read(job, shares[number], versions))
+
+
+def _read(job: Job, places: Sequence[Range], versions: bool) -> Iterator[Entry]:
+    errors: list[HelenusError] = []
+    with _schemas(job) as (keys, values):
+        records = Records(job, keys, values)
+        for chunk in read_data(job.worker, places, lambda _, error: errors.append(error)):
+            yield from records.entries(chunk, versions)
+    if errors:
+        raise errors[0]
+    yield from records.rest()
+
+
+@contextmanager
+def _schemas(job: Job) -> Iterator[tuple[Schemas, Schemas]]:
+    """Those of keys and of values, by what names them in records."""
+    if job.settings.output_format != "key-value-avro":
+        yield _none, _none
+    elif job.keeps_schemas:
+        with data_schemas(job.worker, job.topic) as texts:
+            yield (lambda version: texts(version)[0]), (lambda version: texts(version)[1])
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            registry = Registry(job.settings, Path(directory) / "schemas.json")
+            try:
+                yield registry.schema, registry.schema
+            finally:
+                registry.close()
+
+
+def _none(_: Any) -> str | None:
+    return None
+
+
+class Records:
+    """From records to entries. `keys` and `values` give the schemas of either."""
+
+    def __init__(self, job: Job, keys: Schemas, values: Schemas) -> None:
+        table, settings = job.table, job.settings
+        self._job = job
+        self._frames = settings.output_format == "key-value-avro" and not job.keeps_schemas
+        self._keys = Keys(table, settings, job.keeps_schemas, keys)
+        self._avro = self._json = None
+        if settings.output_format == "key-value-avro":
+            self._avro = AvroValues(table, settings, job.keeps_schemas, values)
+        else:
+            self._json = JsonValues(table, settings)
+        self._contents = Contents(table, settings, job.keeps_schemas)
+        self._gone = b"{}" if settings.output_format == "json" else None
+        self._has_markers = bool(table.clustering)
+        self._partition_columns = len(table.partition_key)
+        self._truncated: dict[int, bytes] = {}
+        self._read = self._known = 0
+
+    def entries(self, chunk: Sequence[Message], versions: bool) -> Iterator[Entry]:
+        """Those of a chunk's records, the last ones first."""
+        self._read += len(chunk)
+        seen: set[tuple[int, bytes | None]] = set()
+        for message in reversed(chunk):
+            key = message.partition(), message.key()
+            again = key in seen
+            if again and not self._has_markers:
+                continue
+            headers: Headers = {name: content or b"" for name, content in message.headers() or ()}
+            scope = headers.get("scope")
+            if again and scope is None:
+                continue
+            if scope == b"table":
+                partition = message.partition()
+                self._truncated[partition] = max(place(message.offset()), self._truncated.get(partition, NEVER))
+                self._known += 1
+                continue
+            if not versions:
+                seen.add(key)
+            yield from self._of(message, headers, scope, again)
+
+    def rest(self) -> Iterator[Entry]:
+        """What is known at the end: truncations, for all parts, and counts."""
+        for partition, at in self._truncated.items():
+            for part in range(self._job.parts):
+                yield Entry(part, rank=TRUNCATION, partition=partition, at=at)
+        yield counts(records=self._read, known=self._known)
+
+    def _of(self, message: Message, headers: Headers, scope: bytes | None, again: bool) -> Iterator[Entry]:
+        job, partition, at = self._job, message.partition(), place(message.offset())
+        data, stamp = message.key(), message.timestamp()[1]
+        try:
+            name, key, static = self._key(data, message, headers)
+        except Malformed:
+            if job.tokens is None and not again:
+                value = message.value()
+                there = None if value is None or value == self._gone else digest(value)
+                raw = data or b""
+                yield Entry(job.part_of_name(raw), None, STRAY, raw, False, partition=partition, at=at, digest=there)
+            return
+        self._known += 1
+        token = token_of(key[: self._partition_columns])
+        if not job.has(token):
+            return
+        part = job.part(token)
+        if scope is not None:
+            bounds = None
+            if scope == b"range":
+                bounds = b"\n".join(headers.get(end, b"") for end in ("start", "end"))
+            yield Entry(part, token, MARKER, name, partition=partition, at=at, note=bounds)
+            if again:
+                return
+        expires = int(headers["expires"]) if "expires" in headers else None
+        left_out = headers.get("left_out")
+        there = self._digest(message, name, headers, static)
+        yield Entry(
+            part, token, name=name, static=static, partition=partition, at=at, stamp=stamp, digest=there,
+            expires=expires, note=left_out,
+        )  # fmt: skip
+
+    def _key(self, data: bytes | None, message: Message, headers: Headers) -> Any:
+        if not self._frames:
+            return self._keys.decode(data, _version(message), headers)
+        if data is None or data[:1] != b"\0" or len(data) < _FRAME:
+            raise Malformed("a key without schema")
+        return self._keys.decode(data[_FRAME:], int.from_bytes(data[1:_FRAME], "big"), headers)
+
+    def _digest(self, message: Message, name: bytes, headers: Headers, static: bool) -> bytes | None:
+        """Of a record's value; None if it says that the row is gone."""
+        value = message.value()
+        if value is None or value == self._gone:
+            return None
+        if self._json is not None:
+            if static and self._json.value(value, headers, static) == self._contents.no_statics(name):
+                return None
+            return self._json.digest(value, headers, static)
+        assert self._avro is not None
+        number = _version(message)
+        if self._frames:
+            if value[:1] != b"\0" or len(value) < _FRAME:
+                return digest(value)
+            number, value = int.from_bytes(value[1:_FRAME], "big"), value[_FRAME:]
+        if static and self._avro.value(value, number, static) == self._contents.no_statics(name):
+            return None
+        return self._avro.digest(value, number, headers, static)
+
+
+def _version(message: Message) -> int:
+    """What names the schemas of a record whose broker keeps them."""
+    return getattr(message, "version", -1)

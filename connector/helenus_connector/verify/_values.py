@@ -1,0 +1,186 @@
+"""From a record's value to the bytes that are compared, whatever schema it was written by.
+
+What today's schema wrote is taken as it is. Other values are decoded by their own schema, and encoded again by today's,
+which a reader would do too: columns that came later are null, those that were dropped are left out.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from json.encoder import encode_basestring, encode_basestring_ascii
+from typing import Any
+
+import fastavro
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.shape.row import nullable_schema
+from helenus_connector.verify._contents import NORMAL, NULLABLE, digest, of_rows
+from helenus_schemas.avro import build as avro
+from helenus_schemas.avro.compare import parsed, without_names
+from helenus_schemas.codec.from_json import Pairs
+from helenus_schemas.cql.table import Table
+
+Schemas = Callable[[Any], "str | None"]
+"""Gives a schema as text by its number in the registry, or its version on Pulsar; None if it is not known."""
+Headers = dict[str, bytes]
+_UNREADABLE = b"\0unreadable"
+
+
+class AvroValues:
+    """Values in Avro, without their frames. `keeps_schemas`: there are no frames, as on Pulsar."""
+
+    def __init__(self, table: Table, settings: ConnectorSettings, keeps_schemas: bool, schemas: Schemas) -> None:
+        self._schemas = schemas
+        rows = of_rows(table)
+        self._targets = {
+            True: parsed(avro.text(avro.value_schema(table))),
+            False: None if rows is None else parsed(avro.text(avro.value_schema(rows))),
+        }
+        # A table of key columns only: they may be null in another schema, and have former names in each.
+        self._keyed = not table.values
+        self._nullable = parsed(nullable_schema(table, settings, "value")) if self._keyed else None
+        self._frames = (b"", b"") if keeps_schemas else (NORMAL, NULLABLE)
+        self._names = {s: {c.name for c in (*table.primary_key, *of.values)} if of else set() for s, of in _of(table)}
+        self._forms: dict[tuple[Any, bool], Callable[[bytes], bytes] | None] = {}
+
+    def digest(self, data: bytes, number: Any, headers: Headers, static: bool) -> bytes:
+        """Of the Avro bytes of a value, by its schema's number."""
+        empty, left_out = headers.get("empty"), headers.get("left_out")
+        return digest(self.value(data, number, static), *self._within(empty, left_out, number, static))
+
+    def value(self, data: bytes, number: Any, static: bool) -> bytes:
+        """The bytes that are compared."""
+        name = number, static
+        if name not in self._forms:
+            self._forms[name] = self._form(number, static)
+        form = self._forms[name]
+        if form is None:
+            return self._frames[0] + data
+        try:
+            return form(data)
+        except Exception:  # fastavro's own, and Python's for bytes of another schema
+            return _UNREADABLE + data
+
+    def _within(
+        self, empty: bytes | None, left_out: bytes | None, number: Any, static: bool
+    ) -> tuple[bytes | None, bytes | None]:
+        if not (empty or left_out) or self._forms[number, static] is None:
+            return empty, left_out
+        return _only(empty, self._names[static]), _only(left_out, self._names[static])
+
+    def _form(self, number: Any, static: bool) -> Callable[[bytes], bytes] | None:
+        """What is done with values of a schema; None for nothing."""
+        target, text = self._targets[static], self._schemas(number)
+        if target is None:
+            return lambda _: b""
+        if text is None:
+            return lambda data: _UNREADABLE + data
+        writer = parsed(text)
+        if writer == target or (self._keyed and without_names(writer) == without_names(target)):
+            return None
+        if self._keyed and without_names(writer) == without_names(self._nullable):
+            return lambda data: self._frames[1] + data
+        written, wanted = (fastavro.parse_schema(_bare(schema)) for schema in (writer, target))
+
+        def convert(data: bytes) -> bytes:
+            source, out = io.BytesIO(data), io.BytesIO()
+            fastavro.schemaless_writer(out, wanted, fastavro.schemaless_reader(source, written, wanted))
+            if source.read(1):
+                raise ValueError("bytes are left")
+            return self._frames[0] + out.getvalue()
+
+        return convert
+
+
+class JsonValues:
+    """Values in JSON."""
+
+    def __init__(self, table: Table, settings: ConnectorSettings) -> None:
+        self._schema_id = table.schema_id.encode()
+        whole = settings.output_format == "json"
+        self._columns: dict[bool, list[str] | None] = {}
+        for static, of in _of(table):
+            columns = None if of is None else avro.value_columns(of)
+            keys = table.primary_key if whole and of is not None and of.values else ()
+            self._columns[static] = None if columns is None else [c.name for c in (*keys, *columns)]
+        self._projects = {True: False, False: bool(table.statics)}
+        self._names = {s: {c.name for c in (*table.primary_key, *of.values)} if of else set() for s, of in _of(table)}
+
+    def digest(self, data: bytes, headers: Headers, static: bool) -> bytes:
+        """Of the JSON of a value."""
+        empty, left_out = headers.get("empty"), headers.get("left_out")
+        if not self._is_current(headers, static):
+            empty, left_out = _only(empty, self._names[static]), _only(left_out, self._names[static])
+        return digest(self.value(data, headers, static), empty, left_out)
+
+    def value(self, data: bytes, headers: Headers, static: bool) -> bytes:
+        """The bytes that are compared."""
+        columns = self._columns[static]
+        if columns is None:
+            return b""
+        if self._is_current(headers, static):
+            return data
+        try:
+            return _project(data, columns)
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return _UNREADABLE + data
+
+    def _is_current(self, headers: Headers, static: bool) -> bool:
+        return not self._projects[static] and headers.get("schema_id") == self._schema_id
+
+
+def _of(table: Table) -> tuple[tuple[bool, Table | None], tuple[bool, Table | None]]:
+    """The table as its partitions' own records, and as its rows' records, are compared."""
+    return (True, table), (False, of_rows(table))
+
+
+def _only(header: bytes | None, names: set[str]) -> bytes | None:
+    """A header that lists columns, with these alone; None for none."""
+    if header is None:
+        return None
+    found = [name for name in json.loads(header) if name in names]
+    return json.dumps(found, ensure_ascii=False).encode() if found else None
+
+
+def _bare(schema: Any) -> Any:
+    """A schema without its logical types: dates and times that Python cannot hold stay numbers."""
+    if isinstance(schema, dict):
+        return {name: _bare(value) for name, value in schema.items() if name != "logicalType"}
+    return [_bare(branch) for branch in schema] if isinstance(schema, list) else schema
+
+
+class _Number(str):
+    """A number, or another word that is no text, as it is written."""
+
+    __slots__ = ()
+
+
+def _project(data: bytes, columns: Sequence[str]) -> bytes:
+    """A JSON object with these members alone; those that it has not are null. Raises ValueError."""
+    found = json.loads(data, parse_float=_Number, parse_int=_Number, parse_constant=_Number, object_pairs_hook=Pairs)
+    members = dict(found)
+    return f"{{{','.join(f'{encode_basestring(name)}:{_text(members.get(name))}' for name in columns)}}}".encode()
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, _Number):
+        return value
+    if isinstance(value, str):
+        return encode_basestring(value) if _is_utf8(value) else encode_basestring_ascii(value)
+    if isinstance(value, Pairs):
+        return f"{{{','.join(f'{_text(name)}:{_text(member)}' for name, member in value)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    return "true" if value else "false"
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

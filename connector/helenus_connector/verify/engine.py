@@ -1,0 +1,342 @@
+"""A verification, in the driver: jobs of Spark, one after the other. Nothing here grows with the table.
+
+first   every record of the topic, up to its ends at the start, and every row of the table, meet by their keys
+again   what differs may have changed meanwhile: its rows are read again, and the records that came since; until
+        nothing differs, or the patience has run out
+repair  an event for each key that differs still
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import structlog
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.log.choice import data_log, data_planner
+from helenus_connector.log.events import Range
+from helenus_connector.reread.definition import definition
+from helenus_connector.shape.row import shown
+from helenus_connector.verify._entry import ORDER, SCHEMA
+from helenus_connector.verify._job import Job, Task, cut, sampled, shared_out
+from helenus_connector.verify._names import Names
+from helenus_connector.verify._reduce import compare
+from helenus_connector.verify._repair import repair
+from helenus_connector.verify._rows import look_again, scan
+from helenus_connector.verify._topic import read_topic
+from helenus_connector.verify.options import Options
+from helenus_connector.verify.report import CHANGING, EXPIRED, GHOST, MISSING, STALE, UNPUBLISHABLE, Progress, Report
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind, error_in
+from helenus_schemas.service.cassandra import connect
+from helenus_schemas.service.logs import setup
+
+Behind = Callable[[], "str | None"]
+"""Says why the connector has not published all that its events topic had when it was first called; None if it has."""
+_log = structlog.get_logger(__name__)
+_FOUND = f"kind string, moved boolean, {SCHEMA}"
+_MAY_PASS = (MISSING, STALE, GHOST)
+"""Kinds of keys that are looked at again. What expired is none: of a table whose rows all do, there are many."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 15.0
+_BEHIND_S = 60.0
+_POLL_S = 0.5
+# About a second of work: streaming waits for no longer until it gets a slot.
+_BYTES_A_TASK = 8 << 20
+_RECORDS_A_TASK = 100_000
+_ENTRIES_A_PART = 200_000
+_BYTES_A_ROW = 100
+
+
+def verify(
+    spark: Any,
+    worker: WorkerSettings,
+    settings: ConnectorSettings,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    behind: Callable[[], Behind] | None = None,
+) -> Report:
+    """Compare the data topic of a connector's table, of which alone `settings` are, with the table.
+
+    `behind` is asked each time when keys are to be looked at again; what it returns says when the connector has
+    published what was there. Raises HelenusError, and Stopped if `progress` says so.
+    """
+    run = _Run(spark, worker, settings, options or Options(), progress or Progress(), behind)
+    try:
+        with _spark_errors(), run.grouped():
+            return run.verify()
+    finally:
+        run.close()
+
+
+class _Run:
+    """One verification."""
+
+    def __init__(
+        self,
+        spark: Any,
+        worker: WorkerSettings,
+        settings: ConnectorSettings,
+        options: Options,
+        progress: Progress,
+        behind: Callable[[], Behind] | None,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._progress = progress
+        self._behind = behind
+        self._job, self._bytes = _planned(worker, settings, options, spark)
+        self._planner = data_planner(worker)
+        self._ends: dict[int, int] = {}
+        self._waited = 0.0
+        self._kept: list[Any] = []
+        self._group = f"helenus-verify-{uuid.uuid4()}"
+        self.report = Report(
+            settings.name, settings.keyspace, settings.table, self._job.topic, time.time(), sample=options.sample
+        )
+
+    def verify(self) -> Report:
+        start = time.monotonic()
+        report = self.report
+        found = self._first()
+        found = self._again(found)
+        self._tell(found)
+        if self._options.repair:
+            self._does("repairing")
+            report.repaired = self._repaired(found)
+        report.seconds = time.monotonic() - start
+        return report
+
+    def close(self) -> None:
+        """Let go of what Spark keeps, and of the brokers."""
+        for frame in self._kept:
+            frame.unpersist()
+        self._planner.close()
+
+    @contextmanager
+    def grouped(self) -> Iterator[None]:
+        """Spark's jobs of this thread as one group, which `progress` follows, in a pool of its own."""
+        context = self._spark.sparkContext
+        context.setJobGroup(self._group, f"verify {self._job.table.full_name}", interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", "helenus-verify")
+        self._progress.follow(context, self._group)
+        try:
+            yield
+        finally:
+            self._progress.follow(None, "")
+            context.setLocalProperty("spark.scheduler.pool", None)
+            context.setLocalProperty("spark.jobGroup.id", None)
+
+    def _first(self) -> Any:
+        """Compare all that is there."""
+        self._does("reading topic and table")
+        job, report = self._job, self.report
+        slots = self._spark.sparkContext.defaultParallelism
+        places = self._places()
+        # Slices of a sample are small: a task scans many.
+        tasks = _tasks(self._bytes, slots)
+        shares = shared_out(cut(self._options.tokens, tasks) if self._options.sample == 1 else job.tokens or (), tasks)
+        table = self._tasks(scan(job, shares), len(shares))
+        entries = table.unionByName(self._tasks(read_topic(job, places), len(places))) if places else table
+        found, counted = self._compared(entries, compare(job))
+        report.rows, report.records = counted["rows"], counted["records"]
+        report.found[UNPUBLISHABLE].count = counted["keyless"]
+        if report.records and not counted["known"]:
+            raise self._of_another_table(found)
+        return found
+
+    def _again(self, found: Any) -> Any:
+        """Look at what differs again, until nothing does or the patience has run out."""
+        progress, since, pause = self._progress, time.monotonic(), _FIRST_PAUSE_S
+        kinds = list(_MAY_PASS)
+        count = found.filter(found.kind.isin(kinds)).count()
+        final = found.filter(~found.kind.isin([*kinds, ""]))
+        is_last = False
+        while count and not is_last:
+            progress.differ = count
+            self._does(f"waiting to look at {count} keys again")
+            left = self._options.patience - (time.monotonic() - since)
+            self._wait(max(0.0, min(pause, left)))
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            is_last = time.monotonic() - since >= self._options.patience
+            self._does(f"looking at {count} keys again")
+            asked = self._kept_(self._mapped(_unmoved(found, kinds), look_again(self._job), SCHEMA))
+            asked.count()  # their rows are read now
+            self._wait_for(self._behind() if self._behind else None)
+            places = self._places(since=True)
+            entries = asked
+            if places:
+                entries = asked.unionByName(self._tasks(read_topic(self._job, places, versions=True), len(places)))
+            found, _ = self._compared(entries, compare(self._job, again=True))
+            count = found.filter(found.kind.isin(kinds)).count()
+            final = final.unionByName(found.filter(~found.kind.isin([*kinds, ""])))
+            self.report.rounds += 1
+        progress.differ = count
+        return found.filter(found.kind.isin(kinds)).unionByName(final)
+
+    def _tell(self, found: Any) -> None:
+        """Count what differs, and name the first keys."""
+        from pyspark.sql import functions as f
+
+        kind = f.when(found.moved & (found.kind != EXPIRED), CHANGING).otherwise(found.kind)
+        named = self._kept_(found.filter(found.kind != "").withColumn("kind", kind))
+        names = Names(self._job)
+        for row in named.groupBy("kind").count().collect():
+            of = self.report.found[row["kind"]]
+            of.count += row["count"]
+            first = named.filter(named.kind == row["kind"]).orderBy("token", "name").limit(self._options.limit)
+            of.keys += [names.of(r["name"], r["static"]) for r in first.collect()]
+
+    def _repaired(self, found: Any) -> int:
+        wanted = found.filter(found.kind.isin([*_MAY_PASS, EXPIRED])).select(*SCHEMA_COLUMNS)
+        rows = self._mapped(wanted, repair(self._job), SCHEMA).select("note").collect()
+        return sum(pickle.loads(bytes(row["note"]))["repaired"] for row in rows)
+
+    def _tasks(self, task: Task, count: int) -> Any:
+        """The entries that so many tasks give, each for its number."""
+        return self._spark.range(0, count, 1, count).mapInArrow(task, SCHEMA)
+
+    @staticmethod
+    def _mapped(frame: Any, task: Task, schema: str) -> Any:
+        return frame.mapInArrow(task, schema)
+
+    def _compared(self, entries: Any, task: Task) -> tuple[Any, Counter[str]]:
+        """What differs, and what was counted."""
+        from pyspark.sql import functions as f
+
+        met = entries.repartitionById(self._job.parts, f.col("part"))
+        met = met.sortWithinPartitions(*ORDER, f.col("at").desc())
+        found = self._kept_(met.mapInArrow(task, _FOUND))
+        counted = Counter[str]()
+        for row in found.filter(found.kind == "").select("note").collect():
+            counted.update(pickle.loads(bytes(row["note"])))
+        self._progress.check()
+        return found, counted
+
+    def _kept_(self, frame: Any) -> Any:
+        """A frame that is made once."""
+        from pyspark import StorageLevel
+
+        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        return self._kept[-1]
+
+    def _places(self, since: bool = False) -> list[list[Range]]:
+        """The topic from its start, or `since` it was read before, up to its ends now, by tasks."""
+        topic = self._job.topic
+        counts = self._planner.partitions([topic])
+        if not counts[topic]:
+            return []
+        ends = self._planner.latest(counts).get(topic, {})
+        starts = self._planner.earliest(counts)[topic]
+        places = []
+        for p, end in ends.items():
+            start = self._ends.get(int(p), 0) if since else starts[p]
+            if start < end:
+                places.append(Range(topic, int(p), start, end))
+                self._ends[int(p)] = end
+        return [[part] for place in places for part in self._parts(place)]
+
+    def _parts(self, place: Range) -> Iterator[Range]:
+        """A range for several tasks, where offsets say how many records they have."""
+        step = place.end - place.start if self._job.worker.log_of_data == "pulsar" else _RECORDS_A_TASK
+        for start in range(place.start, place.end, step):
+            yield Range(place.topic, place.partition, start, min(start + step, place.end))
+
+    def _wait_for(self, caught_up: Behind | None) -> None:
+        """Wait, for a minute in all, until the connector has published what was there."""
+        self.report.behind = caught_up() if caught_up else None
+        while caught_up and self.report.behind and self._waited < _BEHIND_S:
+            self._wait(_POLL_S)
+            self._waited += _POLL_S
+            self.report.behind = caught_up()
+
+    def _wait(self, seconds: float) -> None:
+        self._progress.stop.wait(seconds)
+        self._progress.check()
+
+    def _does(self, what: str) -> None:
+        self._progress.check()
+        self._progress.begin(what)
+        _log.debug("verify.progress", table=self._job.table.full_name, does=what)
+
+    def _of_another_table(self, found: Any) -> HelenusError:
+        first = found.filter(found.kind == "foreign").limit(1).collect()
+        key = f", such as {Names(self._job).of(first[0]['name'], False)}" if first else ""
+        what = f"none of its keys is one of {self._job.table.full_name}{key}: it is the topic of another table"
+        advice = "correct data.topic, or the format and key.compat that it was written with"
+        return HelenusError(Kind.CONFIG, what, f"topic {self._job.topic}", advice)
+
+
+SCHEMA_COLUMNS = [part.split()[0] for part in SCHEMA.split(", ")]
+
+
+def _unmoved(found: Any, kinds: list[str]) -> Any:
+    """The entries of the keys to look at again."""
+    return found.filter(found.kind.isin(kinds)).select(*SCHEMA_COLUMNS)
+
+
+def _planned(worker: WorkerSettings, settings: ConnectorSettings, options: Options, spark: Any) -> tuple[Job, int]:
+    """What is to be done, and about how many bytes the table has. Raises HelenusError."""
+    with closing(data_log(worker)) as log, _connected(settings) as session:
+        found = definition(session, settings)
+        assert found is not None, "no version is known"
+        table = shown(found[1], settings)
+        topics = log.topics()
+        topic, other = settings.data, f"{settings.data}-{str(table.id)[:8]}"
+        if settings.schema_on_incompatible == "new-topic" and other in topics:
+            topic = other
+        if topic not in topics:
+            advice = "the worker makes it when the events topic is there; or correct data.topic"
+            raise HelenusError(Kind.TOPIC_MISSING, "there is no data topic", topic, advice)
+        size = _size(session, table)
+        tokens = None
+        if not options.is_whole:
+            tokens = tuple(sampled(options.tokens, options.sample) if options.sample < 1 else [options.tokens])
+        slots = spark.sparkContext.defaultParallelism
+        parts = max(slots, min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
+        return Job(worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup()), size
+
+
+@contextmanager
+def _connected(settings: ConnectorSettings) -> Iterator[Any]:
+    session = connect(settings)
+    try:
+        yield session
+    finally:
+        session.cluster.shutdown()
+
+
+def _size(session: Any, table: Table) -> int:
+    """About how many bytes the table has, by what one node estimates."""
+    asked = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
+    rows = session.execute(f"{asked} AND table_name = %s", (table.keyspace, table.name))
+    nodes = len(session.cluster.metadata.all_hosts()) or 1
+    return nodes * sum(max(0, int(r.partitions_count)) * max(0, int(r.mean_partition_size)) for r in rows)
+
+
+def _tasks(size: int, slots: int) -> int:
+    return max(slots * 2, min(8192, math.ceil(size / _BYTES_A_TASK)))
+
+
+@contextmanager
+def _spark_errors() -> Iterator[None]:
+    """Spark's errors as ours: a task's own error is in their text."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        said = str(error)
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+        what = (named or lines or ["Spark failed"])[-1][:500]
+        raise error_in(said) or HelenusError(Kind.BATCH_FAILED, what) from None

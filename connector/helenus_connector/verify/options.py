@@ -1,0 +1,74 @@
+"""What a verification is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
+
+
+@dataclass(frozen=True)
+class Options:
+    """`repair` appends an event for each key that differs. `tokens` are the first and last token to look at, `sample`
+    is the share of these to look at. `limit` is how many keys of each kind are named.
+
+    `patience` in s: a key that differs is looked at again until that time has passed since it was found.
+    Raises ValueError.
+    """
+
+    repair: bool = False
+    tokens: tuple[int, int] = (LEAST_TOKEN, MOST_TOKEN)
+    sample: float = 1.0
+    limit: int = 10
+    patience: float = 30.0
+
+    def __post_init__(self) -> None:
+        first, last = self.tokens
+        if not LEAST_TOKEN <= first <= last <= MOST_TOKEN:
+            raise ValueError(f"token_range: {first}:{last} is no range of tokens, from -2^63 to 2^63-1")
+        if not 0 < self.sample <= 1:
+            raise ValueError(f"sample: {self.sample:g} is no share: give more than 0, and 1 at most")
+        if not 0 <= self.limit <= 100_000:
+            raise ValueError(f"limit: {self.limit} is not between 0 and 100000")
+        if not 0 <= self.patience <= 3600:
+            raise ValueError(f"patience: {self.patience:g} s is not between 0 and 3600")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the table is looked at."""
+        return self.sample == 1 and self.tokens == (LEAST_TOKEN, MOST_TOKEN)
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Options:
+        """From JSON: `repair`, `token_range` (`after:until`), `sample`, `limit`, `patience`. Raises ValueError."""
+        known = {"repair", "token_range", "sample", "limit", "patience"}
+        if unknown := given.keys() - known:
+            raise ValueError(f"{min(unknown)} is not known: there are {', '.join(sorted(known))}")
+        options: dict[str, Any] = {}
+        if "repair" in given:
+            if not isinstance(given["repair"], bool):
+                raise ValueError(f"repair: {given['repair']} is neither true nor false")
+            options["repair"] = given["repair"]
+        if "token_range" in given:
+            options["tokens"] = tokens(str(given["token_range"]))
+        for name, kind in (("sample", float), ("limit", int), ("patience", float)):
+            if name in given:
+                try:
+                    options[name] = kind(given[name])
+                except (TypeError, ValueError):
+                    raise ValueError(f"{name}: {given[name]} is no number") from None
+        return cls(**options)
+
+
+def tokens(text: str) -> tuple[int, int]:
+    """First and last token of `after:until`, as snapshots have it: those above the one, up to the other, either of
+    which may be left out. Raises ValueError.
+    """
+    after, mark, until = text.partition(":")
+    try:
+        if not mark:
+            raise ValueError
+        return int(after) + 1 if after else LEAST_TOKEN, int(until) if until else MOST_TOKEN
+    except ValueError:
+        raise ValueError(f"token_range: {text} is not of the form AFTER:UNTIL") from None

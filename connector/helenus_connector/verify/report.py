@@ -1,0 +1,141 @@
+"""What a verification found, and how far it is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+MISSING, STALE, GHOST, FOREIGN = "missing", "stale", "ghost", "foreign"
+EXPIRED, CHANGING, UNPUBLISHABLE = "expired", "changing", "unpublishable"
+DIFFERENCES = (MISSING, STALE, GHOST, FOREIGN)
+"""A row without record; a record that is not the row; a record of a key that the table has not, or can't have."""
+NO_DIFFERENCES = (EXPIRED, CHANGING, UNPUBLISHABLE)
+"""Counted apart: records that say that they expired, and did; keys that were published again and again, to the end;
+rows that no record can show."""
+DIFFERENT = 3
+"""The exit status where topic and table differ."""
+
+
+@dataclass
+class Found:
+    """Keys of one kind: how many, and the first of them as JSON text."""
+
+    count: int = 0
+    keys: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """What was found in one table. `rows` and `records` were looked at; a record that a later one replaced counts too.
+
+    `rounds`: how often keys that differed were looked at again. `repaired`: events that were appended. `behind`: why
+    the connector may not have published all that was there, None if it had.
+    """
+
+    connector: str
+    keyspace: str
+    table: str
+    topic: str
+    started: float
+    seconds: float = 0.0
+    rows: int = 0
+    records: int = 0
+    sample: float = 1.0
+    rounds: int = 0
+    repaired: int = 0
+    behind: str | None = None
+    found: dict[str, Found] = field(default_factory=lambda: {k: Found() for k in (*DIFFERENCES, *NO_DIFFERENCES)})
+
+    @property
+    def differences(self) -> int:
+        """How many keys differ."""
+        return sum(self.found[kind].count for kind in DIFFERENCES)
+
+    @property
+    def exit_status(self) -> int:
+        return DIFFERENT if self.differences else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """As the REST API shows it."""
+        return {
+            "connector": self.connector,
+            "keyspace": self.keyspace,
+            "table": self.table,
+            "topic": self.topic,
+            "started": round(self.started, 3),
+            "seconds": round(self.seconds, 3),
+            "rows": self.rows,
+            "records": self.records,
+            "sample": self.sample,
+            "rounds": self.rounds,
+            "repaired": self.repaired,
+            "behind": self.behind,
+            "equal": not self.differences,
+            "differences": {kind: self._shown(kind) for kind in DIFFERENCES},
+            "apart": {kind: self._shown(kind) for kind in NO_DIFFERENCES},
+        }
+
+    def _shown(self, kind: str) -> dict[str, Any]:
+        return {"count": self.found[kind].count, "keys": self.found[kind].keys}
+
+
+class Stopped(Exception):
+    """The verification was stopped."""
+
+
+@dataclass
+class Progress:
+    """How far a verification is: what it `does`, and how many keys `differ` as far as is known. Any thread may use it.
+
+    `stop` is set when it is to end.
+    """
+
+    does: str = "waiting"
+    differ: int | None = None
+    since: float = field(default_factory=time.time)
+    stop: threading.Event = field(default_factory=threading.Event)
+    _context: Any = None
+    _group: str = ""
+    _before: frozenset[int] = frozenset()
+
+    def check(self) -> None:
+        """Raise Stopped if it is to end."""
+        if self.stop.is_set():
+            raise Stopped
+
+    def follow(self, context: Any, group: str) -> None:
+        """From now on Spark's jobs of a group are counted; None for none."""
+        self._context, self._group = context, group
+
+    def begin(self, does: str) -> None:
+        """It does something else from now on."""
+        self.does, self._before = does, frozenset(self._jobs())
+
+    def cancel(self) -> None:
+        """Ask it to end, and Spark to end its jobs."""
+        self.stop.set()
+        if self._context is not None:
+            self._context.cancelJobGroup(self._group)
+
+    def tasks(self) -> tuple[int, int]:
+        """How many tasks of Spark's are done of what it does now, and how many there are."""
+        done = count = 0
+        if self._context is not None:
+            tracker = self._context.statusTracker()
+            for job in set(self._jobs()) - self._before:
+                for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
+                    info = tracker.getStageInfo(stage)
+                    if info is not None:
+                        done, count = done + info.numCompletedTasks, count + info.numTasks
+        return done, count
+
+    def _jobs(self) -> list[int]:
+        return list(self._context.statusTracker().getJobIdsForGroup(self._group)) if self._context is not None else []
+
+    def as_json(self) -> dict[str, Any]:
+        done, tasks = self.tasks()
+        seconds = round(time.time() - self.since, 1)
+        shown = {"does": self.does, "tasks": tasks, "done": done, "seconds": seconds}
+        return shown if self.differ is None else {**shown, "differ": self.differ}

@@ -1,0 +1,195 @@
+"""The verifications of a worker's connectors: one after the other, and what the last one of each table found."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import structlog
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.status import Task
+from helenus_connector.log.choice import planner
+from helenus_connector.verify import _metrics
+from helenus_connector.verify.engine import Behind, verify
+from helenus_connector.verify.options import Options
+from helenus_connector.verify.report import Progress, Report, Stopped
+from helenus_schemas.errors import HelenusError, Kind
+
+State = Literal["WAITING", "RUNNING", "DONE", "FAILED", "STOPPED"]
+_log = structlog.get_logger(__name__)
+_TURN_S = 1.0
+_GRACE_S = 3.0
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Verification:
+    """That of one table; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
+
+    task: Task
+    options: Options
+    id: int = field(default_factory=lambda: next(_numbers))
+    state: State = "WAITING"
+    progress: Progress = field(default_factory=Progress)
+    report: Report | None = None
+    error: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in ("WAITING", "RUNNING")
+
+    def shown(self) -> dict[str, Any]:
+        """As the REST API shows it."""
+        shown: dict[str, Any] = {"id": self.id, "table": self.task.settings.table, "state": self.state}
+        if not self.is_over:
+            shown["progress"] = self.progress.as_json()
+        if self.report is not None:
+            shown["report"] = self.report.as_json()
+        return shown if self.error is None else {**shown, "error": self.error}
+
+
+class Verifications:
+    """All verifications of a worker. `start` begins its thread; any thread may call the other methods.
+
+    Methods that take a connector's name raise Unknown.
+    """
+
+    def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
+        self._worker = worker
+        self._connectors = connectors
+        self._last: dict[tuple[str, str], Verification] = {}
+        self._lock = threading.Lock()
+        self._asked = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, name: str, tables: Sequence[str], options: Options) -> list[Verification]:
+        """Ask for these tables of a connector, by default for all. Raises HelenusError CONFIG if there is no such
+        table, and if one of them is being verified.
+        """
+        tasks = self._tasks(name, tables)
+        with self._lock:
+            for task in tasks:
+                before = self._last.get((name, task.settings.table))
+                if before is not None and not before.is_over:
+                    what = f"a verification of {task.settings.table} is under way: wait for it, or stop it"
+                    raise HelenusError(Kind.CONFIG, what, name)
+            begun = [Verification(task, options) for task in tasks]
+            self._last.update({(name, one.task.settings.table): one for one in begun})
+        self._asked.set()
+        return begun
+
+    def of(self, name: str) -> list[Verification]:
+        """The last one of each table of a connector."""
+        with self._connectors.lock:
+            self._connectors.get(name)
+        with self._lock:
+            return [one for (connector, _), one in sorted(self._last.items()) if connector == name]
+
+    def stop(self, name: str) -> list[Verification]:
+        """End those of a connector that are under way."""
+        there = [one for one in self.of(name) if not one.is_over]
+        for one in there:
+            one.progress.cancel()
+        return there
+
+    def start(self, spark: Any) -> None:
+        """Run them on this session from now on."""
+        self._thread = threading.Thread(target=self._run, args=(spark,), name="verifications", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End within seconds."""
+        self._stopping.set()
+        self._asked.set()
+        for one in list(self._last.values()):
+            if not one.is_over:
+                one.progress.cancel()
+        if self._thread is not None:
+            self._thread.join(_GRACE_S)
+
+    def _run(self, spark: Any) -> None:
+        while not self._stopping.is_set():
+            with self._lock:
+                waiting = [one for one in self._last.values() if one.state == "WAITING"]
+            for one in waiting:
+                if not self._stopping.is_set():
+                    self._verify(spark, one)
+            self._forget()
+            self._asked.wait(_TURN_S)
+            self._asked.clear()
+
+    def _verify(self, spark: Any, one: Verification) -> None:
+        where = {"connector": one.task.connector, "table": one.task.table}
+        one.state, one.progress.since = "RUNNING", time.time()
+        _log.info("verify.started", **where)
+        try:
+            one.progress.check()
+            report = verify(
+                spark, self._worker, one.task.settings, one.options, one.progress, lambda: self._behind(one.task)
+            )
+        except Stopped:
+            one.state = "STOPPED"
+            _log.info("verify.stopped", **where)
+        except HelenusError as error:
+            if one.progress.stop.is_set():
+                one.state = "STOPPED"
+                return
+            one.state, one.error = "FAILED", str(error)
+            _log.error("verify.failed", **where, error=str(error))
+        except Exception as error:  # a bug of ours must not end all verifications
+            one.state, one.error = "FAILED", f"{type(error).__name__}: {error}"
+            if not self._stopping.is_set():
+                _log.exception("verify.failed", **where, error=one.error)
+        else:
+            one.report = report
+            one.state = "DONE"
+            _metrics.show(report)
+            counts = {kind: found.count for kind, found in report.found.items() if found.count}
+            seconds = round(report.seconds, 1)
+            _log.info("verify.done", **where, rows=report.rows, records=report.records, seconds=seconds, **counts)
+
+    def _behind(self, task: Task) -> Behind:
+        """Says whether the connector has published what the events topic has now."""
+        events, group = task.settings.events, task.settings.query_group
+        broker = planner(self._worker)
+        try:
+            ends = broker.latest({t: n for t, n in broker.partitions([events]).items() if n}).get(events, {})
+        finally:
+            broker.close()
+
+        def behind() -> str | None:
+            at = self._connectors.held(group).where().get(events, {})
+            if all(at.get(partition, 0) >= end for partition, end in ends.items()):
+                return None
+            with self._connectors.lock:
+                states = {t.id: t.state for t in self._connectors.get(task.connector).status().tasks}
+            state = states.get(task.id, "STOPPED")
+            return "the connector has not read all events yet" if state == "RUNNING" else f"the connector is {state}"
+
+        return behind
+
+    def _forget(self) -> None:
+        """Forget the tables of connectors that were deleted."""
+        names = self._connectors.all().keys()
+        with self._lock:
+            for place in [place for place in self._last if place[0] not in names]:
+                one = self._last.pop(place)
+                _metrics.forget((place[0], one.task.settings.keyspace, place[1]))
+
+    def _tasks(self, name: str, tables: Sequence[str]) -> list[Task]:
+        with self._connectors.lock:
+            there = dict(self._connectors.get(name).tasks)
+        for table in tables:
+            if table not in there:
+                what = f"the connector has no table {table}: there are {', '.join(sorted(there)) or 'none yet'}"
+                raise HelenusError(Kind.CONFIG, what, name, "name one of its tables, or none for all")
+        if not there:
+            raise HelenusError(Kind.CONFIG, "the connector has no tables yet", name, "wait until it has")
+        return [there[table] for table in dict.fromkeys(tables)] or list(there.values())

@@ -1,0 +1,188 @@
+"""Verifications over REST and by the command, without Spark: who may ask for what, and how a result is shown."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+
+from helenus_connector import verify_command
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.metrics import Labels
+from helenus_connector.rest._call import Call
+from helenus_connector.rest._verifications import VerificationResources
+from helenus_connector.verify import _metrics, verifications
+from helenus_connector.verify.report import EXPIRED, MISSING, STALE, Found, Progress, Report
+from helenus_connector.verify.verifications import Verifications
+from helenus_schemas.errors import HelenusError, Kind
+
+CONFIG = {
+    "connector.class": "helenus.CassandraSource",
+    "keyspace": "ks1",
+    "table": "a,b",
+    "cassandra.contact.points": "c",
+    "output.format": "json",
+}
+LABELS: Labels = ("n", "ks1", "a")
+
+
+class House:
+    """The verifications of a worker with one connector; what `found` says is their result."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        given = {"bootstrap.servers": "127.0.0.1:1", "checkpoint.dir": str(tmp_path)}
+        worker = WorkerSettings.of(given, "worker")
+        self.connectors = Connectors(worker, lambda topics: {})
+        self.connectors.put("n", CONFIG)
+        self.verifications = Verifications(worker, self.connectors)
+        self.resources = VerificationResources(self.verifications).resources()["/connectors/{name}/verifications"]
+        self.found: Report | Exception = report()
+        self.begun = threading.Event()
+        self.waits = False
+        monkeypatch.setattr(verifications, "verify", self._verify)
+
+    def ask(self, method: str, body: Any = None, name: str = "n") -> tuple[int, Any]:
+        try:
+            answer = self.resources[method](Call("", {"name": name}, None, body))  # type: ignore[arg-type]
+        except HTTPException as error:
+            return error.status_code, error.detail
+        return answer.status_code, json.loads(bytes(answer.body))["verifications"]
+
+    def _verify(self, _: Any, __: Any, ___: Any, ____: Any, progress: Progress, _____: Any) -> Report:
+        self.begun.set()
+        if self.waits:
+            progress.stop.wait(10)
+            progress.check()
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def over(self) -> list[dict[str, Any]]:
+        """Run what was asked for."""
+        self.verifications.start(None)
+        for _ in range(1000):
+            found = self.ask("GET")[1]
+            if all(one["state"] not in ("WAITING", "RUNNING") for one in found):
+                return list(found)
+            threading.Event().wait(0.01)
+        raise AssertionError(found)
+
+
+def report(**found: int) -> Report:
+    made = Report("n", "ks1", "a", "data-ks1.a", 1.0, seconds=2.0, rows=10, records=12)
+    for kind, count in found.items():
+        made.found[kind] = Found(count, ['{"k":1}'])
+    return made
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    house = House(tmp_path, monkeypatch)
+    yield house
+    house.verifications.close()
+    _metrics.forget(LABELS)
+
+
+def test_what_can_not_be_asked(house: House) -> None:
+    assert house.ask("POST", {}, "other") == (404, "Connector other not found")
+    assert house.ask("POST", {"tables": ["c"]})[0] == 400
+    assert "there are a, b" in house.ask("POST", {"tables": ["c"]})[1]
+    assert house.ask("POST", {"tables": "a"}) == (400, "tables: a list of names is expected")
+    assert house.ask("POST", [])[0] == 400
+    assert house.ask("POST", {"sample": 2}) == (400, "sample: 2 is no share: give more than 0, and 1 at most")
+    assert house.ask("GET") == (200, [])
+    assert house.ask("POST", {"tables": ["a"]})[0] == 202
+    status, said = house.ask("POST")
+    assert (status, "a verification of a is under way" in said) == (409, True)
+
+
+def test_a_result_is_shown_and_exported(house: House) -> None:
+    house.found = report(missing=2, expired=1)
+    status, [begun] = house.ask("POST", {"tables": ["a"], "sample": 0.5})
+    assert (status, begun["state"], begun["progress"]["does"]) == (202, "WAITING", "waiting")
+    [done] = house.over()
+    assert (done["id"], done["state"]) == (begun["id"], "DONE")
+    assert done["report"]["differences"]["missing"] == {"count": 2, "keys": ['{"k":1}']}
+    assert done["report"]["apart"]["expired"]["count"] == 1
+    assert done["report"]["equal"] is False
+    assert _metrics.DIFFERENCES.labels(*LABELS, MISSING)._value.get() == 2
+    assert _metrics.DIFFERENCES.labels(*LABELS, STALE)._value.get() == 0
+    assert _metrics.ROWS.labels(*LABELS)._value.get() == 10
+    said = verify_command.lines("n", done)
+    assert said[0] == "n a: topic and table differ (10 rows, 12 records, 2.0 s)"
+    assert said[1:] == ['  missing: 2: {"k":1}, …', '  expired: 1, no difference: {"k":1}']
+
+
+def test_each_table_is_verified_also_after_one_that_failed(house: House) -> None:
+    house.found = HelenusError(Kind.TOPIC_MISSING, "there is no data topic")
+    assert len(house.ask("POST")[1]) == 2
+    for done in house.over():
+        assert (done["state"], "there is no data topic" in done["error"]) == ("FAILED", True)
+        assert verify_command.lines("n", done)[0].startswith(f"n {done['table']}: FAILED, there is no data topic")
+    house.found = report()
+    house.ask("POST", {"tables": ["a"]})
+    assert [one["state"] for one in house.over()] == ["DONE", "FAILED"]
+
+
+def test_it_can_be_stopped(house: House) -> None:
+    house.waits = True
+    house.ask("POST")
+    house.verifications.start(None)
+    assert house.begun.wait(10)
+    assert [one["table"] for one in house.ask("DELETE")[1]] == ["a", "b"]
+    assert [one["state"] for one in house.over()] == ["STOPPED", "STOPPED"]
+
+
+def test_a_deleted_connector_has_no_results(house: House) -> None:
+    house.found = report(stale=1)
+    house.ask("POST", {"tables": ["a"]})
+    house.over()
+    house.connectors.delete("n")
+    house.verifications._forget()
+    assert house.ask("GET") == (404, "Connector n not found")
+    assert _metrics.DIFFERENCES.labels(*LABELS, STALE)._value.get() == 0
+
+
+class Asked:
+    """Stands for a worker that is asked; its verifications take two calls."""
+
+    def __init__(self, *found: dict[str, Any]) -> None:
+        self.found = found
+        self.calls: list[tuple[str, str, Any]] = []
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        self.calls.append((method, path, body))
+        running = {"state": "RUNNING", "progress": {"does": "reading", "tasks": 4, "done": 1, "seconds": 1.0}}
+        is_over = len([c for c in self.calls if c[0] == "GET"]) > 1
+        shown = [{"id": n, "table": f"t{n}", **(one if is_over else running)} for n, one in enumerate(self.found)]
+        return {
+            "verifications": [*shown, {"id": 99, "table": "other", "state": "RUNNING"}] if method == "GET" else shown
+        }
+
+
+@pytest.mark.parametrize(
+    ("found", "status"),
+    [
+        ([report()], 0),
+        ([report(), report(stale=1)], 3),
+        ([report(expired=1)], 0),
+        ([report(stale=1), "it failed"], 1),
+    ],
+)
+def test_the_exit_status(found: list[Any], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    ends = [
+        {"state": "FAILED", "error": one} if isinstance(one, str) else {"state": "DONE", "report": one.as_json()}
+        for one in found
+    ]
+    worker: Any = Asked(*ends)
+    assert verify_command.verify(worker, "a/b", (), True, repair=False, sample=None) == status
+    assert worker.calls[0] == ("POST", "/connectors/a%2Fb/verifications", {"tables": [], "repair": False})
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["state"] for one in shown] == [end["state"] for end in ends]
+    assert EXPIRED not in Report("n", "k", "t", "d", 0.0).as_json()["differences"]

@@ -1,0 +1,388 @@
+"""A verification without servers: what records and rows are compared by, and what their comparison says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemas.cqldata import cql_bytes, types, values
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.shape import Record
+from helenus_connector.shape.row import RowShape, shown
+from helenus_connector.testing.broker import Message
+from helenus_connector.testing.registry import MemoryRegistry
+from helenus_connector.verify._entry import ASKED, KEY, NEVER, Entry, place
+from helenus_connector.verify._job import Job, cut, sampled, shared_out, token_of
+from helenus_connector.verify._reduce import Comparison
+from helenus_connector.verify._rows import RowEntries
+from helenus_connector.verify._scopes import Clustering, Scopes
+from helenus_connector.verify._topic import Records
+from helenus_connector.verify.options import Options
+from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
+from helenus_schemas.codec.key import Key, KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
+from helenus_schemas.event.change import Bound
+from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
+from helenus_schemas.service.logs import setup
+
+slow = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
+WORKER = WorkerSettings.of({"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}, "worker")
+FORMS: list[dict[str, str]] = [
+    {},
+    {"output.format": "key-value-json"},
+    {"output.format": "json"},
+    {"key.compat": "datastax"},
+    {"output.format": "key-value-json", "key.compat": "datastax", "headers": ""},
+]
+TOPIC = "data-ks1.t"
+
+
+def table(*columns: tuple[str, str], keys: Sequence[str] = ("int", "int")) -> Table:
+    made = [
+        Column(f"k{i}", parse(t), "clustering" if i else "partition_key", max(i - 1, 0)) for i, t in enumerate(keys)
+    ]
+    for name, t in columns:
+        static = t.endswith(" static")
+        made.append(Column(name, parse(t.removesuffix(" static")), "static" if static else "regular"))
+    return Table("ks1", "t", uuid.UUID(int=1), tuple(made))
+
+
+def of(more: dict[str, str]) -> ConnectorSettings:
+    given = {"name": "n", "keyspace": "ks1", "table": "t", "value.converter.schema.registry.url": "http://r"}
+    return ConnectorSettings.of({**given, **more}, "test")
+
+
+def int32(value: int | None) -> bytes | None:
+    return None if value is None else struct.pack(">i", value)
+
+
+class Topic:
+    """A data topic of one connector, as it writes it, and its table; `alter` gives it another definition."""
+
+    def __init__(self, table: Table, more: dict[str, str], registry: MemoryRegistry | None = None) -> None:
+        self.settings = of(more)
+        self.registry = registry or MemoryRegistry()
+        self.messages: list[Message] = []
+        self.rows: dict[Key, tuple[bytes | None, ...]] = {}
+        self.statics: dict[Key, tuple[bytes | None, ...]] = {}
+        self.alter(table)
+
+    def alter(self, table: Table) -> None:
+        self.table = shown(table, self.settings)
+        self.codec = KeyCodec(self.table)
+        self.shape = RowShape(self.table, self.settings, self.registry)
+        self.job = Job(WORKER, self.settings, self.table, TOPIC, 2, 1, None, False, setup())
+
+    def add(self, record: Record, partition: int = 0) -> None:
+        at = len(self.messages)
+        self.messages.append(Message(TOPIC, partition, at, (1, at), record.key, record.value, record.headers))
+
+    def publish(self, key: Key, row: Sequence[bytes | None] | None, expires: int | None = None) -> None:
+        image = None if row is None else Image(tuple(row), 5)
+        self.add(self.shape.row(self.codec.encode(key), image, 5, expires=expires, values=key))
+
+    def entries(self, chunk: int = 7) -> list[Entry]:
+        records = Records(self.job, self.registry.schema, self.registry.schema)
+        chunks = [self.messages[i : i + chunk] for i in range(0, len(self.messages), chunk)]
+        found = [entry for some in chunks for entry in records.entries(some, False)]
+        made = RowEntries(self.job)
+        n, nulls = len(self.table.partition_key), (None,) * len(self.table.clustering)
+        for key, row in self.rows.items():
+            found += made.of(0, token_of(key[:n]), key, row, False)
+        for partition, row in self.statics.items():
+            found += made.of(0, token_of(partition), (*partition, *nulls), row, True)
+        return [*found, *records.rest()]
+
+    def found(self) -> dict[tuple[bytes, bool], str]:
+        """The kinds of keys that differ."""
+        rows = Comparison(self.job, False).of(ordered(self.entries()))
+        return {(row[2 + Entry._fields.index("name")], row[2 + 4]): row[0] for row in rows if row[0]}
+
+
+def ordered(entries: Iterable[Entry]) -> list[Entry]:
+    """As Spark sorts them."""
+
+    def turn(entry: Entry) -> Any:
+        token = (0, 0) if entry.token is None else (1, entry.token)
+        name = (0, b"") if entry.name is None else (1, entry.name)
+        return token, entry.rank, name, entry.static, entry.side, entry.partition, -int.from_bytes(entry.at, "big")
+
+    return sorted(entries, key=turn)
+
+
+keyed = types(key=True).flatmap(lambda t: st.tuples(st.just(t), values(t)))
+valued = types().flatmap(lambda t: st.tuples(st.just(t), st.one_of(st.none(), values(t))))
+
+
+@slow
+@pytest.mark.parametrize("form", FORMS)
+@given(
+    partition=keyed,
+    clustering=st.lists(keyed, max_size=2),
+    regulars=st.lists(valued, max_size=3),
+    statics=st.lists(valued, max_size=2),
+    later=valued,
+)
+def test_a_record_of_any_row_is_equal_to_it(
+    form: dict[str, str], partition: Any, clustering: Any, regulars: Any, statics: Any, later: Any
+) -> None:
+    """Also after a column was added and one was dropped, and whatever the static columns are by now."""
+    if (
+        partition[1] != partition[1]
+        or cql_bytes(*partition) == b""
+        or ("json" in str(form) and "double" in str(partition[0]))
+    ):
+        return  # Cassandra has no such key; every NaN is one in JSON
+    columns = [Column("p", partition[0], "partition_key", 0)]
+    columns += [Column(f"c{i}", t, "clustering", i) for i, (t, _) in enumerate(clustering)]
+    columns += [Column(f"r{i}", t) for i, (t, _) in enumerate(regulars)]
+    columns += [Column(f"s{i}", t, "static") for i, (t, _) in enumerate(statics if clustering else ())]
+    topic = Topic(Table("ks1", "t", uuid.UUID(int=1), tuple(columns)), form)
+    key = (cql_bytes(*partition), *(cql_bytes(*part) for part in clustering))
+    key = topic.codec.decode(topic.codec.encode(key))
+    row = [None if v is None else cql_bytes(t, v) for t, v in [*regulars, *(statics if clustering else ())]] or list(
+        key
+    )
+    topic.publish(key, row)
+    topic.rows[key] = tuple(row)
+    if topic.table.statics and any(v is not None for v in row[len(regulars) :]):
+        nulls = (None,) * len(clustering)
+        topic.publish((key[0], *nulls), (*(None,) * len(regulars), *row[len(regulars) :]))
+        topic.statics[key[:1]] = tuple(row)
+    assert topic.found() == {}
+    if topic.table.regulars:
+        topic.alter(replace(topic.table, columns=(*topic.table.columns, Column("later", later[0]))))
+        width = len(topic.table.regulars) - 1
+        names = [c.name for c in topic.table.regulars]
+        assert names[0] == "later"
+        topic.rows[key] = (None, *row[:width], *row[width:])
+        topic.statics = {k: (None, *v) for k, v in topic.statics.items()}
+        assert topic.found() == {}
+        if later[1] is not None:
+            topic.rows[key] = (cql_bytes(*later), *row)
+            assert topic.found() == {(topic.codec.encode(key), False): STALE}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_kind_of_difference(form: dict[str, str]) -> None:
+    topic = Topic(table(("v", "int"), ("w", "text")), form)
+    rows = {n: (int32(n), b"w") for n in range(8)}
+    keys = {n: (int32(n), int32(1)) for n in range(8)}
+    for n in range(6):
+        topic.publish(keys[n], rows[n], expires=1_000_000 if n == 3 else None)
+        topic.rows[keys[n]] = rows[n]
+    topic.publish(keys[0], None)
+    topic.rows[keys[1]] = (int32(100), b"w")
+    del topic.rows[keys[2]], topic.rows[keys[3]]
+    topic.rows[keys[6]] = rows[6]
+    names = {n: (topic.codec.encode(keys[n]), False) for n in range(8)}
+    old = GHOST if "headers" in form else EXPIRED  # without headers no record says that it expired
+    assert topic.found() == {names[0]: MISSING, names[1]: STALE, names[2]: GHOST, names[3]: old, names[6]: MISSING}
+
+
+@pytest.mark.parametrize("form", FORMS[:3])
+def test_a_key_that_the_table_can_not_have_is_foreign(form: dict[str, str]) -> None:
+    topic = Topic(table(("v", "int")), form)
+    topic.publish((int32(1), int32(1)), (int32(1),))
+    topic.rows[int32(1), int32(1)] = (int32(1),)
+    other = Topic(replace(table(("v", "int"), keys=("text",)), name="other"), form, topic.registry)
+    other.publish((b"x",), (int32(1),))
+    message = other.messages[0]
+    topic.add(Record(message.key(), message.value(), list(message.headers() or ())))
+    (kind,) = topic.found().values()
+    assert kind == FOREIGN
+
+
+def test_a_row_that_no_record_can_show_is_counted_apart() -> None:
+    topic = Topic(table(("v", "varint")), {"varint.handling.mode": "long"})
+    topic.rows[int32(1), int32(1)] = (b"\x7f" * 20,)
+    assert list(topic.found().values()) == [UNPUBLISHABLE]
+
+
+def test_columns_that_were_left_out_for_their_size_are_looked_at_again_without_them() -> None:
+    topic = Topic(table(("a", "text"), ("b", "text")), {})
+    key, row = (int32(1), int32(1)), (b"x" * 1000, b"y")
+    topic.rows[key] = row
+    smaller, header = next(topic.shape.smaller(Image(row, 5)))
+    record = topic.shape.row(topic.codec.encode(key), smaller, 5)
+    topic.add(record._replace(headers=[*record.headers, header]))
+    (found,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
+    last = Entry(*found[2:])
+    asked = Entry(last.part, last.token, KEY, last.name, last.static, ASKED, at=last.at)
+    again = [asked, last, *RowEntries(topic.job).of(0, last.token, key, row, False, last.note)]
+    assert [r[0] for r in Comparison(topic.job, True).of(again)] == [""]
+
+
+BOUNDS = st.tuples(
+    st.one_of(st.none(), st.tuples(st.booleans(), st.lists(st.integers(0, 3), min_size=1, max_size=2))),
+    st.one_of(st.none(), st.tuples(st.booleans(), st.lists(st.integers(0, 3), min_size=1, max_size=2))),
+)
+STEPS = st.one_of(
+    st.tuples(st.just("row"), st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)),
+    st.tuples(st.just("gone"), st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("static"), st.integers(0, 2), st.one_of(st.none(), st.integers(0, 2))),
+    st.tuples(st.just("partition"), st.integers(0, 2)),
+    st.tuples(st.just("range"), st.integers(0, 2), BOUNDS),
+    st.tuples(st.just("truncate")),
+)
+
+
+def within(c: int, d: int, bounds: Any) -> bool:
+    """Whether clustering values lie within bounds; the first column is descending."""
+    start, end = bounds
+    place = (-c, d)
+    for bound, is_start in ((start, True), (end, False)):
+        if bound is None:
+            continue
+        includes, given = bound
+        limit = tuple(-v if i == 0 else v for i, v in enumerate(given))
+        mine = place[: len(limit)]
+        if mine == limit:
+            if not includes:
+                return False
+        elif (mine > limit) is not is_start:
+            return False
+    return True
+
+
+@slow
+@pytest.mark.parametrize("form", FORMS)
+@given(steps=st.lists(STEPS, max_size=30), planted=st.lists(st.integers(0, 47), max_size=3))
+def test_what_markers_leave_is_compared(form: dict[str, str], steps: list[Any], planted: list[int]) -> None:
+    made = table(("v", "int"), ("s", "int static"), keys=("int", "int", "int"))
+    columns = tuple(replace(c, reversed=c.name == "k1") for c in made.columns)
+    topic = Topic(replace(made, columns=columns), form)
+    there: dict[tuple[int, int, int], int] = {}
+    statics: dict[int, int] = {}
+    all_rows = [("row", *key, 1) for key in itertools.product(range(3), range(4), range(4))]
+    for kind, *step in [*all_rows, *steps]:
+        p = step[0] if step else 0
+        partition = topic.codec.encode((int32(p), None, None))
+        image = Image((None, int32(statics.get(p))), 5) if p in statics else None
+        if kind == "row":
+            _, c, d, v = step
+            topic.publish((int32(p), int32(c), int32(d)), (int32(v), int32(7)))
+            there[p, c, d] = v
+        elif kind == "gone":
+            topic.publish((int32(p), *map(int32, step[1:])), None)
+            there.pop(tuple(step), None)
+        elif kind == "static":
+            statics.pop(p, None)
+            if step[1] is not None:
+                statics[p] = step[1]
+            topic.publish((int32(p), None, None), (None, int32(step[1])))
+        elif kind == "partition":
+            statics.pop(p, None)
+            topic.add(topic.shape.marker(partition, None, 5))
+            there = {key: v for key, v in there.items() if key[0] != p}
+        elif kind == "range":
+            bounds = step[1]
+            limits = [b and Bound(b[0], tuple(int32(v) or b"" for v in b[1])) for b in bounds]
+            topic.add(topic.shape.marker(partition, image, 5, bounds=(limits[0], limits[1])))
+            there = {key: v for key, v in there.items() if key[0] != p or not within(*key[1:], bounds)}
+        else:
+            topic.add(topic.shape.truncation(5))
+            there, statics = {}, {}
+    expected: dict[tuple[bytes, bool], str] = {}
+    for p, c, d in itertools.product(range(3), range(4), range(4)):
+        key, name = (int32(p), int32(c), int32(d)), topic.codec.encode((int32(p), int32(c), int32(d)))
+        changed = p * 16 + c * 4 + d in planted
+        if (p, c, d) in there and not changed:
+            topic.rows[key] = (int32(there[p, c, d]), int32(9))
+        elif (p, c, d) in there:
+            expected[name, False] = GHOST
+        elif changed:
+            topic.rows[key] = (int32(1), None)
+            expected[name, False] = MISSING
+    topic.statics = {(int32(p),): (None, int32(s)) for p, s in statics.items()}
+    assert topic.found() == expected
+
+
+def test_ranges_over_keys() -> None:
+    """Each of a few bounds with each, over each key: the newest marker over it is found."""
+    columns = [Column("c", parse("int"), "clustering", 0, reversed=True), Column("d", parse("int"), "clustering", 1)]
+    clustering = Clustering(columns)
+    some = [None, *((i, v) for i in (True, False) for v in ([0], [1], [0, 0], [0, 1], [1, 0], [1, 1]))]
+
+    def text(bound: Any) -> bytes:
+        if bound is None:
+            return b""
+        named = dict(zip("cd", bound[1], strict=False))
+        return json.dumps({"inclusive": bound[0], "values": named}).encode()
+
+    pairs = list(itertools.product(some, some))
+    for number, bounds in enumerate(pairs):
+        scopes = Scopes(clustering)
+        marks = [bounds, pairs[number * 7 % len(pairs)], pairs[number * 31 % len(pairs)]]
+        for at, (start, end) in zip((3, 2, 1), marks, strict=True):
+            scopes.add(place(at), text(start) + b"\n" + text(end))
+        for c, d in itertools.product(range(2), range(2)):
+            expected = next((place(at) for at, b in zip((3, 2, 1), marks, strict=True) if within(c, d, b)), NEVER)
+            assert scopes.over((int32(c), int32(d))) == (expected, expected), (marks, c, d)
+
+
+def test_a_queue_has_few_segments() -> None:
+    clustering = Clustering([Column("c", parse("int"), "clustering", 0)])
+    scopes = Scopes(clustering)
+    for n in reversed(range(1000)):
+        scopes.add(place(n), b'\n{"inclusive":false,"values":{"c":%d}}' % n)
+    assert len(scopes._starts) == 1
+    scopes.add(place(0), b"no bounds\n")
+    assert scopes.over((int32(5),)) == (place(999), place(999))
+    assert scopes.over((int32(5000),)) == (NEVER, place(0))
+
+
+def test_a_ring_is_cut_and_sampled() -> None:
+    whole = (LEAST_TOKEN, MOST_TOKEN)
+    for count in (1, 2, 7, 1000):
+        parts = cut(whole, count)
+        assert len(parts) == count
+        assert (parts[0][0], parts[-1][1]) == whole
+        assert all(end + 1 == start for (_, end), (start, _) in itertools.pairwise(parts))
+    assert cut((5, 6), 10) == [(5, 5), (6, 6)]
+    some = sampled(whole, 0.1)
+    assert len(some) == 100
+    job = replace(Topic(table(("v", "int")), {}).job, tokens=tuple(some))
+    for first, last in some:
+        assert job.has(first)
+        assert job.has(last)
+        assert job.has(first - 1) == any(end == first - 1 for _, end in some)
+        assert job.has(last + 1) == any(start == last + 1 for start, _ in some)
+    assert sorted(itertools.chain(*shared_out(some, 7))) == some
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"sample": 0}, "sample"),
+        ({"sample": "x"}, "sample"),
+        ({"token_range": "5"}, "token_range"),
+        ({"token_range": "7:5"}, "token_range"),
+        ({"limit": -1}, "limit"),
+        ({"patience": -1}, "patience"),
+        ({"repair": "yes"}, "repair"),
+        ({"reparo": True}, "reparo"),
+    ],
+)
+def test_options_that_can_not_be(given: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        Options.of(given)
+
+
+def test_options() -> None:
+    assert Options.of({}).is_whole
+    options = Options.of({"token_range": "-5:10", "sample": 0.5, "repair": True, "limit": 3, "patience": 1})
+    assert options == Options(True, (-4, 10), 0.5, 3, 1.0)
+    assert Options.of({"token_range": ":10"}).tokens == (LEAST_TOKEN, 10)

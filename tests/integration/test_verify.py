@@ -1,0 +1,238 @@
+"""A verification finds the differences that are there, names them and repairs them; elsewhere it finds none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.pipeline import Pipeline, script
+from integration.workload import Workload, create
+from patience import eventually
+from spark_start import java_options
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.query.session import session as start_spark
+from helenus_connector.shape.row import declared
+from helenus_connector.verify.engine import verify
+from helenus_connector.verify.options import Options
+from helenus_connector.verify.report import GHOST, MISSING, STALE, Report
+from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.cql.table import read_tables
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.settings.properties import read_properties
+from helenus_sinks.log import Log
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
+from helenus_stack.settings import LogName
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+FORMS = {
+    "avro": {},
+    "kv": {"output.format": "key-value-json"},
+    "js": {"output.format": "json"},
+    "compat": {"key.compat": "datastax", "decimal.handling.mode": "string"},
+}
+
+
+@pytest.fixture(scope="module")
+def ks(log: LogName) -> str:
+    return f"verify_{log}"
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, log: LogName, ks: str, session: Any, directory: Path) -> Iterator[Pipeline]:
+    pipeline = Pipeline(status.only(log), directory / log)
+    for name in FORMS:
+        create(session, ks, name) if name == "avro" else session.execute(_like(ks, name))
+    session.execute(f"CREATE TABLE {ks}.plain (k int PRIMARY KEY, v text, n int) WITH cdc = true")
+    session.execute(f"CREATE TABLE {ks}.queue (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect(*(f"{ks}.{name}" for name in (*FORMS, "plain", "queue")))
+        for name, more in FORMS.items():
+            with (pipeline.directory / f"{ks}.{name}.properties").open("a") as file:
+                file.writelines(f"{key}={value}\n" for key, value in more.items())
+        pipeline.connector.start().ready()
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+def _like(ks: str, name: str) -> str:
+    from integration.workload import SCHEMA
+
+    return SCHEMA[1].format(ks=ks, table=name)
+
+
+@pytest.fixture(scope="module")
+def spark(pipeline: Pipeline, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    os.environ["JAVA_HOME"] = str(spark_java_home(Silent()))
+    worker = worker_of(pipeline).model_copy(
+        update={"spark": {"master": "local[2,4]", "driver.extraJavaOptions": java_options()}}
+    )
+    spark = start_spark(worker, tmp_path_factory.mktemp("spark"))
+    yield spark
+    spark.stop()
+
+
+def worker_of(pipeline: Pipeline) -> WorkerSettings:
+    return WorkerSettings.load(pipeline.directory / "worker.properties")
+
+
+def verified(spark: Any, pipeline: Pipeline, table: str, patience: float = 20.0, **options: Any) -> Report:
+    return verify(spark, worker_of(pipeline), settings_of(pipeline, table), Options(patience=patience, **options))
+
+
+@contextmanager
+def appending(pipeline: Pipeline, session: Any, table: str) -> Iterator[Log]:
+    """Appends records as the connector does."""
+    of = next(t for t in read_tables(session, table.split(".")[0]).values() if t.full_name == table)
+    with pipeline.log() as log:
+        log.declare(f"data-{table}", declared(of, settings_of(pipeline, table)))
+        yield log
+
+
+def settings_of(pipeline: Pipeline, table: str) -> ConnectorSettings:
+    return worker_of(pipeline).model.of(read_properties(pipeline.directory / f"{table}.properties"), table)
+
+
+def found(report: Report) -> dict[str, list[str]]:
+    return {kind: sorted(of.keys) for kind, of in report.found.items() if of.count}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_nothing_differs_after_random_statements(
+    pipeline: Pipeline, spark: Any, session: Any, ks: str, name: str
+) -> None:
+    """Rows, static columns, deletes of partitions and ranges, in every form of a record."""
+    table = f"{ks}.{name}"
+    Workload(session, table, seed=len(name)).run(400)
+    pipeline.converges(table)
+    report = verified(spark, pipeline, table, patience=0)
+    assert found(report) == {}
+    assert report.exit_status == 0
+    assert report.rows == len(list(session.execute(f"SELECT p FROM {table}")))
+    assert report.records > 100
+
+
+def test_each_kind_of_difference_is_found_and_repaired(pipeline: Pipeline, spark: Any, session: Any, ks: str) -> None:
+    table, topic = f"{ks}.plain", f"data-{ks}.plain"
+    for k in range(200):
+        session.execute(f"INSERT INTO {table} (k, v, n) VALUES ({k}, 'v{k}', {k})")
+    pipeline.converges(table)
+    assert found(verified(spark, pipeline, table, patience=0)) == {}
+    assert pipeline.agent.stop() == 0
+    try:
+        messages = {m.key(): m for m in pipeline.reader.messages(topic)}
+        by_key = {pipeline.reader.record(m).key["k"]: m for m in messages.values()}
+        with appending(pipeline, session, table) as log:
+            log.append(topic, by_key[1].partition(), by_key[1].key(), None)  # deleted from the topic
+            log.append(topic, by_key[2].partition(), by_key[2].key(), by_key[3].value())  # changed in it
+            log.append(
+                topic, 0, by_key[4].key()[: pipeline.reader.frame] + long_bytes(999), by_key[4].value()
+            )  # added to it
+        session.execute(f"DELETE FROM {table} WHERE k = 5")
+        session.execute(f"UPDATE {table} SET n = 7000 WHERE k = 6")
+        session.execute(f"INSERT INTO {table} (k, v) VALUES (777, 'new')")
+        report = verified(spark, pipeline, table, patience=1)
+        assert found(report) == {
+            MISSING: ['{"k":1}', '{"k":777}'],
+            STALE: ['{"k":2}', '{"k":6}'],
+            GHOST: ['{"k":5}', '{"k":999}'],
+        }
+        assert report.exit_status == 3
+        assert report.differences == 6
+        repaired = verified(spark, pipeline, table, patience=1, repair=True)
+        assert repaired.repaired == 6
+        events = len(list(pipeline.reader.messages(f"events-{ks}.plain")))
+        eventually(
+            lambda: pipeline.connector.total("helenus_connector_events_read_total", table="plain") >= events, "read"
+        )
+        after = verified(spark, pipeline, table)
+        assert found(after) == {}
+    finally:
+        pipeline.agent.start().ready()
+    pipeline.converges(table)
+    assert found(verified(spark, pipeline, table, patience=0)) == {}
+
+
+def command(pipeline: Pipeline, table: str, *options: str) -> tuple[int, str, str]:
+    name, url = table.replace(".", "-"), f"http://127.0.0.1:{pipeline.connector.port}"
+    done = subprocess.run(
+        [script("helenus-connector"), "verify", name, "--url", url, *options],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_finds_none_while_writes_go_on(pipeline: Pipeline, session: Any, ks: str) -> None:
+    table = f"{ks}.avro"
+    with Workload(session, table, seed=11, rate=200):
+        for _ in range(3):
+            status, out, said = command(pipeline, table, "--json", "--patience", "20")
+            report = json.loads(out)["report"]
+            assert (status, report["equal"]) == (0, True), (out, said)
+    pipeline.converges(table)
+    status, out, _ = command(pipeline, table, "--patience", "0", "--sample", "0.5")
+    assert status == 0
+    assert "topic and table are equal" in out
+
+
+def test_the_command_repairs_a_queue(pipeline: Pipeline, session: Any, ks: str) -> None:
+    """Deletes of ranges, and rows of a partition that an old marker is over. The result is in metrics."""
+    table, topic = f"{ks}.queue", f"data-{ks}.queue"
+    for c in range(50):
+        session.execute(f"INSERT INTO {table} (k, c, v) VALUES (1, {c}, 'v')")
+    session.execute(f"DELETE FROM {table} WHERE k = 1 AND c < 20")
+    pipeline.converges(table)
+    status, out, _ = command(pipeline, table, "--patience", "5")
+    assert status == 0, out
+    messages = {pipeline.reader.record(m).key["c"]: m for m in pipeline.reader.messages(topic)}
+    with appending(pipeline, session, table) as log:
+        there, gone = messages[30], messages[5]
+        log.append(topic, gone.partition(), gone.key(), there.value())  # after the marker that is over it
+        log.append(topic, there.partition(), there.key(), None)
+    status, out, said = command(pipeline, table, "--patience", "1", "--repair")
+    assert status == 3, said
+    assert 'missing: 1: {"k":1,"c":30}' in out
+    assert 'ghost: 1: {"k":1,"c":5}' in out
+    assert "2 events were appended" in out
+    found = {"connector": table.replace(".", "-"), "table": "queue"}
+    assert pipeline.connector.total("helenus_connector_verify_differences", kind="missing", **found) == 1
+    assert pipeline.connector.total("helenus_connector_verify_rows", **found) == 30
+    status, out, _ = command(pipeline, table)
+    assert (status, pipeline.connector.total("helenus_connector_verify_differences", **found)) == (0, 0), out
+
+
+def test_errors_of_the_command(pipeline: Pipeline, ks: str) -> None:
+    status, _, said = command(pipeline, f"{ks}.plain", "--table", "none")
+    assert (status, "the connector has no table none" in said) == (2, True)
+    status, _, said = command(pipeline, f"{ks}.other")
+    assert (status, "not found" in said) == (2, True)
+    status, _, said = command(pipeline, f"{ks}.plain", "--token-range", "5")
+    assert (status, "AFTER:UNTIL" in said) == (2, True)
+
+
+def test_a_topic_of_another_table_is_one_clear_error(pipeline: Pipeline, spark: Any, session: Any, ks: str) -> None:
+    Workload(session, f"{ks}.avro", seed=5).run(20)
+    pipeline.converges(f"{ks}.avro")
+    worker = worker_of(pipeline)
+    given = {**read_properties(pipeline.directory / f"{ks}.plain.properties"), "data.topic": f"data-{ks}.avro"}
+    with pytest.raises(HelenusError, match="it is the topic of another table") as error:
+        verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))
+    assert error.value.kind is Kind.CONFIG
+    given["data.topic"] = "none"
+    with pytest.raises(HelenusError, match="there is no data topic"):
+        verify(spark, worker, worker.model.of(given, "n"), Options(patience=0))
