@@ -17,6 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from helenus_agent import metrics as agent
 from helenus_connector import metrics as connector
 from helenus_connector.snapshot import _metrics as snapshot
+from helenus_connector.verify import _metrics as verify
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ROOT / "compose" / "observability"
@@ -95,9 +96,8 @@ def test_every_alert_and_metric_is_explained_and_no_other() -> None:
     guide = (ROOT / "docs" / "operations.md").read_text()
     _, of_alerts = guide.split("\n## Alerts\n")
     assert {rule["alert"] for rule in alerts()} == set(re.findall(r"`(Helenus\w+)`", of_alerts))
-    ours = [
-        m for module in (agent, connector, snapshot) for m in vars(module).values() if isinstance(m, MetricWrapperBase)
-    ]
+    modules = (agent, connector, snapshot, verify)
+    ours = [m for module in modules for m in vars(module).values() if isinstance(m, MetricWrapperBase)]
     names = [m._name for m in ours]
     assert len(names) > 30
     assert [name for name in names if f"`{name}" not in guide] == []
