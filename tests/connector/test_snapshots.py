@@ -261,6 +261,9 @@ class House:
     def definition(self, settings: ConnectorSettings) -> Table:
         return self.table
 
+    def check(self, settings: ConnectorSettings, table: Table, where: str) -> None:
+        """It is taken."""
+
     def close(self) -> None:
         """Nothing is open."""
 

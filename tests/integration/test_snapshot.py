@@ -193,6 +193,8 @@ def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: An
     for wrong, message in (
         (["--where", "c = 1"], "the partition key of"),
         (["--where", "p = 0"], "the partition key of"),
+        (["--where", "p = 'x' AND q = 'q'"], "Cassandra refuses"),
+        (["--where", "p = 1.2.3 AND q = 'q'"], "Cassandra refuses"),
         (["--table", "other"], "there is no table other"),
         (["--token-range", "all"], "give a token range as AFTER:UNTIL"),
         (["--key", "5"], "--key: 5 is no JSON object"),

@@ -6,13 +6,15 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from cassandra import DriverException
+from cassandra import DriverException, InvalidRequest
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
+from cassandra.protocol import SyntaxException
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.reread.definition import definition
 from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 
@@ -55,6 +57,18 @@ class Tables:
             raise
         assert found is not None
         return found[1]
+
+    def check(self, settings: ConnectorSettings, table: Table, where: str) -> None:
+        """Raise HelenusError CONFIG if Cassandra refuses a `where`, as for a value of another type."""
+        columns = ", ".join(quote(column.name) for column in table.partition_key)
+        name = f"{quote(table.keyspace)}.{quote(table.name)}"
+        try:
+            self._session(settings).prepare(f"SELECT {columns} FROM {name} WHERE {where}")
+        except (InvalidRequest, SyntaxException) as error:
+            raise HelenusError(Kind.CONFIG, f"Cassandra refuses {where}: {error}", table.full_name) from None
+        except (DriverException, NoHostAvailable, ConnectionException) as error:
+            self._forget(settings)
+            raise HelenusError(Kind.CASSANDRA_READ, f"cannot ask for keys: {error}", table.full_name) from None
 
     def close(self) -> None:
         for session in self._sessions.values():

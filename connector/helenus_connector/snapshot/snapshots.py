@@ -81,7 +81,10 @@ class Snapshots:
         for task in self._tasks(name, tables):
             with self._asking:
                 table = self._tables.definition(task.settings)
-            begun.append(self._new(task, table.id, "signal", checked(asked, table), bool(table.statics)))
+                wanted = checked(asked, table)
+                if wanted.where:
+                    self._tables.check(task.settings, table, wanted.where)
+            begun.append(self._new(task, table.id, "signal", wanted, bool(table.statics)))
         with self._store.changing():
             for one in begun:
                 known = self._store.of(name, one.table)
