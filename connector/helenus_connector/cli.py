@@ -214,7 +214,7 @@ def _snapshot(worker: Any, **how: Any) -> None:
 )
 @click.option("--sample", type=float, help="Only this share of the ring, 0.1 for a tenth; another one each time.")
 @click.option("--limit", type=int, help="How many keys of each kind to name; 10 by default.")
-@click.option("--patience", type=float, help="For how long, in s, a difference may be one that is settled; 30.")
+@click.option("--patience", type=float, help="For how many seconds to see whether a difference passes; 30 by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each table.")
 def _verify(worker: Any, **how: Any) -> None:
     """Compare the data topics of connector NAME with their tables, in a running worker, and name what differs.
