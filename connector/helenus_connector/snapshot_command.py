@@ -48,8 +48,12 @@ def snapshot(
         asked = {"tables": list(tables), "token_range": token_range, "key": _key(key), "where": where}
         answer = worker.ask("POST", place, {field: value for field, value in asked.items() if value})
     shown = answer["snapshots"]
-    if wait:
-        return _wait(worker, place, shown)
+    if wait and shown:
+        try:
+            return _wait(worker, name, place, shown)
+        except KeyboardInterrupt:
+            click.echo(f"{name}: the snapshot goes on; --stop ends it", err=True)
+            return 1
     if not shown:
         click.echo(f"{name}: no snapshot")
     for one in shown:
@@ -80,9 +84,9 @@ def _key(text: str | None) -> Any:
     return key
 
 
-def _wait(worker: Worker, place: str, begun: Sequence[Shown]) -> int:
+def _wait(worker: Worker, name: str, place: str, begun: Sequence[Shown]) -> int:
     """Show these tables' snapshots until they are over: a bar each in a terminal, else a line now and then."""
-    names = [one["table"] for one in begun if one["state"] not in _OVER]
+    names = [one["table"] for one in begun]
     console = Console()
     columns = (
         TextColumn("{task.description}"),
@@ -102,10 +106,10 @@ def _wait(worker: Worker, place: str, begun: Sequence[Shown]) -> int:
             if not console.is_terminal and time.monotonic() - said > _SAY_S:
                 said = time.monotonic()
                 for one in there:
-                    click.echo(line(place.split("/")[2], one))
+                    click.echo(line(name, one))
             time.sleep(_TURN_S)
     for one in there:
-        click.echo(line(place.split("/")[2], one))
+        click.echo(line(name, one))
     return 0 if all(one["state"] == "COMPLETE" for one in there) else 1
 
 

@@ -469,6 +469,26 @@ def test_lost_changes_need_a_snapshot(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (one.state, one.cause) == ("SCANNING", "another gap"), "of rows that were scanned before it"
 
 
+def test_a_needed_snapshot_that_failed_begins_again_with_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier one is complete, but it is of before the gap."""
+    house = House(tmp_path, monkeypatch, snapshot_mode="when_needed")
+    house.run()
+    house.snapshots.need(house.connectors.all()["n"].tasks["t"], "a gap")
+    house.turn()
+    house.turn()
+    house.faults = [HelenusError(Kind.BROKER_REFUSED, "may not write")]
+    assert house.run()["state"] == "FAILED"
+    for _ in range(5):
+        house.turn()
+    [one] = house.snapshots.of("n")
+    assert one.state == "FAILED", "not over and over"
+    house.start()
+    shown = house.run()
+    assert (shown["state"], shown["cause"]) == ("COMPLETE", "a gap")
+
+
 def test_a_gap_needs_nothing_of_a_connector_that_does_not_ask_for_it(house: House) -> None:
     house.run()
     house.snapshots.need(house.connectors.all()["n"].tasks["t"], "a gap")

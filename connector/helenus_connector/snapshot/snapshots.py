@@ -217,27 +217,30 @@ class Snapshots:
         """Go on with a table's snapshot, or begin one if it is time."""
         known = self._store.of(task.connector, task.settings.table)
         place = (task.connector, task.settings.table)
-        one = known.snapshot
+        one, cause = known.snapshot, None
         if one is None or one.is_over:
             if task.settings.snapshot_mode == "never":
                 return
             with self._asking:
                 now = self._tables.id(task.settings)
             cause = now and self._cause(task, known, now)
-            if now is None or not cause:
+            if not cause:
                 return
-            with self._asking:
-                table = self._tables.definition(task.settings)
-            one = self._new(task, table.id, cause, Asked(), bool(table.statics))
-            with self._store.changing():
-                self._keep(known, one)
-        self._fresh.add(place)
         active = [run for (name, _), run in self._runs.items() if name == task.connector]
-        if len(active) >= task.settings.snapshot_tables_parallel:
+        is_full = len(active) >= task.settings.snapshot_tables_parallel
+        if one is not None and not one.is_over and is_full:
             one.waiting = "it waits for other tables: snapshot.tables.parallel"
             return
         with self._asking:
             table = self._tables.definition(task.settings)
+        if cause:
+            one = self._new(task, table.id, cause, Asked(), bool(table.statics))
+            with self._store.changing():
+                self._keep(known, one)
+        assert one is not None
+        self._fresh.add(place)
+        if is_full:
+            return
         partitions = self._broker().partitions([task.settings.events])[task.settings.events]
         if not partitions:
             return
@@ -257,13 +260,12 @@ class Snapshots:
             return known.needed
         if mode == "always":
             return None if (task.connector, task.settings.table) in self._fresh else "always"
-        is_of_now = last is not None and last.table_id == table_id and last.is_whole
-        has_ended = is_of_now and last is not None and last.state == "STOPPED"
-        # What failed begins again with the worker.
-        has_failed = is_of_now and (task.connector, task.settings.table) in self._fresh
-        if known.complete == table_id or has_ended or has_failed:
-            return None
-        return "initial"
+        if last is not None and last.table_id == table_id and last.is_whole:
+            if last.state == "FAILED":  # it begins again with the worker, also if an earlier one is complete
+                return None if (task.connector, task.settings.table) in self._fresh else last.cause
+            if last.state == "STOPPED":
+                return None
+        return None if known.complete == table_id else "initial"
 
     @staticmethod
     def _new(task: Task, table_id: object, cause: str, asked: Asked, has_statics: bool) -> Snapshot:
