@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
-from helenus_connector.shape.row import declared, nullable_schema, schemas, shown
+from helenus_connector.shape import envelope
+from helenus_connector.shape.forms import nullable_schema
+from helenus_connector.shape.row import declared, schemas, shown
 from helenus_schemas.avro import build as avro
 from helenus_schemas.event import datastax
 from helenus_sinks.log import Schemas
@@ -33,10 +35,10 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
             yield _upload(one.data, declared(shown(tables[name], one), one))
             continue
         key, value = schemas(shown(tables[name], one), one)
-        found = {"key": key, "value": value, "truncation": avro.TRUNCATION}
-        table = shown(tables[name], one)
+        table, is_envelope = shown(tables[name], one), one.output_format == "debezium"
+        found = {"key": key, "value": envelope.schema(table) if is_envelope else value, "truncation": avro.TRUNCATION}
         if len(table.partition_key) > 1:
-            parts = ("key", "value") if avro.required_columns(table) else ("key",)
+            parts = ("key", "value") if avro.required_columns(table) and not is_envelope else ("key",)
             found.update({f"{part}-nullable": nullable_schema(table, one, part) for part in parts})
         for part, schema in found.items():
             yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Format = Literal["key-value-avro", "key-value-json", "json"]
+Format = Literal["key-value-avro", "key-value-json", "json", "debezium"]
 CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
 _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
     ("", ""): get_args(Format),
-    ("Avro", "Avro"): ("key-value-avro",),
-    ("Json", "Json"): ("key-value-json", "json"),
+    ("Avro", "Avro"): ("key-value-avro", "debezium"),
+    ("Json", "Json"): ("key-value-json", "json", "debezium"),
     ("String", "Json"): ("json", "key-value-json"),
 }
 
@@ -18,6 +18,11 @@ def formats(key: str, value: str) -> tuple[Format, ...]:
     """The formats that converters of these classes stand for, the likelier first; empty if they stand for none."""
     kinds = [_kind(name) for name in (key, value)]
     return _FORMATS.get((kinds[0] or kinds[1], kinds[1] or kinds[0]), ())
+
+
+def is_json(converter: str) -> bool:
+    """Whether a converter's class stands for JSON."""
+    return _kind(converter) == "Json"
 
 
 def _kind(converter: str) -> str:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pydantic_core import PydanticCustomError
 
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
-from helenus_connector.config._converters import CONNECT_JSON, Format, formats
+from helenus_connector.config._converters import CONNECT_JSON, Format, formats, is_json
 from helenus_connector.config._patterns import compiles, is_pattern
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
@@ -63,6 +63,10 @@ class ConnectorSettings(CassandraSettings):
     """
     data_topic: Annotated[str, About("Topics", "HIGH")] = ""
     """The topic that is written; by default `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
+    resolver: Annotated[Literal["reread", "none"], About("Reading")] = "reread"
+    """What a record is made from: `reread` reads the row; `none` takes what the change itself says, and needs events
+    with cells (`cells.include.list` of the agents) and `output.format=debezium`.
+    """
     query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
     """The consistency level at which rows are read. With LOCAL_ONE and more than one replica, a later record of a key
     may show an older row than the record before.
@@ -104,7 +108,9 @@ class ConnectorSettings(CassandraSettings):
     value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
     """Set it to false with a JSON converter, since JSON records carry no schema."""
     output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
-    """The format of keys and values."""
+    """The format of keys and values. `debezium` is Avro, or JSON with a JSON converter: docs/envelope.md."""
+    tombstones_on_delete: Annotated[bool, About("Records", "LOW")] = True
+    """With `output.format=debezium`: whether a record without value follows each delete, for compacted topics."""
     key_compat: Annotated[Compat, About("Records", "LOW")] = "exact"
     """`datastax` writes keys in the form of DataStax's connector."""
     decimal_handling_mode: Annotated[Literal["precise", "string", "double"], About("Records", "LOW")] = "precise"
@@ -175,6 +181,10 @@ class ConnectorSettings(CassandraSettings):
             yield "value.converter" if value else "key.converter", f"{with_key}known are {known}"
         elif given_format in get_args(Format) and given_format not in possible:
             yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
+        if given.get("resolver") == "none" and given_format in (None, *get_args(Format)) and given_format != "debezium":
+            yield "resolver", "it has the cells of a change, not its row: set output.format=debezium"
+        if given_format == "debezium" and not cls.needs_registry:
+            yield "output.format", "this format is for topics on Kafka; take another for those on Pulsar"
         table = given.get("table", "")
         several = any(is_pattern(part) for part in table.split(",")) or "," in table
         topics: dict[str, str] = {}
@@ -243,9 +253,18 @@ class ConnectorSettings(CassandraSettings):
         of_keys = info.data.get("key_converter_schema_registry_url", "")
         if value and of_keys and value != of_keys:
             raise ValueError("keys and values have one registry: key.converter.schema.registry.url is another")
-        if cls.needs_registry and not (value or of_keys) and info.data.get("output_format") == "key-value-avro":
+        form, converter = (
+            info.data.get("output_format", ""),
+            info.data.get("value_converter") or info.data.get("key_converter", ""),
+        )
+        if cls.needs_registry and not (value or of_keys) and _is_avro(form, converter):
             raise PydanticCustomError("missing", "Avro records need it")
         return value or of_keys
+
+    @property
+    def is_avro(self) -> bool:
+        """Whether keys and values are Avro."""
+        return _is_avro(self.output_format, self.value_converter or self.key_converter)
 
     @property
     def forms(self) -> dict[str, str]:
@@ -302,6 +321,11 @@ class ConnectorSettings(CassandraSettings):
         ]
 
     @property
+    def cleanup_policy(self) -> str:
+        """Of the data topic: records that say what one change wrote must not replace each other."""
+        return "delete" if self.resolver == "none" else "compact"
+
+    @property
     def data_loss(self) -> str:
         """What happens when events expired before they were read: a snapshot makes up for them, if it may."""
         return "continue" if self.snapshot_mode == "when_needed" else self.errors_data_loss
@@ -316,6 +340,10 @@ class PulsarConnectorSettings(ConnectorSettings):
     """A connector whose records go to Pulsar, which keeps their schemas itself."""
 
     needs_registry = False
+
+
+def _is_avro(form: str, converter: str) -> bool:
+    return form == "key-value-avro" or (form == "debezium" and not is_json(converter))
 
 
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}

@@ -67,7 +67,7 @@ class Topics:
     def _make(self, task: Task, events: int) -> None:
         settings = task.settings
         self.latest([settings.events])  # this fails if it may not be read
-        data = self._data.create(settings.data, events, {"cleanup.policy": "compact"})
+        data = self._data.create(settings.data, events, {"cleanup.policy": settings.cleanup_policy})
         if data != events:
             what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
             advice = "choose another data.topic, or delete that one if it is not needed; the worker makes it again"

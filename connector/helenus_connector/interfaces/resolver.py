@@ -17,6 +17,7 @@ from helenus_connector.interfaces.image import Image
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
+from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Bound, Scope
 
 Bounds = tuple["Bound | None", "Bound | None"]
@@ -56,6 +57,9 @@ class Resolved:
     the digest of what was published last, if that is known. `is_confirmed` says that the answer is final: no digest of
     it is needed. `failure` is why there is no answer and never will be: to be dead-lettered.
 
+    Of a resolver that reads no rows, `written` is what the one change of `event` says, and `after` and `read_rows` are
+    None; `events` are its copies.
+
     The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
     appended.
     """
@@ -79,6 +83,7 @@ class Resolved:
     known: bytes | None = None
     is_confirmed: bool = False
     failure: HelenusError | None = None
+    written: Cells | None = None
     digest: bytes = b""
     published: bool = False
     dead_lettered: bool = False

@@ -26,7 +26,8 @@ class Shaped(NamedTuple):
     """One record, or the `cause` why it can't be made: then `record` only stands for it in a digest.
 
     `key` is the event's key of the row, or the marker, that it is of, and `image` the row. `make` makes the record of
-    another image of the same row: one with fewer columns, where the whole record is too large.
+    another image of the same row: one with fewer columns, where the whole record is too large. `alike` stands for the
+    record in a digest, where its value says more than what the row is: two records of one row then count as the same.
     """
 
     record: Record
@@ -34,10 +35,12 @@ class Shaped(NamedTuple):
     key: bytes
     image: Image | None
     make: Callable[[Image | None], Record]
+    alike: bytes | None = None
 
 
 class Shape(Protocol):
-    """Makes the records of one version of a table. Pure: the same Resolved gives the same records.
+    """Makes the records of one version of a table. Pure but for the clock: the same Resolved gives the same
+    records.
 
     `schemas` are those that the topic is to declare, where its Log keeps schemas itself.
     """

@@ -12,7 +12,7 @@ def digest_of(records: Iterable[Shaped | None], take: Callable[[Shaped | None], 
     """Identifies an image of a key, or of a scope's rows; `take` is given each record on the way."""
     digest = hashlib.md5(usedforsecurity=False)
     for shaped in records:
-        for part in shaped.record[:2] if shaped is not None else ():
+        for part in () if shaped is None else shaped.record[:2] if shaped.alike is None else (shaped.alike,):
             digest.update(b"\0" if part is None else b"\1%d\0" % len(part) + part)
         if take is not None:
             take(shaped)

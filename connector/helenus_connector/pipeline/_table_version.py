@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.shape import Shape
 from helenus_connector.reread.definition import definition
+from helenus_connector.shape.envelope import Envelope
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, shown
 from helenus_schemas.codec.key import KeyCodec
@@ -25,7 +27,7 @@ class Version(NamedTuple):
     table: Table
     codec: KeyCodec
     topic: str
-    shape: RowShape
+    shape: Shape
 
     @property
     def made_at(self) -> float:
@@ -77,12 +79,12 @@ class Versions:
             what = "the table was recreated, or its key altered, while a batch of it was under way"
             raise HelenusError(Kind.BATCH_FAILED, what, self.now.table.full_name)
 
-    def shaped(self, table: Table, log: Log) -> tuple[str, RowShape]:
+    def shaped(self, table: Table, log: Log) -> tuple[str, Shape]:
         """The data topic, and what makes its records. Where the topic's schemas refuse the table's,
         `schema.on.incompatible=new-topic` goes on in a topic of the table as it was created last, and stays there.
         """
         topic, other = self._settings.data, f"{self._settings.data}-{str(table.id)[:8]}"
-        has_schemas = self._settings.output_format == "key-value-avro" or log.keeps_schemas
+        has_schemas = self._settings.is_avro or log.keeps_schemas
         may_move = self._settings.schema_on_incompatible == "new-topic" and has_schemas
         if may_move and other in log.topics():
             return other, self._accepted(table, other, log)
@@ -106,20 +108,27 @@ class Versions:
             self.now = Version(table, KeyCodec(table), topic, shape)
         self._known = known
 
-    def _moved(self, table: Table, topic: str, other: str, log: Log, why: HelenusError) -> RowShape:
+    def _moved(self, table: Table, topic: str, other: str, log: Log, why: HelenusError) -> Shape:
         """Make another topic. Only where its schemas are there: once it is, there is no way back."""
         partitions = log.topics().get(topic)
         if partitions is None:
             raise HelenusError(Kind.TOPIC_MISSING, "the data topic is gone", topic)
         if self._registry is not None:
-            RowShape(table, self._settings, self._registry, other)
-        log.create(other, partitions, {"cleanup.policy": "compact"})
+            self._shape(table, other)
+        log.create(other, partitions, {"cleanup.policy": self._settings.cleanup_policy})
         shape = self._accepted(table, other, log)
         _log.warning("data.new_topic", topic=other, reason=str(why))
         return shape
 
-    def _accepted(self, table: Table, topic: str, log: Log) -> RowShape:
-        shape = RowShape(table, self._settings, self._registry, topic)
+    def _accepted(self, table: Table, topic: str, log: Log) -> Shape:
+        shape = self._shape(table, topic)
         if shape.schemas is not None:
             log.declare(topic, shape.schemas)
         return shape
+
+    def _shape(self, table: Table, topic: str) -> Shape:
+        if self._settings.output_format != "debezium":
+            return RowShape(table, self._settings, self._registry, topic)
+        assert self._registry is not None, "not on Pulsar"
+        cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
+        return Envelope(table, self._settings, self._registry, topic, cluster)

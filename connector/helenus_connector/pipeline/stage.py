@@ -31,6 +31,7 @@ from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.budget import Budget
 from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
+from helenus_connector.resolve.none import AsWritten
 from helenus_connector.shape.registry import Registry
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
@@ -69,6 +70,8 @@ class Stage:
         self._resolver: Resolver = Reread(
             settings, session, self._gate, self._replicas, caches, budget, lambda: self.log.topics()[self._now.topic]
         )
+        if settings.resolver == "none":
+            self._resolver = AsWritten(self._gate, self._resolver, settings.columns)
         self._undeliverable = Undeliverable(settings)
 
     def run(

@@ -1,4 +1,5 @@
 """What a record looks like, and the schemas it is registered with.
 
-Others use `row` (`RowShape`: key, full row, null for a delete) and `registry`.
+Others use `row` (`RowShape`: key, full row, null for a delete), `envelope` (`Envelope`: Debezium's), `forms` and
+`registry`.
 """

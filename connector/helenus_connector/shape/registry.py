@@ -79,7 +79,7 @@ class Registry:
         self._may_register = settings.value_converter_auto_register_schemas
         self._memory = memory
         self._kept_in = kept
-        self._is_needed = settings.output_format == "key-value-avro"
+        self._is_needed = settings.is_avro
         self._away_until = 0.0
 
     def check(self) -> None:

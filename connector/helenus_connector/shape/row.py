@@ -10,21 +10,21 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from typing import Protocol
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Bounds, Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.shape.forms import Avro, Form, Json, frame, json_of, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_schemas.avro import build as avro
-from helenus_schemas.codec import avro_long, to_avro
+from helenus_schemas.codec import to_avro
 from helenus_schemas.codec import to_json as jsonform
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.codec.unpublishable import is_unpublishable
-from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY
 from helenus_schemas.errors import HelenusError, Kind
@@ -32,46 +32,24 @@ from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import decode, without_frames
 from helenus_sinks.log import Schemas
 
-_FRAME = struct.Struct(">bI")
 _NO_LOG = bytes(3)  # an event without digest, node and columns
 _SNAPSHOT = {Origin.SNAPSHOT: b"true", Origin.SNAPSHOT_FIRST: b"first", Origin.SNAPSHOT_LAST: b"last"}
 _BAD_BYTES = (ValueError, IndexError, struct.error)
 
 
-class _Form(Protocol):
-    """Bytes of keys and values."""
-
-    @property
-    def gone(self) -> bytes | None:
-        """The value of a row that is not there."""
-        ...
-
-    def key(self, key: bytes, values: Key = ()) -> bytes:
-        """A record's key, from the event's; with its CQL bytes if some of the partition key are none.
-
-        Raises ValueError for a topic that has no form for it, and as `Registry.register`.
-        """
-        ...
-
-    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
-        """A record's value, from the event's key and the CQL bytes of `avro.value_columns`."""
-        ...
-
-    def truncation(self) -> bytes | None:
-        """The key of the marker that concerns the whole table. Raises as `Registry.register`."""
-        ...
-
-
 class RowShape:
     """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`.
 
-    `table` is as it is `shown`. Without a registry, records are of the `schemas` that their topic is to declare. Raises
-    HelenusError TABLE_UNSUPPORTED for a column that can't be, by name.
+    `table` is as it is `shown`. Another `form` than its settings ask for has its schemas already. Without a registry,
+    records are of the `schemas` that their topic is to declare. Raises HelenusError TABLE_UNSUPPORTED for a column that
+    can't be, by name.
     """
 
-    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "") -> None:
+    def __init__(
+        self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "", form: Form | None = None
+    ) -> None:
         self._table = table
-        self._form = _form(table, settings, registry, topic or settings.data)
+        self._form = form or _form(table, settings, registry, topic or settings.data)
         self.schemas = declared(table, settings) if registry is None else None
         self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
         self._write_time = "writetime" in settings.headers
@@ -88,9 +66,25 @@ class RowShape:
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
         if resolved.read_rows is not None:
             return self._marked(resolved)
+        return (self.of_row(resolved, resolved.after),)
+
+    def of_row(self, resolved: Resolved, after: Image | None) -> Shaped:
+        """The record of a row as it is after what was resolved."""
         key, write_time, expires, values = resolved.key, resolved.write_time, resolved.expires, resolved.values
         event = resolved.event.value if resolved.event else None
-        return (_shaped(lambda image: self.row(key, image, write_time, event, expires, values), key, resolved.after),)
+        return _shaped(lambda image: self.row(key, image, write_time, event, expires, values), key, after)
+
+    def of_marker(self, resolved: Resolved) -> Shaped:
+        """The record of the marker of a partition, or a range."""
+        marker = partial(
+            self.marker,
+            resolved.key,
+            write_time=resolved.write_time,
+            event=resolved.event.value if resolved.event else None,
+            bounds=resolved.bounds,
+            values=resolved.values,
+        )
+        return _shaped(marker, resolved.key, resolved.after)
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker and of the rows that live in its scope."""
@@ -99,15 +93,7 @@ class RowShape:
             if not resolved.continues:
                 yield _shaped(lambda _: self.truncation(resolved.write_time, event), key, None)
         else:
-            marker = partial(
-                self.marker,
-                key,
-                write_time=resolved.write_time,
-                event=event,
-                bounds=resolved.bounds,
-                values=resolved.values,
-            )
-            yield _shaped(marker, key, resolved.after)
+            yield self.of_marker(resolved)
         for own, values, image in resolved.rows():
             if own is None:
                 yield None
@@ -214,7 +200,7 @@ class RowShape:
 
     def _limit(self, bound: Bound) -> bytes:
         """A bound as JSON: `{"inclusive": true, "values": {"column": value, ...}}`."""
-        values = _object(self._table.clustering[: len(bound.values)])(bound.values)
+        values = json_of(self._table.clustering[: len(bound.values)])(bound.values)
         return f'{{"inclusive":{"true" if bound.inclusive else "false"},"values":{values}}}'.encode()
 
     def _source_headers(self, event: bytes) -> list[tuple[str, bytes]]:
@@ -280,15 +266,6 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def nullable_schema(table: Table, settings: ConnectorSettings, part: str) -> str:
-    """The schema of keys, or of values of key columns only, in which a column of the partition key may be null: it has
-    no bytes there, of a type that has no such value.
-    """
-    if part == "value":
-        return avro.text(avro.value_schema(table, nullable=True))
-    return avro.text({**avro.key_schema(table, settings.key_compat, nullable=True), avro.TABLE_ID: str(table.id)})
-
-
 def declared(table: Table, settings: ConnectorSettings) -> Schemas:
     """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
     if settings.output_format == "key-value-avro":
@@ -303,113 +280,17 @@ def declared(table: Table, settings: ConnectorSettings) -> Schemas:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def _form(table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str) -> _Form:
+def _form(table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str) -> Form:
     key, value = schemas(table, settings)
     if settings.output_format != "key-value-avro":
-        return _Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
+        return Json(table, settings, whole=settings.output_format == "json", marks=registry is not None)
     if registry is None:
-        return _Avro(table, settings, b"", b"", lambda: None, None)
-    name = avro_long.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
-
-    def truncation() -> bytes:
-        return _frame(registry.register(f"{topic}-truncation", avro.TRUNCATION)) + name
-
-    def nullable(part: str) -> bytes:
-        return _frame(registry.register(f"{topic}-{part}-nullable", nullable_schema(table, settings, part)))
-
-    key_frame = _frame(registry.keep(f"{topic}-key", key, value))
+        return Avro(table, settings, b"", b"", lambda: None, None)
     # A value by the key's schema keeps it as the key does: a column that is not nullable cannot get another name.
     keeps = bool(avro.required_columns(table))
+    key_frame, truncation, nullable = keys_of(table, settings, registry, topic, key, value)
     shown_by = registry.keep(f"{topic}-value", value, value) if keeps else registry.register(f"{topic}-value", value)
-    return _Avro(table, settings, key_frame, _frame(shown_by), truncation, nullable)
-
-
-def _frame(schema: int) -> bytes:
-    return _FRAME.pack(0, schema)
-
-
-class _Avro:
-    """`key-value-avro`: after the frames of the key's and the value's schema."""
-
-    gone = None
-
-    def __init__(
-        self,
-        table: Table,
-        settings: ConnectorSettings,
-        key_frame: bytes,
-        value_frame: bytes,
-        truncation: Callable[[], bytes | None],
-        nullable: Callable[[str], bytes] | None,
-    ) -> None:
-        self._truncation = truncation
-        self._nullable = nullable
-        self._codec = KeyCodec(table, settings.key_compat)
-        self._key_frame = key_frame
-        self._value_frame = value_frame
-        self._recode = _recode(table, settings)
-        columns = avro.value_columns(table)
-        required = avro.required_columns(table)
-        self._required = [to_avro.plain(c.type, key=True) for c in required]
-        self._encode = to_avro.optionals([c.type for c in columns[len(required) :]], key=not table.values)
-        self._encode_all = to_avro.optionals([c.type for c in columns], key=not table.values)
-
-    def key(self, key: bytes, values: Key = ()) -> bytes:
-        if values:
-            return self._framed("key") + self._codec.encode_nullable(values)
-        return self._key_frame + (self._recode(key) if self._recode else key)
-
-    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
-        if not self._required:
-            return self._value_frame + self._encode(values)
-        if self._codec.stand_in_places(values):
-            return self._framed("value") + self._encode_all(values)
-        width = len(self._required)
-        first = [encode(value or b"") for encode, value in zip(self._required, values[:width], strict=True)]
-        return b"".join([self._value_frame, *first, self._encode(values[width:])])
-
-    def truncation(self) -> bytes | None:
-        return self._truncation()
-
-    def _framed(self, part: str) -> bytes:
-        """The frame of keys, or values, with a partition key that the topic's own schema has no form for."""
-        if self._nullable is None:
-            raise ValueError(
-                "no bytes in a partition key, which a topic that has one schema for all keys has no form of"
-            )
-        return self._nullable(part)
-
-
-class _Json:
-    """`key-value-json`, and `json` if `whole`: then the key's columns are in the value too, and a delete is `{}`.
-
-    `marks`: markers of the whole table have a key, of another form than rows have.
-    """
-
-    def __init__(self, table: Table, settings: ConnectorSettings, whole: bool, marks: bool) -> None:
-        self._marks = marks
-        self.gone = b"{}" if whole else None
-        self._codec = KeyCodec(table)
-        keys = table.primary_key
-        columns = (*keys, *table.values) if whole else avro.value_columns(table)
-        self._key = _object(keys, settings.key_compat == "datastax")
-        self._value = _object(columns)
-        self._whole = whole
-        self._name = table.full_name
-        self._only_key = not table.values
-
-    def key(self, key: bytes, values: Key = ()) -> bytes:
-        return self._key(values or self._codec.decode(key)).encode()
-
-    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
-        if not self._whole:
-            return self._value(values).encode()
-        return self._value(values if self._only_key else (*self._codec.decode(key), *values)).encode()
-
-    def truncation(self) -> bytes | None:
-        if not self._marks:
-            return None
-        return json.dumps({"table": self._name}, ensure_ascii=False).encode()
+    return Avro(table, settings, key_frame, frame(shown_by), truncation, nullable)
 
 
 def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | None) -> Shaped:
@@ -420,20 +301,6 @@ def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | N
         if error.kind is not Kind.POISON_EVENT:
             raise
         return Shaped(Record(None, str(error).encode(), ()), error, key, image, make)
-
-
-def _recode(table: Table, settings: ConnectorSettings) -> Callable[[bytes], bytes] | None:
-    """From an event's key to the data record's, where they are not the same."""
-    if settings.key_compat == "exact":
-        return None
-    exact, other = KeyCodec(table), KeyCodec(table, settings.key_compat)
-    return lambda key: other.encode(exact.decode(key))
-
-
-def _object(columns: Sequence[Column], datastax: bool = False) -> Callable[[Sequence[bytes | None]], str]:
-    """An object of columns, those of the key first."""
-    keys = sum(c.kind in ("partition_key", "clustering") for c in columns)
-    return jsonform.objects([c.name for c in columns], [c.type for c in columns], keys=keys, datastax=datastax)
 
 
 @lru_cache(16)

@@ -285,6 +285,9 @@ def _unmoved(found: Any, kinds: list[str]) -> Any:
 
 def _planned(worker: WorkerSettings, settings: ConnectorSettings, options: Options, spark: Any) -> tuple[Job, int]:
     """What is to be done, and about how many bytes the table has. Raises HelenusError."""
+    if settings.output_format == "debezium":
+        what, advice = "records of output.format=debezium can't be verified yet", "take another output.format to verify"
+        raise HelenusError(Kind.CONFIG, what, settings.name, advice)
     with closing(data_log(worker)) as log, _connected(settings) as session:
         found = definition(session, settings)
         assert found is not None, "no version is known"

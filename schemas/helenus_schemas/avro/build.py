@@ -100,6 +100,16 @@ def json_schema(table: Table, part: Literal["key", "value", "row"], compat: Comp
     return _without_bytes(schema)
 
 
+def row_schema(table: Table) -> Schema:
+    """The schema of a whole row, its key's columns first; every column is nullable. Types as in `json_schema`.
+
+    Raises Unmappable, naming the column.
+    """
+    schemas = _Schemas(table, exact=False)
+    keys = schemas.fields(table.primary_key, plain=False, suffix=" in key")
+    return schemas.table([*keys, *schemas.fields(table.values, plain=False)])
+
+
 def value_columns(table: Table) -> tuple[Column, ...]:
     """The columns of `value_schema`, in its order."""
     return table.values or table.primary_key

@@ -1,0 +1,4 @@
+"""What the change itself says, without a read.
+
+Others use `none` (`AsWritten`).
+"""

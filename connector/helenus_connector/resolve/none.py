@@ -1,0 +1,142 @@
+"""The resolver `none`: what a change's own cells say. `interfaces.resolver` has the contract.
+
+    UPDATE, UPDATE and DELETE of one key → three Resolved, in the order of the events; no row is read
+
+Changes without cells are resolved as `reread` does: those of agents whose `cells.include.list` lacks the table, events
+too large for their cells, tables with counters, snapshots, truncations, and what is read again since. They come after
+all that a batch has in cells: what is read of a key is then no older than what the batch wrote before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from helenus_connector.interfaces.gate import Admitted, Gate
+from helenus_connector.interfaces.resolver import HandedBack, Resolved, Resolver, RowsFailed, SchemaChanged
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.cells import Cells, decode_cells
+from helenus_schemas.event.change import Change, Origin, Scope
+
+_log = structlog.get_logger(__name__)
+_RANGE, _TABLE, _LOG = Scope.RANGE, Scope.TABLE, Origin.LOG  # an enum's members are slow to look up
+_BY_TIME = 1  # the version of an id that says when its table was made
+_is_said: set[str] = set()  # tables of which it was logged that their events have no cells, in this process
+
+
+class AsWritten:
+    """The resolver of one table in one process. `columns` is the pattern of those that are published; `reread` resolves
+    what has no cells.
+    """
+
+    def __init__(self, gate: Gate, reread: Resolver, columns: str = ".*") -> None:
+        self._gate = gate
+        self._reread = reread
+        self._pattern = re.compile(columns)
+        self._table: Table
+        self._known: frozenset[str] = frozenset()
+        self._written: list[Admitted] = []
+        self._handed = HandedBack()
+
+    def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
+        self._table = table
+        self._known = frozenset([*(c.name for c in table.columns), *table.dropped])
+        self._reread.use(table, codec, is_certain)
+
+    def take(self, changes: Iterable[Admitted], due: Sequence[Any], made_at: float) -> None:
+        self._written = []
+        self._reread.take(self._without_cells(changes), due, made_at)
+
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Resolved]:
+        handed = self._handed = HandedBack()
+        for admitted in self._written:
+            resolved = self._resolved(admitted)
+            if resolved is None:
+                handed.outdated += admitted.copies
+                continue
+            yield resolved
+            if resolved.dead_lettered:
+                handed.dead_lettered += admitted.copies
+            else:
+                handed.published += admitted.copies
+        # What was published last of a due key may be a change of this batch.
+        yield from self._reread.resolve(trusts_known and not self._written, may_wait)
+
+    def publishing(self, resolved: Resolved) -> None:
+        self._reread.publishing(resolved)
+
+    def failed(self, error: RowsFailed) -> None:
+        self._reread.failed(error)
+
+    def confirm(self) -> HandedBack:
+        handed = self._reread.confirm()
+        handed.published += self._handed.published
+        handed.dead_lettered += self._handed.dead_lettered
+        handed.outdated += self._handed.outdated
+        for admitted in self._written:
+            if admitted.id is not None:
+                self._gate.mark(admitted.event.topic, admitted.event.partition, admitted.id, True)
+        self._written, self._handed = [], HandedBack()
+        return handed
+
+    def close(self) -> None:
+        self._reread.close()
+
+    def _without_cells(self, changes: Iterable[Admitted]) -> Iterator[Admitted]:
+        """Keep the changes with cells, and give the others. What was published before it is confirmed was read: its
+        later copies wait with the key, whatever they have.
+        """
+        keep = self._written.append
+        for admitted in changes:
+            change = admitted.change
+            if change.cells is not None and not admitted.is_published:
+                keep(admitted)
+                continue
+            if change.cells is None and change.origin is _LOG and change.scope is not _TABLE:
+                self._say(change)
+            yield admitted
+
+    def _say(self, change: Change) -> None:
+        name = self._table.full_name
+        if name not in _is_said:
+            _is_said.add(name)
+            advice = "list the table in cells.include.list of every agent; a table with counters has no cells"
+            _log.warning("cells.missing", table=name, node=change.node, does="the rows are read", advice=advice)
+
+    def _resolved(self, admitted: Admitted) -> Resolved | None:
+        """None for a change of a table that was dropped, and made again since. Raises SchemaChanged for one that was
+        written by a definition which is not known yet.
+        """
+        event, change = admitted.event, admitted.change
+        bounds = (change.start, change.end) if change.scope is _RANGE else None
+        made = Resolved(event.topic, event.partition, admitted.key, admitted.values, change.scope, bounds, event=event)
+        made.events, made.is_confirmed = admitted.copies, True
+        made.newest = made.write_time = change.write_time
+        made.expires = change.expires_at
+        try:
+            found = decode_cells(change.cells or b"", change.scope)
+        except Malformed as error:
+            made.failure = HelenusError(Kind.POISON_EVENT, str(error), self._table.full_name)
+            return made
+        if found.table != self._table.id.bytes and self._is_outdated(found):
+            return None
+        if not self._known.issuperset(found.columns):
+            for name in found.columns:
+                if name not in self._known and self._pattern.fullmatch(name):
+                    raise SchemaChanged(f"a change names the column {name}, which is not known")
+        made.written = found
+        return made
+
+    def _is_outdated(self, found: Cells) -> bool:
+        """Whether a change is of a table that was there before this one. Raises SchemaChanged if it is of a newer."""
+        theirs, ours = UUID(bytes=found.table), self._table.id
+        if theirs.version == ours.version == _BY_TIME and theirs.time > ours.time:
+            raise SchemaChanged("a change is of a table that was made since")
+        return True

@@ -1,0 +1,320 @@
+"""The shape `debezium`: a change in the envelope of Debezium's connectors. In Avro, or JSON without schema.
+
+    UPDATE t SET v = 1 WHERE k = 7
+    → {before: null, after: {k: 7, v: 1}, source: {...}, op: u, ts_ms: ..., written: {columns: [v], ...}}
+
+Keys, headers and rows are those of the shape `row`. Of a row that was read `after` has all columns; of a change that
+was `written`, those that it writes. `docs/envelope.md` has the whole of it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import Resolved
+from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.shape._written import Said, said
+from helenus_connector.shape.forms import Avro, Form, Json, frame, keys_of
+from helenus_connector.shape.registry import Ids
+from helenus_connector.shape.row import RowShape, schemas
+from helenus_schemas import __version__
+from helenus_schemas.avro import build as avro
+from helenus_schemas.codec import to_avro
+from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.cells import Cells
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.own_format import log_position, match_own_format
+from helenus_schemas.event.wire import decode, without_frames
+from helenus_schemas.names import avro_name
+from helenus_sinks.log import Schemas
+
+_TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
+_SNAPSHOT = {Origin.SNAPSHOT: "true", Origin.SNAPSHOT_FIRST: "first", Origin.SNAPSHOT_LAST: "last"}
+_FURTHEST = (1 << 63) - 1
+_BAD_BYTES = (ValueError, IndexError, struct.error)
+
+
+class Source(NamedTuple):
+    """Where a change was read, as far as that is known; `write_time` in µs."""
+
+    write_time: int
+    snapshot: str = "false"
+    segment: int | None = None
+    position: int | None = None
+    node: str | None = None
+
+
+Pack = Callable[["bytes | None", str, Source, "Said | None"], bytes]
+"""A record's value, from the bytes of the row after the change, the operation, and where it was read."""
+
+
+class Envelope:
+    """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`, and
+    HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
+    """
+
+    schemas: Schemas | None = None
+
+    def __init__(
+        self, table: Table, settings: ConnectorSettings, registry: Ids, topic: str = "", cluster: str | None = None
+    ) -> None:
+        topic = topic or settings.data
+        key, value = schemas(table, settings)
+        form: Form
+        if settings.is_avro:
+            envelope = schema(table)
+            keys = keys_of(table, settings, registry, topic, key, value)
+            self._pack = _avro(frame(registry.register(f"{topic}-value", envelope)), table, settings, cluster)
+            form = _Rows(table, settings, *keys)
+        else:
+            self._pack = _json(table, settings, cluster)
+            form = Json(table, settings, whole=True, marks=True)
+        self._rows = RowShape(table, settings, registry, topic, form)
+        self._table = table
+        self._names = [c.name for c in table.values]
+        self._published = frozenset(self._names)
+        self._tombstones = settings.tombstones_on_delete
+
+    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+        if resolved.written is not None:
+            return self._written(resolved, resolved.written)
+        return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
+
+    def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
+        return self._rows.smaller(image)
+
+    def _row(self, resolved: Resolved) -> Iterator[Shaped]:
+        source = _source(resolved.event, resolved.write_time)
+        op = "d" if resolved.after is None else "u" if source.snapshot == "false" else "r"
+        return self._enveloped(self._rows.of_row(resolved, resolved.after), op, source)
+
+    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
+        """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
+        source = _source(resolved.event, resolved.write_time)
+        rows = iter(self._rows.records(resolved))
+        if resolved.scope is not _TABLE:
+            marker = next(rows)
+            assert marker is not None
+            yield from self._enveloped(marker, "d", source)
+            if marker.image is not None and any(value is not None for value in marker.image.values):
+                yield from self._enveloped(self._rows.of_row(resolved, marker.image), "u", source)
+        elif not resolved.continues:
+            marker = next(rows)
+            assert marker is not None
+            yield from self._enveloped(marker, "t", source)
+        for shaped in rows:
+            if shaped is None:
+                yield None
+                continue
+            own = shaped.image.write_time if shaped.image else None
+            yield from self._enveloped(shaped, "u", source if own is None else source._replace(write_time=own))
+
+    def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
+        source = _source(resolved.event, resolved.write_time)
+        if resolved.scope not in (_ROW, _STATIC):
+            has_rows = len(self._table.clustering) > 0
+            marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
+            return self._enveloped(marker, "d", source)
+        try:
+            op, columns, changed = said(cells, self._published)
+        except _BAD_BYTES as error:
+            where = self._table.full_name
+            bad = HelenusError(Kind.POISON_EVENT, f"a change cannot be published: {error}", where)
+            record = Record(None, str(bad).encode(), ())
+            return iter([Shaped(record, bad, resolved.key, None, lambda _: record)])
+        image = None
+        if columns is not None:
+            values = tuple(map(columns.get, self._names)) if self._names else resolved.values
+            image = Image(values, resolved.write_time)
+        return self._enveloped(self._rows.of_row(resolved, image), op, source, None if image is None else changed)
+
+    def _enveloped(self, shaped: Shaped, op: str, source: Source, changed: Said | None = None) -> Iterator[Shaped]:
+        """The record of a row in its envelope, and of a delete the record without value."""
+        if shaped.cause is not None:
+            yield shaped
+            return
+        is_gone = op in "dt"
+
+        def wrapped(record: Record) -> Record:
+            after = None if is_gone else record.value
+            return record._replace(value=self._pack(after, op, source, changed))
+
+        record, make = shaped.record, shaped.make
+        row = b"\0" if is_gone else b"\1" + (record.value or b"")
+        alike = b"%d\0%b%b" % (len(record.key or b""), record.key or b"", row)
+        yield Shaped(wrapped(record), None, shaped.key, shaped.image, lambda image: wrapped(make(image)), alike)
+        if op == "d" and self._tombstones:
+            tombstone = Record(record.key, None, [])
+            yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+
+
+def schema(table: Table) -> str:
+    """The Avro schema of a table's envelopes, as text. Raises HelenusError TABLE_UNSUPPORTED."""
+    try:
+        row = avro.row_schema(table)
+    except ValueError as error:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
+    namespace = f"{avro_name(table.keyspace)}.{avro_name(table.name)}"
+    name = f"{row['namespace']}.{row['name']}"
+    texts = {"type": "array", "items": "string"}
+
+    def record(of: str, **fields: Any) -> dict[str, Any]:
+        made = [{"name": n, "type": t, **({"default": None} if t[0] == "null" else {})} for n, t in fields.items()]
+        return {"type": "record", "name": of, "namespace": namespace, "fields": made}
+
+    optional = {kind: ["null", kind] for kind in ("string", "long")}
+    source = record(
+        "Source",
+        **dict.fromkeys(("version", "connector", "name"), "string"),
+        **dict.fromkeys(("ts_ms", "ts_us", "ts_ns"), "long"),
+        **dict.fromkeys(("snapshot", "db"), "string"),
+        cluster=optional["string"],
+        **dict.fromkeys(("keyspace", "table"), "string"),
+        file=optional["string"],
+        pos=optional["long"],
+        node=optional["string"],
+    )
+    written = record("Written", columns=texts, replaced=texts, removed={"type": "map", "values": texts})
+    return avro.text(
+        record(
+            "Envelope",
+            before=["null", row],
+            after=["null", name],
+            source=source,
+            op="string",
+            ts_ms=optional["long"],
+            written=["null", written],
+        )
+    )
+
+
+class _Rows(Avro):
+    """Keys, and whole rows as `avro.row_schema` has them, without a frame."""
+
+    def __init__(
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        key_frame: bytes,
+        truncation: Callable[[], bytes],
+        nullable: Callable[[str], bytes],
+    ) -> None:
+        super().__init__(table, settings, key_frame, b"", truncation, nullable)
+        self._decode = KeyCodec(table).decode
+        self._encode_key = to_avro.optionals([c.type for c in table.primary_key], key=True)
+        self._encode_values = to_avro.optionals([c.type for c in table.values])
+        self._only_key = not table.values
+
+    def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
+        if self._only_key:
+            return self._encode_key(values)
+        return self._encode_key(self._decode(key)) + self._encode_values(values)
+
+
+def _source(event: Event | None, write_time: int | None) -> Source:
+    if event is None:
+        return Source(_now() * 1000 if write_time is None else write_time)
+    if write_time is None:
+        write_time = event.timestamp * 1000
+    value = event.value or b""
+    if (match := match_own_format(value)) is not None:
+        segment, position = log_position(match)
+        return Source(write_time, "false", segment, position, match[2].decode())
+    change = decode(without_frames(None, value)[1])
+    is_placed = change.segment >= 0
+    return Source(
+        write_time,
+        _SNAPSHOT.get(change.origin, "false"),
+        change.segment if is_placed else None,
+        change.position if is_placed else None,
+        change.node,
+    )
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _nanoseconds(at: int) -> int:
+    """Of µs; the furthest that a long can say for a write time that is further away."""
+    return max(-_FURTHEST, min(at * 1000, _FURTHEST))
+
+
+def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
+    text = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+    first = text({"version": __version__, "connector": "cassandra", "name": settings.name})[:-1]
+    named = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
+    places = text({"db": table.keyspace, **named})[1:-1]
+
+    def pack(after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+        at = source.write_time
+        file = None if source.segment is None else str(source.segment)
+        read_at = text({"file": file, "pos": source.position, "node": source.node})[1:-1]
+        row = "null" if after is None else after.decode()
+        return (
+            f'{{"before":null,"after":{row},"source":{first},"ts_ms":{at // 1000},'
+            f'"ts_us":{at},"ts_ns":{_nanoseconds(at)},"snapshot":"{source.snapshot}",{places},{read_at}}},"op":"{op}",'
+            f'"ts_ms":{_now()},"written":{text(changed and changed._asdict())}}}'
+        ).encode()
+
+    return pack
+
+
+def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
+    first = b"".join(map(_text, (__version__, "cassandra", settings.name)))
+    db, named = _text(table.keyspace), _text(table.keyspace) + _text(table.name)
+    places = db + _optional(cluster) + named
+
+    def pack(after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+        at = source.write_time
+        return b"".join(
+            (
+                schema_frame,
+                b"\0\0" if after is None else b"\0\2" + after,
+                first,
+                long_bytes(at // 1000),
+                long_bytes(at),
+                long_bytes(_nanoseconds(at)),
+                _text(source.snapshot),
+                places,
+                _optional(None if source.segment is None else str(source.segment)),
+                b"\0" if source.position is None else b"\2" + long_bytes(source.position),
+                _optional(source.node),
+                _text(op),
+                b"\2" + long_bytes(_now()),
+                b"\0" if changed is None else b"\2" + _said(changed),
+            )
+        )
+
+    return pack
+
+
+def _said(changed: Said) -> bytes:
+    removed = [_text(name) + _array([_text(part) for part in parts]) for name, parts in changed.removed.items()]
+    columns, replaced = ([_text(name) for name in names] for names in changed[:2])
+    return _array(columns) + _array(replaced) + _array(removed)
+
+
+def _array(items: Sequence[bytes]) -> bytes:
+    """An array, or a map of entries."""
+    return b"".join([long_bytes(len(items)), *items, b"\0"]) if items else b"\0"
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return long_bytes(len(data)) + data
+
+
+def _optional(text: str | None) -> bytes:
+    return b"\0" if text is None else b"\2" + _text(text)
