@@ -170,7 +170,7 @@ def schema(table: Table) -> str:
     texts = {"type": "array", "items": "string"}
 
     def record(of: str, **fields: Any) -> dict[str, Any]:
-        made = [{"name": n, "type": t, **({"default": None} if t[0] == "null" else {})} for n, t in fields.items()]
+        made = [{"name": n, "type": t, **({"default": None} if isinstance(t, list) else {})} for n, t in fields.items()]
         return {"type": "record", "name": of, "namespace": namespace, "fields": made}
 
     optional = {kind: ["null", kind] for kind in ("string", "long")}

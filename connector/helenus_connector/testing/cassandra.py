@@ -101,6 +101,8 @@ class MemoryReader:
     def rows(self, keys: Iterable[Key], consistency: int) -> Iterator[tuple[Key, Any]]:  # noqa: ARG002
         yield from ((key, self.live.get(key)) for key in keys)
 
+    through = rows
+
     def statics(self, key: Key, consistency: int) -> Image | None:  # noqa: ARG002
         return None
 

@@ -1,0 +1,167 @@
+"""The resolver `none`: every change becomes a record, in order, and no row is read for it."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.writer import Cell, Marker, Row, Update, table_of
+from connector.celled import NONE, OTHER, events
+from connector.staged import ALL, DATA, DEAD_LETTERS, EVENTS, Staged
+from structlog.testing import capture_logs
+
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.image import Image
+from helenus_connector.resolve import none
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Origin, Scope
+from helenus_schemas.event.wire import decode, encode
+
+T = 1_700_000_000_000_000
+TABLE = table_of("t", "k int pk, c int ck, v int", id=1)
+K = struct.pack(">i", 7)
+QUIET = {"tombstones.on.delete": "false"}
+
+
+def int32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def wrote(v: int, c: int = 1, time: int = T) -> Update:
+    return Update(TABLE, K, [Row((int32(c),), {"v": Cell(int32(v))}, time=time)], lowest=(T, 1_700_000_000, 0))
+
+
+def deleted(c: int = 1, time: int = T) -> Update:
+    return Update(TABLE, K, [Row((int32(c),), deletion=(time, 1_700_000_000))], lowest=(T, 1_700_000_000, 0))
+
+
+@pytest.fixture
+def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
+    return Staged(TABLE, tmp_path, monkeypatch, **NONE, **QUIET)
+
+
+def said(staged: Staged) -> list[tuple[str, Any]]:
+    """Operations and values of the data topic's records, in their order."""
+    return [(value["op"], value["after"] and value["after"]["v"]) for _, value in staged.of(DATA)]
+
+
+def test_nothing_is_coalesced_and_nothing_read(staged: Staged) -> None:
+    outcome = staged.stage.run(
+        events(wrote(1), wrote(2, time=T + 1), deleted(time=T + 2), wrote(3, time=T + 3)), (), True
+    )
+    assert said(staged) == [("c", 1), ("c", 2), ("d", None), ("c", 3)]
+    assert (outcome.read, outcome.published, outcome.keys_read, outcome.statements) == (4, 4, 0, 0)
+    assert not outcome.waiting
+
+
+def test_the_order_is_that_of_the_log_and_not_of_write_times(staged: Staged) -> None:
+    staged.stage.run(events(wrote(1, time=T + 9), wrote(2)), (), True)
+    assert said(staged) == [("c", 1), ("c", 2)]
+    assert [value["source"]["ts_us"] for _, value in staged.of(DATA)] == [T + 9, T]
+
+
+def test_copies_are_dropped_within_a_batch_and_after_it(staged: Staged) -> None:
+    outcome = staged.stage.run([*events(wrote(1)), *events(wrote(1), node=OTHER, offset=1)], (), True)
+    assert (outcome.read, outcome.published) == (2, 2)
+    later = staged.stage.run(events(wrote(1), node=OTHER.replace("3", "4"), offset=2), (), True)
+    assert (later.read, later.confirmed, later.published) == (1, 1, 0)
+    assert said(staged) == [("c", 1)]
+
+
+def test_a_batch_that_failed_gives_the_same_records_again(staged: Staged) -> None:
+    batch = events(wrote(1), wrote(2, time=T + 1), deleted(time=T + 2))
+    staged.log.fail("flush", HelenusError(Kind.BATCH_FAILED, "away"))
+    with pytest.raises(HelenusError):
+        staged.stage.run(batch, (), True)
+    before = said(staged)
+    staged.appended.clear()
+    outcome = staged.stage.run(batch, (), True)
+    assert said(staged) == before == [("c", 1), ("c", 2), ("d", None)]
+    assert outcome.published == 3
+
+
+def test_changes_without_cells_are_read_after_those_with_them(staged: Staged) -> None:
+    """A row that is read is no older than what the batch has written of it before."""
+    staged.live[K, int32(1)] = Image((int32(3),), T + 2)
+    light = events(wrote(2, time=T + 1), cells=False, offset=1)
+    none._is_said.clear()
+    with capture_logs() as logs:
+        outcome = staged.stage.run([*events(wrote(1)), *light, *events(wrote(3, time=T + 2), offset=2)], (), True)
+        staged.stage.run(events(wrote(4, time=T + 3), cells=False, offset=3), (), True)
+    assert said(staged)[:3] == [("c", 1), ("c", 3), ("u", 3)]
+    assert outcome.keys_read == 1
+    assert outcome.published == 3
+    assert [entry["table"] for entry in logs if entry["event"] == "cells.missing"] == ["ks.t"]
+
+
+def test_a_snapshots_rows_are_read(staged: Staged) -> None:
+    staged.live[K, int32(1)] = Image((int32(5),), T)
+    with capture_logs() as logs:
+        staged.run(Change(None, None, Scope.ROW, origin=Origin.SNAPSHOT_FIRST), staged.codec.encode((K, int32(1))))
+    ((key, value),) = staged.of(DATA)
+    assert key == {"k": 7, "c": 1}
+    assert (value["op"], value["after"], value["written"]) == ("r", {"k": 7, "c": 1, "v": 5}, None)
+    assert value["source"]["snapshot"] == "first"
+    assert not logs
+
+
+def test_a_copy_with_cells_of_what_waits_is_no_record(staged: Staged) -> None:
+    """It was published as it was read, and is read again until that is confirmed."""
+    staged.live[K, int32(1)] = Image((int32(0),), T - 9)
+    first = staged.stage.run(events(wrote(1), cells=False), (), True)
+    assert len(first.waiting) == 1
+    copy = staged.stage.run(events(wrote(1), node=OTHER, offset=1), (), True)
+    assert (copy.published, len(copy.waiting)) == (0, 1)
+    assert said(staged) == [("u", 0)]
+
+
+def test_markers_are_records_without_a_read_of_their_rows(staged: Staged) -> None:
+    staged.live[K, int32(1)] = Image((int32(5),), T)
+    whole = Update(TABLE, K, deletion=(T, 1_700_000_000), lowest=(T, 1_700_000_000, 0))
+    bounds = [Marker(1, (int32(2),), ((T + 1, 1_700_000_000),)), Marker(6, (int32(4),), ((T + 1, 1_700_000_000),))]
+    outcome = staged.stage.run(events(whole, Update(TABLE, K, bounds, lowest=(T, 1_700_000_000, 0))), (), True)
+    assert said(staged) == [("d", None), ("d", None)]
+    assert [key for key, _ in staged.of(DATA)] == [{"k": 7, "c": None}] * 2
+    first, second = (dict(record.headers) for record in staged.appended)
+    assert first["scope"] == b"partition"
+    assert second["scope"] == b"range"
+    assert second["start"] == b'{"inclusive":true,"values":{"c":2}}'
+    assert b'"c":4' in second["end"]
+    assert outcome.keys_read == 0
+
+
+def test_a_change_of_the_table_that_was_there_before_is_outdated(staged: Staged) -> None:
+    """Its id says when a table was made; a change of a newer one than is known makes the stage look again."""
+    old = replace(TABLE, id=uuid.UUID(int=2))
+    outcome = staged.stage.run(events(replace(wrote(1), table=old)), (), True)
+    assert (outcome.outdated, outcome.published, said(staged)) == (1, 0, [])
+    assert staged.stage.run(events(replace(wrote(1), table=old), node=OTHER, offset=1), (), True).confirmed == 1
+
+
+def test_a_column_that_is_not_known_yet_is_no_loss(staged: Staged) -> None:
+    """The definition is read again, and the batch is done again if that does not have it: no value is left out."""
+    wider = table_of("t", "k int pk, c int ck, v int, w int", id=1)
+    update = Update(wider, K, [Row((int32(1),), {"w": Cell(int32(1))}, time=T)], lowest=(T, 1_700_000_000, 0))
+    with pytest.raises(HelenusError) as error:
+        staged.stage.run(events(update), (), True)
+    assert "names the column w" in str(error.value)
+    assert said(staged) == []
+
+
+def test_cells_that_nobody_can_read_are_poison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = Staged(TABLE, tmp_path, monkeypatch, **NONE, **QUIET, **ALL)
+    (good,) = events(wrote(1))
+    change = decode(good.value or b"")
+    bad = encode(change._replace(cells=b"\4" + (change.cells or b"")[1:], digest="0" * 32))
+    outcome = staged.stage.run([Event(EVENTS, 0, 7, 1000, good.key, bad), good], (), True)
+    assert (outcome.dead_lettered, outcome.published) == (1, 1)
+    assert said(staged) == [("c", 1)]
+    assert [record.topic for record in staged.appended] == [DEAD_LETTERS, DATA]
+    (tmp_path / "strict").mkdir()
+    strict = Staged(TABLE, tmp_path / "strict", monkeypatch, **NONE)
+    with pytest.raises(HelenusError, match="cells of version 2"):
+        strict.stage.run([Event(EVENTS, 0, 9, 1000, good.key, bad)], (), True)
