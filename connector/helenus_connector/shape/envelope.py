@@ -13,7 +13,7 @@ import json
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -301,9 +301,14 @@ def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluste
 
 
 def _said(changed: Said) -> bytes:
-    removed = [_text(name) + _array([_text(part) for part in parts]) for name, parts in changed.removed.items()]
-    columns, replaced = ([_text(name) for name in names] for names in changed[:2])
-    return _array(columns) + _array(replaced) + _array(removed)
+    removed = [_text(name) + _texts(parts) for name, parts in changed.removed.items()]
+    return _texts(changed.columns) + _texts(changed.replaced) + _array(removed)
+
+
+@lru_cache(1024)
+def _texts(names: tuple[str, ...]) -> bytes:
+    """Cached: a table's changes write the same few columns."""
+    return _array([_text(name) for name in names])
 
 
 def _array(items: Sequence[bytes]) -> bytes:
@@ -311,10 +316,12 @@ def _array(items: Sequence[bytes]) -> bytes:
     return b"".join([long_bytes(len(items)), *items, b"\0"]) if items else b"\0"
 
 
+@lru_cache(1024)
 def _text(text: str) -> bytes:
     data = text.encode()
     return long_bytes(len(data)) + data
 
 
+@lru_cache(1024)
 def _optional(text: str | None) -> bytes:
     return b"\0" if text is None else b"\2" + _text(text)
