@@ -18,7 +18,6 @@ from helenus_agent.config import AgentSettings
 from helenus_agent.delivery.notices import Notice
 from helenus_agent.delivery.outbox import Outbox
 from helenus_connector.testing.log import Record
-from helenus_connector.testing.log import Record
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import CqlType, parse
 from helenus_schemas.errors import HelenusError, Kind
