@@ -529,7 +529,7 @@ def test_a_part_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     tokens = {key: token for token, key, _, _ in house.rows.partitions}
     expected = {key for key in house.rows.keys if tokens[key[0]] > 0}
     assert appended(house.log)[0] == expected
-    assert not house.snapshots._store.of("n", "t").complete, "of a part"
+    assert not house.snapshots.store.of("n", "t").complete, "of a part"
 
 
 def test_a_where_is_read_and_written_again() -> None:

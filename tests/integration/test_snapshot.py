@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
+import pulsar
 import pytest
 from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Command, Pipeline, script
@@ -111,6 +113,19 @@ def command(connector: Command, *arguments: str) -> subprocess.CompletedProcess[
     return subprocess.run(called, capture_output=True, text=True, timeout=120)
 
 
+def send(status: Status, topic: str, key: str, value: object) -> None:
+    """A signal, as an operator sends it: with a client of the message broker."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    if status.log == "kafka":
+        producer = confluent_kafka.Producer({"bootstrap.servers": status.bootstrap_servers})
+        producer.produce(topic, text, key)
+        assert not producer.flush(30)
+        return
+    client = pulsar.Client(str(status.pulsar_url), logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+    client.create_producer(topic).send(text.encode(), partition_key=key)
+    client.close()
+
+
 def goes_on(connector: Command, name: str, after: float) -> float:
     """Wait until a snapshot has scanned more than this share; returns how much it has."""
     found: list[dict[str, Any]] = []
@@ -206,3 +221,46 @@ def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: An
     assert "Connector nobody not found" in command(connector, "nobody").stderr
     assert command(connector, name, "--wait").returncode == 0
     pipeline.converges(table.name)
+
+
+def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> None:
+    """Debezium's: acted on once, not lost while the worker is down, and bad ones are passed over."""
+    name, topic = table.name.replace(".", "-"), f"signals-{table.name}"
+    session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
+    pipeline.agent.start().ready()
+    connector = pipeline.connect(table.name, snapshot_mode="never", signal_kafka_topic=topic)
+
+    def asks(*partitions: int) -> dict[str, Any]:
+        where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"
+        conditions = [{"data-collection": table.name, "filter": where}]
+        data = {"data-collections": [r"snapshots\.t.*"], "type": "incremental", "additional-conditions": conditions}
+        return {"type": "execute-snapshot", "data": data}
+
+    def published() -> set[int]:
+        return {r.key["p"] for r in pipeline.records(table.name) if r.headers.get("origin") == b"snapshot"}
+
+    def done(state: str = "COMPLETE") -> bool:
+        return [one["state"] for one in snapshots(connector, name)] == [state]
+
+    send(pipeline.status, topic, name, asks(3, 5))
+    send(pipeline.status, topic, "another", asks(9))
+    connector.start().ready()
+    eventually(done, lambda: f"the signal of before is acted on\n{connector.tail()}")
+    eventually(lambda: published() == {3, 5}, "its partitions are published")
+    connector.kill()
+    for bad in ("hello", {"type": "drop-table"}, asks() | {"data": {"data-collections": ["("]}}, asks(1.5)):
+        send(pipeline.status, topic, name, bad)
+    send(pipeline.status, topic, name, asks(11))
+    connector.start().ready()
+    eventually(lambda: published() == {3, 5, 11}, lambda: f"it was not lost\n{connector.tail()}")
+    skipped = [line for line in connector.log.read_text().splitlines() if "signal.skipped" in line]
+    assert len(skipped) == 4, skipped
+    connector.stop()
+    begun = connector.log.read_text().count("snapshot.started")
+    connector.start().ready()
+    send(pipeline.status, topic, name, {"type": "execute-snapshot", "data": {"data-collections": [table.name]}})
+    send(pipeline.status, topic, name, {"type": "pause-snapshot"})
+    eventually(lambda: done("PAUSED"), lambda: f"it is begun, and paused\n{connector.tail()}")
+    send(pipeline.status, topic, name, {"type": "stop-snapshot", "data": {"data-collections": [table.name]}})
+    eventually(lambda: done("STOPPED"), lambda: f"it is stopped\n{connector.tail()}")
+    assert connector.log.read_text().count("snapshot.started") <= begun + 1, "none of before is acted on again"

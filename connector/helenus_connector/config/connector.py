@@ -94,6 +94,11 @@ class ConnectorSettings(CassandraSettings):
     number makes snapshots faster, and new changes later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
+    signal_kafka_topic: Annotated[str, About("Snapshot")] = ""
+    """A topic of Debezium's signals, which begin and stop snapshots; a signal's key is the connector's name.
+
+    It is where the events are: on Kafka, or on Pulsar.
+    """
     key_converter: Annotated[str, About("Records", "LOW")] = ""
     """A converter class of Kafka Connect; another way to set `output.format`."""
     value_converter: Annotated[str, About("Records", "LOW")] = ""
@@ -223,6 +228,12 @@ class ConnectorSettings(CassandraSettings):
         name = fields.local_topic(value, place)
         fields.topic(_topic(name, "", "any", "any"))
         return name
+
+    @field_validator("signal_kafka_topic")
+    @classmethod
+    def _signals(cls, value: str, info: ValidationInfo) -> str:
+        name = fields.local_topic(value, (info.context or {}).get("events"))
+        return fields.topic(name) if name else ""
 
     @field_validator("columns")
     @classmethod

@@ -13,7 +13,7 @@ from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
 
 _STRING = r"'(?:[^']|'')*'"
-_LITERAL = rf"(?:{_STRING}|0[xX][0-9a-fA-F]*|[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}|[-+.\w]+)"
+_LITERAL = rf"(?:{_STRING}|[-+.\w]+)"  # numbers, uuids and blobs too; two ways to match one would take for ever
 _CONDITION = re.compile(
     rf'\s*(?:"((?:[^"]|"")+)"|(\w+))\s*(?:=\s*({_LITERAL})|[iI][nN]\s*\(\s*({_LITERAL}(?:\s*,\s*{_LITERAL})*)\s*\))\s*'
 )

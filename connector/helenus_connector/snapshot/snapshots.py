@@ -59,7 +59,7 @@ class Snapshots:
     def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
         self._worker = worker
         self._connectors = connectors
-        self._store = Store(worker.checkpoint_dir.absolute() / "snapshots")
+        self.store = Store(worker.checkpoint_dir.absolute() / "snapshots")
         self._tables = Tables()
         self._asking = threading.Lock()  # of the tables, which are for one thread at a time
         self._runs: dict[tuple[str, str], Run] = {}
@@ -85,14 +85,14 @@ class Snapshots:
                 if wanted.where:
                     self._tables.check(task.settings, table, wanted.where)
             begun.append(self._new(task, table.id, "signal", wanted, bool(table.statics)))
-        with self._store.changing():
+        with self.store.changing():
             for one in begun:
-                known = self._store.of(name, one.table)
+                known = self.store.of(name, one.table)
                 if known.snapshot is not None and not known.snapshot.is_over:
                     what = f"a snapshot of {one.table} is under way: wait for it, or stop it"
                     raise HelenusError(Kind.CONFIG, what, name)
             for one in begun:
-                self._keep(self._store.of(name, one.table), one)
+                self._keep(self.store.of(name, one.table), one)
         self._look_at = 0.0
         self._changed.set()
         return begun
@@ -101,14 +101,14 @@ class Snapshots:
         """The last snapshot of each table of a connector."""
         with self._connectors.lock:
             self._connectors.get(name)
-        return self._store.snapshots(name)
+        return self.store.snapshots(name)
 
     def stop(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
         """End the snapshots of a connector that are under way, or those of some tables. What is appended to the events
         topic is published all the same.
         """
         there = [one for one in self.of(name) if not one.is_over and (not tables or one.table in tables)]
-        with self._store.changing():
+        with self.store.changing():
             for one in there:
                 end(one, "STOPPED")
         self._changed.set()
@@ -117,7 +117,7 @@ class Snapshots:
     def pause(self, name: str, paused: bool) -> list[Snapshot]:
         """Pause the snapshots of a connector that are under way, or have them go on."""
         there = [one for one in self.of(name) if not one.is_over]
-        with self._store.changing():
+        with self.store.changing():
             for one in there:
                 one.is_paused = paused
         self._changed.set()
@@ -129,8 +129,8 @@ class Snapshots:
         """
         if task.settings.snapshot_mode != "when_needed":
             return
-        with self._store.changing():
-            self._store.of(task.connector, task.settings.table).needed = why
+        with self.store.changing():
+            self.store.of(task.connector, task.settings.table).needed = why
         self._changed.set()
 
     def start(self, spark: Any) -> None:
@@ -193,7 +193,7 @@ class Snapshots:
             run.say()
         if looks:
             self._end_initial_only(tasks)
-            _metrics.show(self._store.snapshots(), set(tasks))
+            _metrics.show(self.store.snapshots(), set(tasks))
 
     def _guarded(self, place: tuple[str, str], step: Callable[[], None]) -> None:
         """Do this for a table. If a server does not answer, it is tried again after a pause; other tables go on."""
@@ -208,14 +208,14 @@ class Snapshots:
             self._failing[place] = failures + 1, time.monotonic() + wait
             where = {"connector": place[0], "table": place[1]}
             _log.warning("snapshot.waiting", **where, reason=str(error), retry_in_s=round(wait, 1))
-            if (one := self._store.of(*place).snapshot) is not None:
+            if (one := self.store.of(*place).snapshot) is not None:
                 one.waiting = str(error)
             if error.kind is Kind.BROKER_UNREACHABLE:
                 self._forget_planner()
 
     def _due(self, task: Task) -> None:
         """Go on with a table's snapshot, or begin one if it is time."""
-        known = self._store.of(task.connector, task.settings.table)
+        known = self.store.of(task.connector, task.settings.table)
         place = (task.connector, task.settings.table)
         one, cause = known.snapshot, None
         if one is None or one.is_over:
@@ -235,7 +235,7 @@ class Snapshots:
             table = self._tables.definition(task.settings)
         if cause:
             one = self._new(task, table.id, cause, Asked(), bool(table.statics))
-            with self._store.changing():
+            with self.store.changing():
                 self._keep(known, one)
         assert one is not None
         self._fresh.add(place)
@@ -250,7 +250,7 @@ class Snapshots:
         where = {"connector": task.connector, "table": task.table}
         _log.info("snapshot.started", **where, cause=one.cause, done=round(one.done, 4), rows=one.rows)
         one.waiting = None
-        self._runs[place] = Run(one, task, table, partitions, self._store, has_begun=one.rows > 0)
+        self._runs[place] = Run(one, task, table, partitions, self.store, has_begun=one.rows > 0)
 
     def _cause(self, task: Task, known: Known, table_id: str) -> str | None:
         """Why a snapshot of the whole table is to begin now, None if none is."""
@@ -327,7 +327,7 @@ class Snapshots:
 
     def _scanned(self, run: Run) -> None:
         one = run.snapshot
-        with self._store.changing():
+        with self.store.changing():
             one.ends = self._ends(run)
             one.state = "PUBLISHING"
 
@@ -342,12 +342,12 @@ class Snapshots:
             return
         if one.last is not None and not one.marked:
             self._mark(run)
-            with self._store.changing():
+            with self.store.changing():
                 one.ends, one.marked = self._ends(run), True
             return
-        with self._store.changing():
+        with self.store.changing():
             if one.is_whole:
-                self._store.of(one.connector, one.table).complete = one.table_id
+                self.store.of(one.connector, one.table).complete = one.table_id
             end(one, "COMPLETE")
 
     def _mark(self, run: Run) -> None:
@@ -380,7 +380,7 @@ class Snapshots:
         return True
 
     def _replaced(self, one: Snapshot) -> None:
-        with self._store.changing():
+        with self.store.changing():
             end(one, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
 
     def _behind(self, run: Run) -> int:
@@ -400,7 +400,7 @@ class Snapshots:
         names = {name for (name, _), (_, task) in tasks.items() if task.settings.snapshot_mode == "initial_only"}
         for name in names:
             own = [(connector, task) for (other, _), (connector, task) in tasks.items() if other == name]
-            last = [self._store.of(name, task.settings.table).snapshot for _, task in own]
+            last = [self.store.of(name, task.settings.table).snapshot for _, task in own]
             if own[0][0].wanted == "RUNNING" and all(one is not None and one.state == "COMPLETE" for one in last):
                 _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")
                 with suppress(Unknown):
