@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import threading
 import time
 import uuid
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from cassandra import InvalidRequest, ReadTimeout
 from cassandra.protocol import ProtocolException
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import eventually
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
@@ -28,7 +30,7 @@ from helenus_connector.snapshot._keys import KeyReader
 from helenus_connector.snapshot._pace import Rate, room
 from helenus_connector.snapshot._scan import Scanned, Slice, scan
 from helenus_connector.snapshot.asked import Asked, checked, of_key, token_range
-from helenus_connector.snapshot.ring import FIRST, LAST, Stretch, share, stretch
+from helenus_connector.snapshot.ring import Stretch, share, stretch
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.testing.broker import MemoryPlanner
 from helenus_connector.testing.cassandra import Answer, Host, Session
@@ -38,6 +40,8 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.placement import LEAST_TOKEN as FIRST
+from helenus_schemas.event.placement import MOST_TOKEN as LAST
 from helenus_schemas.event.placement import partition
 from helenus_schemas.event.wire import decode
 from helenus_schemas.service.logs import setup
@@ -522,6 +526,76 @@ def test_one_at_a_time(house: House) -> None:
         house.snapshots.begin("other")
 
 
+def test_what_a_snapshot_waits_for_is_shown_while_it_does(house: House) -> None:
+    house.turn()
+    for hold, release, why in (
+        (lambda: house.snapshots.pause("n", True), lambda: house.snapshots.pause("n", False), "it is paused"),
+        (
+            lambda: house.connectors.want("n", "PAUSED"),
+            lambda: house.connectors.want("n", "RUNNING"),
+            "the connector is paused",
+        ),
+    ):
+        hold()
+        house.turn()
+        assert house.snapshots.of("n")[0].waiting == why
+        release()
+        house.turn()
+        assert house.snapshots.of("n")[0].waiting is None
+    assert house.run()["state"] == "COMPLETE"
+
+
+def test_a_deleted_connector_takes_its_snapshots_with_it(house: House) -> None:
+    house.turn()
+    with house.snapshots.store.changing():
+        house.snapshots.store.signals["n", "signals"] = {"0": 5}
+    house.connectors.delete("n")
+    house.turn()
+    assert not house.snapshots._runs
+    content = json.loads((house.directory / "snapshots").read_text().partition("\n")[2])
+    assert content["tables"] == []
+    assert content["signals"][0]["offsets"] == {"0": 5}, "a signal is acted on once"
+    house.start()
+    assert house.run()["cause"] == "initial", "another one of the same name begins with one"
+
+
+def test_a_deleted_connector_that_is_made_again_at_once(house: House) -> None:
+    house.turn()
+    [before] = house.snapshots.of("n")
+    house.connectors.delete("n")
+    house.connectors.put("n", {k: str(v) for k, v in house._given().items()})
+    house.connectors.all()["n"].tasks["t"].ready = True
+    assert house.run()["state"] == "COMPLETE"
+    [one] = house.snapshots.of("n")
+    assert one is not before
+    assert before.state == "SCANNING"
+
+
+def test_the_thread_sleeps_while_nothing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, monkeypatch)
+    house.turn()
+    house.snapshots.pause("n", True)
+    turns: list[float] = []
+
+    def turn(_: object) -> None:
+        turns.append(time.monotonic())
+        type(house.snapshots)._turn(house.snapshots, house)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(house.snapshots, "_turn", turn)
+    thread = threading.Thread(target=house.snapshots._run, args=(house,), daemon=True)
+    thread.start()
+    eventually(lambda: len(turns) > 2, "it looks")
+    assert turns[-1] - turns[-2] > 0.8, "once a second"
+    house.snapshots.pause("n", False)  # which wakes it
+    eventually(lambda: bool(house.flying), "it goes on")
+    begun, (_, future) = len(turns), house.flying[0]
+    future.set_result(Scanned(rows=1, left=None))
+    eventually(lambda: len(turns) > begun, "a slice that is done wakes it")
+    house.snapshots.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 def test_a_part_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tmp_path, monkeypatch, snapshot_mode="never")
     house.snapshots.begin("n", ["t"], token_range(f"0:{LAST}"))
@@ -566,7 +640,7 @@ def test_room_for_slices() -> None:
 def test_a_damaged_file_is_named(house: House) -> None:
     house.run()
     file = house.directory / "snapshots"
-    assert json.loads(file.read_text().partition("\n")[2])[0]["complete"] == str(TABLE.id)
+    assert json.loads(file.read_text().partition("\n")[2])["tables"][0]["complete"] == str(TABLE.id)
     file.write_text(file.read_text().replace("COMPLETE", "SCANNING"))
     with pytest.raises(HelenusError, match="the progress of snapshots is damaged"):
         Snapshots(worker(house.directory), house.connectors)

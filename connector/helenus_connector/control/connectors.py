@@ -21,7 +21,7 @@ from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Status, Task, Wanted
 from helenus_connector.log.events import Offsets
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError, Problem
 
 _log = structlog.get_logger(__name__)
@@ -44,9 +44,16 @@ class NotStopped(Exception):
     """The positions of a connector can be changed only while it is stopped."""
 
 
+class UnderWay(HelenusError):
+    """What is asked for is being done for the same table: wait for that, or stop it."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(Kind.CONFIG, what, where, "wait for it, or stop it")
+
+
 class Connectors:
     """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread, and no call waits
-    once the worker is `ending`.
+    once the worker is `ending`. `on_delete` is called with the name of a connector that was deleted.
 
     `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
     """
@@ -65,6 +72,7 @@ class Connectors:
         self.lock = threading.RLock()
         self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
+        self.on_delete: Callable[[str], None] | None = None
         self.ending = False
 
     def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
@@ -207,6 +215,8 @@ class Connectors:
             if connector.file is not None:
                 self._aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
             self._save()
+            if self.on_delete is not None:
+                self.on_delete(name)
 
     def want(self, name: str, state: Wanted) -> None:
         """Pause, stop or resume a connector."""
@@ -260,6 +270,10 @@ class Connectors:
             if group not in self._held:
                 self._held[group] = Held(self._directory / group)
             return self._held[group]
+
+    def at(self, task: Task) -> dict[str, int]:
+        """Where a task is in its events topic: the next offset of each partition. Raises HelenusError(STATE)."""
+        return self.held(task.settings.query_group).where().get(task.settings.events, {})
 
     def unconfirmed(self, group: str) -> UnconfirmedKeys:
         """The unconfirmed keys of a query, by its `query.group`. Raises HelenusError(STATE)."""

@@ -111,6 +111,22 @@ class Known:
     needed: str = ""
     snapshot: Snapshot | None = None
 
+    def cause(self, mode: str, table_id: str, is_old: bool) -> str | None:
+        """Why a snapshot of the whole table is to begin now, None if none is. `is_old`: the worker has begun one, or
+        gone on with one, since its start.
+        """
+        last = self.snapshot
+        if self.needed and mode == "when_needed":
+            return self.needed
+        if mode == "always":
+            return None if is_old else "always"
+        if last is not None and last.table_id == table_id and last.is_whole:
+            if last.state == "FAILED":  # it begins again with the worker, also if an earlier one is complete
+                return None if is_old else last.cause
+            if last.state == "STOPPED":
+                return None
+        return None if self.complete == table_id else "initial"
+
 
 class Store:
     """The snapshots of a worker's connectors, by connector and table, in a file. `signals` is where connectors are in
@@ -151,6 +167,10 @@ class Store:
         """Where a connector is in a signal topic, by partition: a copy."""
         with self.lock:
             return dict(self.signals.get((connector, topic), {}))
+
+    def forget(self, connector: str) -> None:
+        """Forget the snapshots of a connector; the caller saves it."""
+        self._known = {place: known for place, known in self._known.items() if place[0] != connector}
 
     @contextmanager
     def changing(self) -> Iterator[None]:

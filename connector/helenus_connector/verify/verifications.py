@@ -12,9 +12,10 @@ from typing import Any, Literal
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.connectors import Connectors, UnderWay
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
+from helenus_connector.log.events import behind
 from helenus_connector.verify import _metrics
 from helenus_connector.verify.engine import Behind, verify
 from helenus_connector.verify.options import Options
@@ -71,15 +72,14 @@ class Verifications:
 
     def begin(self, name: str, tables: Sequence[str], options: Options) -> list[Verification]:
         """Ask for these tables of a connector, by default for all. Raises HelenusError CONFIG if there is no such
-        table, and if one of them is being verified.
+        table, and UnderWay if one of them is being verified.
         """
         tasks = self._tasks(name, tables)
         with self._lock:
             for task in tasks:
                 before = self._last.get((name, task.settings.table))
                 if before is not None and not before.is_over:
-                    what = f"a verification of {task.settings.table} is under way: wait for it, or stop it"
-                    raise HelenusError(Kind.CONFIG, what, name)
+                    raise UnderWay(f"a verification of {task.settings.table} is under way", name)
             begun = [Verification(task, options) for task in tasks]
             self._last.update({(name, one.task.settings.table): one for one in begun})
         self._asked.set()
@@ -157,23 +157,22 @@ class Verifications:
 
     def _behind(self, task: Task) -> Behind:
         """Says whether the connector has published what the events topic has now."""
-        events, group = task.settings.events, task.settings.query_group
+        events = task.settings.events
         broker = planner(self._worker)
         try:
             ends = broker.latest({t: n for t, n in broker.partitions([events]).items() if n}).get(events, {})
         finally:
             broker.close()
 
-        def behind() -> str | None:
-            at = self._connectors.held(group).where().get(events, {})
-            if all(at.get(partition, 0) >= end for partition, end in ends.items()):
+        def why() -> str | None:
+            if not behind(events, self._connectors.at(task), ends):
                 return None
             with self._connectors.lock:
                 states = {t.id: t.state for t in self._connectors.get(task.connector).status().tasks}
             state = states.get(task.id, "STOPPED")
             return "the connector has not read all events yet" if state == "RUNNING" else f"the connector is {state}"
 
-        return behind
+        return why
 
     def _forget(self) -> None:
         """Forget the tables of connectors that were deleted."""
