@@ -118,8 +118,10 @@ def send(status: Status, topic: str, key: str, value: object) -> None:
     text = value if isinstance(value, str) else json.dumps(value)
     if status.log == "kafka":
         producer = confluent_kafka.Producer({"bootstrap.servers": status.bootstrap_servers})
-        producer.produce(topic, text, key)
-        assert not producer.flush(30)
+        failed: list[Any] = []
+        producer.produce(topic, text, key, on_delivery=lambda error, _: failed.append(error))
+        assert producer.flush(30) == 0
+        assert failed == [None]
         return
     client = pulsar.Client(str(status.pulsar_url), logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
     client.create_producer(topic).send(text.encode(), partition_key=key)
@@ -242,6 +244,8 @@ def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> N
     def done(state: str = "COMPLETE") -> bool:
         return [one["state"] for one in snapshots(connector, name)] == [state]
 
+    with pipeline.log() as made:
+        made.create(topic, 1, {})
     send(pipeline.status, topic, name, asks(3, 5))
     send(pipeline.status, topic, "another", asks(9))
     connector.start().ready()

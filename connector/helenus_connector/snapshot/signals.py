@@ -43,6 +43,7 @@ class Signals:
         self._counts: dict[str, int] = {}
         self._counted_at = 0.0
         self._failures = 0
+        self._missing: set[str] = set()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -102,6 +103,12 @@ class Signals:
         if now - self._counted_at > _COUNT_S or not all(self._counts.get(topic) for topic in topics):
             self._counts, self._counted_at = self._planner.partitions(topics), now
         there = {topic: self._counts[topic] for topic in topics if self._counts[topic]}
+        for topic in topics:
+            if topic not in there and topic not in self._missing:
+                _log.warning(
+                    "signals.waiting", reason=f"there is no topic {topic}, or one of its partitions has no leader"
+                )
+        self._missing = set(topics) - there.keys()
         return self._planner.latest(there) if there else {}
 
     def _follow(self, topic: str, names: list[str], ends: Mapping[str, int]) -> list[HelenusError]:

@@ -12,11 +12,13 @@ from typing import Any, Literal
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.connectors import Connectors, UnderWay
+from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
 from helenus_connector.log.events import behind
+from helenus_connector.metrics import Labels
 from helenus_connector.verify import _metrics
+from helenus_connector.verify._kept import Kept
 from helenus_connector.verify.engine import Behind, verify
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import Progress, Report, Stopped
@@ -31,9 +33,9 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Verification:
-    """That of one table; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
+    """That of the table of these labels; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
 
-    task: Task
+    labels: Labels
     options: Options
     id: int = field(default_factory=lambda: next(_numbers))
     state: State = "WAITING"
@@ -47,7 +49,7 @@ class Verification:
 
     def shown(self) -> dict[str, Any]:
         """As the REST API shows it."""
-        shown: dict[str, Any] = {"id": self.id, "table": self.task.settings.table, "state": self.state}
+        shown: dict[str, Any] = {"id": self.id, "table": self.labels[2], "state": self.state}
         if not self.is_over:
             shown["progress"] = self.progress.as_json()
         if self.report is not None:
@@ -56,7 +58,8 @@ class Verification:
 
 
 class Verifications:
-    """All verifications of a worker. `start` begins its thread; any thread may call the other methods.
+    """All verifications of a worker. `start` begins its thread; any thread may call the other methods. The last results
+    outlive the worker.
 
     Methods that take a connector's name raise Unknown.
     """
@@ -64,7 +67,14 @@ class Verifications:
     def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
         self._worker = worker
         self._connectors = connectors
+        self._kept = Kept(worker.checkpoint_dir.absolute() / "verifications")
         self._last: dict[tuple[str, str], Verification] = {}
+        for report in self._kept.reports():
+            one = Verification(
+                (report.connector, report.keyspace, report.table), Options(), state="DONE", report=report
+            )
+            self._last[report.connector, report.table] = one
+            _metrics.show(report)
         self._lock = threading.Lock()
         self._asked = threading.Event()
         self._stopping = threading.Event()
@@ -80,8 +90,8 @@ class Verifications:
                 before = self._last.get((name, task.settings.table))
                 if before is not None and not before.is_over:
                     raise UnderWay(f"a verification of {task.settings.table} is under way", name)
-            begun = [Verification(task, options) for task in tasks]
-            self._last.update({(name, one.task.settings.table): one for one in begun})
+            begun = [Verification(task.labels, options) for task in tasks]
+            self._last.update({(name, one.labels[2]): one for one in begun})
         self._asked.set()
         return begun
 
@@ -126,17 +136,19 @@ class Verifications:
             self._asked.clear()
 
     def _verify(self, spark: Any, one: Verification) -> None:
-        where = {"connector": one.task.connector, "table": one.task.table}
+        connector, keyspace, table = one.labels
+        where = {"connector": connector, "table": f"{keyspace}.{table}"}
         one.state, one.progress.since = "RUNNING", time.time()
         _log.info("verify.started", **where)
         try:
             one.progress.check()
-            report = verify(
-                spark, self._worker, one.task.settings, one.options, one.progress, lambda: self._behind(one.task)
-            )
+            [task] = self._tasks(connector, [table])
+            report = verify(spark, self._worker, task.settings, one.options, one.progress, lambda: self._behind(task))
         except Stopped:
             one.state = "STOPPED"
             _log.info("verify.stopped", **where)
+        except Unknown:
+            one.state = "STOPPED"  # its connector was deleted
         except HelenusError as error:
             if one.progress.stop.is_set():
                 one.state = "STOPPED"
@@ -151,6 +163,7 @@ class Verifications:
             one.report = report
             one.state = "DONE"
             _metrics.show(report)
+            self._keep()
             counts = {kind: found.count for kind, found in report.found.items() if found.count}
             seconds = round(report.seconds, 1)
             _log.info("verify.done", **where, rows=report.rows, records=report.records, seconds=seconds, **counts)
@@ -178,9 +191,19 @@ class Verifications:
         """Forget the tables of connectors that were deleted."""
         names = self._connectors.all().keys()
         with self._lock:
-            for place in [place for place in self._last if place[0] not in names]:
-                one = self._last.pop(place)
-                _metrics.forget((place[0], one.task.settings.keyspace, place[1]))
+            gone = [self._last.pop(place) for place in [place for place in self._last if place[0] not in names]]
+        for one in gone:
+            _metrics.forget(one.labels)
+        if gone:
+            self._keep()
+
+    def _keep(self) -> None:
+        with self._lock:
+            reports = [one.report for one in self._last.values() if one.report is not None]
+        try:
+            self._kept.save(reports)
+        except HelenusError as error:
+            _log.warning("verify.not_kept", reason=str(error))
 
     def _tasks(self, name: str, tables: Sequence[str]) -> list[Task]:
         with self._connectors.lock:
