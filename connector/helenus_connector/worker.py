@@ -116,7 +116,7 @@ class Worker:
                     self._spark = self._prepared(session.result())
                     self.snapshots.start(self._spark)
                     self.signals.start()
-                    self.verifications.start(self._spark)
+                    self.verifications.start(self._spark, directory)
                 if self._spark is not None:
                     self._turn(directory)
                 self.connectors.changed.wait(_TURN_S)

@@ -55,7 +55,7 @@ class House:
             return error.status_code, error.detail
         return answer.status_code, json.loads(bytes(answer.body))["verifications"]
 
-    def _verify(self, _: Any, __: Any, ___: Any, ____: Any, progress: Progress, _____: Any) -> Report:
+    def _verify(self, _: Any, __: Any, ___: Any, ____: Any, progress: Progress, *_____: Any) -> Report:
         self.begun.set()
         if self.waits:
             progress.stop.wait(10)

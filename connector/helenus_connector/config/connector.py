@@ -72,7 +72,10 @@ class ConnectorSettings(CassandraSettings):
     query_group_size: Annotated[int, Field(ge=1, le=100), About("Reading", "LOW")] = 100
     """How many keys one statement reads at most: of one partition, or with one differing partition key column."""
     query_max_rate: Annotated[int, Field(ge=0), About("Reading")] = 0
-    """Rows per second that the connector reads on one host; 0: no limit, except for a while after timeouts."""
+    """Rows per second that the connector reads on one host, for changes, snapshots and `verify`.
+
+    0: no limit, except for a while after timeouts.
+    """
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
     """After how long an unconfirmed key is read again."""
     settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
@@ -88,7 +91,8 @@ class ConnectorSettings(CassandraSettings):
     snapshot_consistency: Annotated[Consistency, About("Snapshot")] = "LOCAL_QUORUM"
     """The consistency level at which a snapshot reads keys. Their rows are read at `query.consistency`."""
     snapshot_max_rate: Annotated[int, Field(ge=0), About("Snapshot")] = 0
-    """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows."""
+    """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
+    there is `query.max.rate`."""
     snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 5_000
     """A snapshot pauses while this many events of its table are not processed yet; ten times as many while the table
     has had no change for a minute. Changes wait behind them: a higher number makes snapshots faster, and new changes

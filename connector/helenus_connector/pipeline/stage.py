@@ -11,7 +11,6 @@ leaves the same events to be done again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from helenus_connector.pipeline._digest import digest_of
 from helenus_connector.pipeline._table_version import Version, Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.budget import Budget
+from helenus_connector.reread import budget
 from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.shape.registry import Registry
@@ -63,11 +62,15 @@ class Stage:
         self._replicas = Replicas(session, settings)
         caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
         self._gate: Gate = OneGate(self._replicas, caches)
-        connector = hashlib.md5(settings.name.encode(), usedforsecurity=False).hexdigest()
-        budget = Budget((shared or directory) / f"{connector}.budget", settings.query_max_rate)
         self._versions = Versions(settings, session, self._registry)
         self._resolver: Resolver = Reread(
-            settings, session, self._gate, self._replicas, caches, budget, lambda: self.log.topics()[self._now.topic]
+            settings,
+            session,
+            self._gate,
+            self._replicas,
+            caches,
+            budget.of(shared or directory, settings),
+            lambda: self.log.topics()[self._now.topic],
         )
         self._undeliverable = Undeliverable(settings)
 

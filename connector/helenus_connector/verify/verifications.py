@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import structlog
@@ -33,7 +34,7 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Verification:
-    """That of the table of these labels; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
+    """That of a table, by its labels; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
 
     labels: Labels
     options: Options
@@ -76,6 +77,7 @@ class Verifications:
             self._last[report.connector, report.table] = one
             _metrics.show(report)
         self._lock = threading.Lock()
+        self._directory: Path | None = None
         self._asked = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -109,8 +111,9 @@ class Verifications:
             one.progress.cancel()
         return there
 
-    def start(self, spark: Any) -> None:
-        """Run them on this session from now on."""
+    def start(self, spark: Any, directory: Path | None = None) -> None:
+        """Run them on this session from now on. `directory` is the run's, where budgets of rows are."""
+        self._directory = directory
         self._thread = threading.Thread(target=self._run, args=(spark,), name="verifications", daemon=True)
         self._thread.start()
 
@@ -143,7 +146,15 @@ class Verifications:
         try:
             one.progress.check()
             [task] = self._tasks(connector, [table])
-            report = verify(spark, self._worker, task.settings, one.options, one.progress, lambda: self._behind(task))
+            report = verify(
+                spark,
+                self._worker,
+                task.settings,
+                one.options,
+                one.progress,
+                lambda: self._behind(task),
+                self._directory,
+            )
         except Stopped:
             one.state = "STOPPED"
             _log.info("verify.stopped", **where)
