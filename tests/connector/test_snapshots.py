@@ -6,6 +6,8 @@ import json
 import math
 import pickle
 import random
+import re
+import sys
 import threading
 import time
 import uuid
@@ -20,7 +22,9 @@ from cassandra.protocol import ProtocolException
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import eventually
+from rich.console import Console
 
+from helenus_connector import snapshot_command
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, Unknown
@@ -651,3 +655,36 @@ def test_while_nothing_changes_a_snapshot_may_be_further_ahead() -> None:
     assert unprocessed(5_000, -math.inf, 0.0) == 50_000
     assert unprocessed(5_000, 100.0, 159.0) == 5_000
     assert unprocessed(5_000, 100.0, 161.0) == 50_000
+
+
+@pytest.mark.parametrize(
+    ("shown", "left"),
+    [
+        ({"state": "SCANNING", "eta_s": 300.0}, "5 min left"),
+        ({"state": "SCANNING", "eta_s": None}, ""),
+        ({"state": "SCANNING", "eta_s": 300.0, "waiting": "Cassandra is away"}, "waiting"),
+        ({"state": "PUBLISHING", "eta_s": None}, "publishing"),
+        ({"state": "PAUSED", "eta_s": 300.0}, "paused"),
+    ],
+)
+def test_the_bar_says_what_is_left(
+    shown: dict[str, Any], left: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Asked:
+        """A worker whose snapshot is over at the second look."""
+
+        looks = 0
+
+        def ask(self, method: str, path: str, body: Any = None) -> Any:
+            self.looks += 1
+            one = {"table": "t", "rows": 7, "done": 0.5, "rate": 1.0, **shown}
+            return {"snapshots": [{**one, "state": "COMPLETE"} if self.looks > 2 else one]}
+
+    monkeypatch.setattr(snapshot_command, "_TURN_S", 0.3)  # longer than the terminal is drawn again
+    monkeypatch.setattr(
+        snapshot_command, "Console", lambda: Console(force_terminal=True, width=80, file=sys.stdout, no_color=True)
+    )
+    assert snapshot_command.snapshot(Asked(), "n", wait=True) == 0  # type: ignore[arg-type]
+    drawn = [line.rstrip() for line in re.split(r"\r|\n|\x1b\[[\d;?]*\w", capsys.readouterr().out)]
+    assert any(line.endswith(left or "7 rows") for line in drawn), drawn
+    assert any(line.startswith("n t: COMPLETE, 7 rows") for line in drawn)

@@ -181,6 +181,8 @@ class Signals:
             return
         if signal.type == EXECUTE:
             done = [table for table, where in wanted.items() if self._began(name, table, where, place)]
+            if not done:
+                return
         elif signal.type == STOP:
             done = [one.table for one in self._snapshots.stop(name, list(wanted))]
         else:
