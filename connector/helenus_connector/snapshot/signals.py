@@ -44,6 +44,7 @@ class Signals:
         self._counted_at = 0.0
         self._failures = 0
         self._missing: set[str] = set()
+        self._held: dict[str, tuple[int, float]] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -80,21 +81,26 @@ class Signals:
         return pause(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S) if self._failures else _TURN_S
 
     def turn(self) -> None:
-        """Act on what the topics have now. Raises HelenusError if that has to be tried again: brokers or Cassandra do
-        not answer, or positions can't be saved.
-        """
+        """Act on what the topics have now. Raises HelenusError if brokers are away, or positions can't be kept."""
         topics: dict[str, list[str]] = {}
         for name, connector in self._connectors.all().items():
             topic = connector.settings.signal_kafka_topic
-            if topic and connector.wanted == "RUNNING" and connector.looked and not connector.error:
+            _, at = self._held.get(name, (0, 0.0))
+            if (
+                topic
+                and time.monotonic() >= at
+                and connector.wanted == "RUNNING"
+                and connector.looked
+                and not connector.error
+            ):
                 topics.setdefault(topic, []).append(name)
         if not topics:
             return
-        failed: list[HelenusError] = []
+        failed: list[tuple[Range, HelenusError]] = []
         for topic, ends in self._ends(list(topics)).items():
             failed += self._follow(topic, topics[topic], ends)
-        if failed:
-            raise failed[0]
+        for _, error in failed:
+            raise error
 
     def _ends(self, topics: list[str]) -> Offsets:
         """The ends of these topics' partitions; of none that is not there."""
@@ -111,8 +117,8 @@ class Signals:
         self._missing = set(topics) - there.keys()
         return self._planner.latest(there) if there else {}
 
-    def _follow(self, topic: str, names: list[str], ends: Mapping[str, int]) -> list[HelenusError]:
-        """Read a topic to its end. Returns why some connectors' signals, or some partitions, have to wait."""
+    def _follow(self, topic: str, names: list[str], ends: Mapping[str, int]) -> list[tuple[Range, HelenusError]]:
+        """Read a topic to its end. Returns what of it can't be read, and why."""
         at = {name: self._snapshots.store.signalled(name, topic) for name in names}
         before = {name: dict(of) for name, of in at.items()}
         ranges = []
@@ -124,36 +130,40 @@ class Signals:
             if start < end:
                 ranges.append(Range(topic, int(p), start, end))
         failed: list[tuple[Range, HelenusError]] = []
-        waiting: dict[str, HelenusError] = {}
         for chunk in read_signals(self._worker, ranges, lambda place, error: failed.append((place, error))):
             for message in chunk:
                 if self._stopping.is_set():
                     return []
                 name, p = (message.key() or b"").decode(errors="replace"), str(message.partition())
-                if name not in at or name in waiting or message.offset() < at[name].get(p, 0):
+                if name not in at or message.offset() < at[name].get(p, 0):
                     continue
-                try:
-                    self._act(name, message)
-                except Unknown:
+                if not self._may_pass(name, message):
                     del at[name]
-                    continue
-                except HelenusError as error:
-                    waiting[name] = error
                     continue
                 at[name][p] = message.offset() + 1
                 self._keep(topic, {name: at[name]})
         broken = {place.partition for place, _ in failed}
-        for name, of in at.items():
-            if name not in waiting:
-                of.update(
-                    {
-                        str(r.partition): max(r.end, of.get(str(r.partition), 0))
-                        for r in ranges
-                        if r.partition not in broken
-                    }
-                )
+        for place in ranges:
+            for of in at.values():
+                if place.partition not in broken:
+                    of[str(place.partition)] = max(place.end, of.get(str(place.partition), 0))
         self._keep(topic, {name: of for name, of in at.items() if of != before[name]})
-        return [*waiting.values(), *(error for _, error in failed)]
+        return failed
+
+    def _may_pass(self, name: str, message: Message) -> bool:
+        """Act on a message; False if the connector's signals have to wait: Cassandra does not answer."""
+        try:
+            self._act(name, message)
+        except Unknown:
+            return False
+        except HelenusError as error:
+            failures, _ = self._held.get(name, (0, 0.0))
+            self._held[name] = failures + 1, time.monotonic() + pause(failures + 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            if not failures:
+                _log.warning("signals.waiting", connector=name, reason=str(error))
+            return False
+        self._held.pop(name, None)
+        return True
 
     def _keep(self, topic: str, at: Mapping[str, dict[str, int]]) -> None:
         if at:
