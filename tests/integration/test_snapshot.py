@@ -255,13 +255,13 @@ def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> N
     send(pipeline.status, topic, "another", asks(9))
     connector.start().ready()
     eventually(done, lambda: f"the signal of before is acted on\n{connector.tail()}")
-    eventually(lambda: published() == {3, 5}, "its partitions are published")
+    eventually(lambda: published() == {3, 5}, lambda: f"its partitions are published: {published()}")
     connector.kill()
     for bad in ("hello", {"type": "drop-table"}, asks() | {"data": {"data-collections": ["("]}}, asks(1.5)):
         send(pipeline.status, topic, name, bad)
     send(pipeline.status, topic, name, asks(11))
     connector.start().ready()
-    eventually(lambda: published() == {3, 5, 11}, lambda: f"it was not lost\n{connector.tail()}")
+    eventually(lambda: published() == {3, 5, 11}, lambda: f"it was not lost: {published()}\n{connector.tail()}")
     skipped = [line for line in connector.log.read_text().splitlines() if "signal.skipped" in line]
     assert len(skipped) == 4, skipped
     connector.stop()
