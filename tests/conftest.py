@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 
+import longest
 import pytest
 import structlog
 from hypothesis import settings
@@ -14,7 +15,9 @@ from hypothesis import settings
 # start with the default again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("long", max_examples=1000, deadline=None)  # `make test-long`; else 100
+settings.register_profile("long", max_examples=1000, deadline=None)  # `make test-long`
+settings.register_profile("short", max_examples=40)  # the rest; Hypothesis itself would take 100
+settings.load_profile("short")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,6 +35,10 @@ def _logging() -> Iterator[None]:
     yield
     if structlog.get_config() != before:
         structlog.configure(**before)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest.put_first(items)
 
 
 class Failures:
