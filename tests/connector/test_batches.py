@@ -22,6 +22,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Task
+from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.interfaces.gate import Gap
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _batches as batches
@@ -57,6 +58,7 @@ class Query:
         self.directory = directory
         self.tasks = {topic: Task(0, self._settings(topic[-1])) for topic in (A, B)}
         self.running = {A, B}
+        self.now = 0.0
         self.lost: list[tuple[str, str]] = []
         self.start()
 
@@ -65,7 +67,9 @@ class Query:
         (self.directory / "default").mkdir(exist_ok=True)
         self.unconfirmed = UnconfirmedKeys({}, {}, self._planned()[0].unconfirmed_file)
         self.unconfirmed.load(0.0)
-        self.batches = Batches(self._planned, self._planned, self.held, self.unconfirmed, self._lose)
+        self.waiting = WaitingChanges(self.directory / "default" / "gate.waiting", lambda: self.now)
+        assert self.waiting.load()
+        self.batches = Batches(self._planned, self._planned, self.held, self.unconfirmed, self.waiting, self._lose)
 
     def _lose(self, task: Task, why: str) -> None:
         self.lost.append((task.table, why))

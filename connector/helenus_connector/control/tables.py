@@ -10,6 +10,8 @@ from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate import levels
+from helenus_connector.gate.replicas import Replicas
 from helenus_connector.reread.definition import GRANT
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import schemas
@@ -78,6 +80,8 @@ class Tables:
         if away is not None and not any(registry.knows(f"{settings.of_table(name).data}-value") for name in named):
             raise away
         session = self._session(settings)
+        if settings.gate != "one":
+            levels.check(settings, Replicas(session, settings))
         return {name: _obstacle(settings.of_table(name), tables.get(name), session) for name in named}
 
     def close(self) -> None:
