@@ -139,7 +139,7 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.GATE_FULL: Policy(
         Action.RETRY,
-        "see why nodes do not report: are their agents up, and are writes acknowledged by fewer replicas than gate asks "
+        "see why nodes do not report: are their agents up, and do writes reach as many replicas as gate asks "
         "for? The table is read on when waiting changes expire; a larger gate.max.waiting.bytes lets more wait, and "
         "gate.expired=verify makes room by reading them early",
     ),

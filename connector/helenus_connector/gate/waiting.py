@@ -190,7 +190,9 @@ class WaitingChanges:
         return list(found.values())
 
     def tick(self, topic: str, now: float, read_until: float | None = None) -> None:
-        """A batch read a topic up to events of this time, s since the epoch as `now`; None: it read all there were."""
+        """A batch read a topic up to events of this time, s since the epoch as `now`; None: it read all there were.
+        What it says is applied after that: so what it found does not wait yet.
+        """
         with self._lock:
             of = self._topics.get(topic)
             if of is None:

@@ -115,6 +115,7 @@ class Batches:
 
     def _apply(self, tasks: Mapping[str, Task], all_done: list[Done], stepped_back: bool) -> None:
         now = time.time()
+        self._tick(tasks, all_done, now)
         # An operator may move a topic at any time: then a batch's positions of it no longer count.
         current: list[Done] = []
         for done in all_done:
@@ -145,7 +146,6 @@ class Batches:
         for topic, error in failed.items():
             if topic in tasks:
                 _failed(tasks[topic], error, now)
-        self._tick(tasks, all_done, now)
         self.waiting.save(now)
         self.unconfirmed.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
         for done in current:
