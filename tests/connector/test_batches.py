@@ -246,7 +246,7 @@ def test_due_keys_are_distributed_in_turns(query: Query, monkeypatch: pytest.Mon
     """No more than a batch may have events; and what a batch published is a waiting key's image no longer."""
     handed_out: list[list[Unconfirmed]] = []
 
-    def task(plan: Plan, due: dict[str, list[Unconfirmed]], may_wait: int, waits: object) -> None:  # noqa: ARG001
+    def task(plan: Plan, due: dict[str, list[Unconfirmed]], may_wait: int, waits: object) -> None:
         handed_out.append(due.get(A, []))
 
     monkeypatch.setattr(batches, "task", task)
