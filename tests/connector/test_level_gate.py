@@ -19,8 +19,8 @@ from helenus_connector.gate import levels
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.level_gate import LevelGate
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.gate.waiting import PACKED, Limits, WaitingChanges, weight
-from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, AtGate, Event, Intake, Waiting, Waits
+from helenus_connector.gate.waiting import Limits, WaitingChanges, weight
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, AtGate, Event, Intake, Nodes, Waiting, Waits
 from helenus_connector.interfaces.image import Image, Timed
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.testing.cassandra import Host, Session
@@ -151,10 +151,10 @@ class Gated:
 
 
 def waits(*held: Waiting, overdue: Sequence[Waiting] = (), room: float = float("inf")) -> Waits:
-    packed: dict[int, bytes] = {}
-    for n, one in enumerate(held):
-        packed[one.event.partition] = packed.get(one.event.partition, b"") + PACKED.pack(one.id, n, one.copies)
-    return Waits([one.nodes for one in held], packed, overdue, room)
+    reports: dict[int, dict[bytes, tuple[Nodes, int]]] = {}
+    for one in held:
+        reports.setdefault(one.event.partition, {})[one.id] = one.nodes, one.copies
+    return Waits(reports, overdue, room)
 
 
 def test_the_second_of_three_reports_completes_a_change(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_only_what_a_restart_does_not_step_back_to_is_kept(
     after = driver(tmp_path, clock)
     assert after.counts(EVENTS)[0] == 1
     given = after.hand_out(10)[EVENTS]
-    assert given.sets == [(NODES[0], NODES[1])]
+    assert list(given.reports[0].values()) == [((NODES[0], NODES[1]), 1)]
     after.tick(EVENTS, clock.now)
     pass_by(after, clock, 39)
     assert overdue(after) == []

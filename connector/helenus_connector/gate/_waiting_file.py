@@ -16,22 +16,22 @@ from helenus_schemas.service import durable
 _VERSION = 1
 
 
-def save(file: Path, changes: Iterable[Waiting]) -> None:
-    """Of each `since` is for how long it waits, s. Raises HelenusError(STATE)."""
+def save(file: Path, changes: Iterable[tuple[Waiting, float]]) -> None:
+    """Each with for how long it waits, s. Raises HelenusError(STATE)."""
     sets: dict[Nodes, int] = {}
     topics: dict[str, list[Any]] = {}
-    for waiting in changes:
+    for waiting, waited in changes:
         topic, partition, offset, timestamp, key, value = waiting.event
         of_event = partition, offset, timestamp, _text(key), _text(value)
         nodes = sets.setdefault(waiting.nodes, len(sets))
-        topics.setdefault(topic, []).append([*of_event, waiting.id.hex(), nodes, waiting.copies, waiting.since])
+        topics.setdefault(topic, []).append([*of_event, waiting.id.hex(), nodes, waiting.copies, waited])
     durable.make_directory(file.parent)
     content = {"nodes": list(sets), "changes": list(topics.items())}
     durable.save(file, content, _VERSION, "the changes that wait at the gate", "gate.waiting-after-write")
 
 
 def load(file: Path) -> list[Waiting]:
-    """As `save` has them. Raises Damaged, and HelenusError(STATE)."""
+    """As `save` has them, `since` of each is for how long it waits. Raises Damaged, and HelenusError(STATE)."""
     try:
         found = durable.load(file, _VERSION)
     except FileNotFoundError:

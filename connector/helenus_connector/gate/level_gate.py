@@ -18,13 +18,15 @@ from helenus_connector.gate import levels
 from helenus_connector.gate.cache import CONFIRMED, PUBLISHED, RELEASED, Caches, Entry
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.replicas import Replicas, routing_key
-from helenus_connector.gate.waiting import PACKED, weight
+from helenus_connector.gate.waiting import weight
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, AtGate, Event, Intake, Nodes, Waiting, Waits
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.event.change import Scope
 from helenus_schemas.event.own_format import match_own_format, parse_match
 
 _TABLE = Scope.TABLE
+_NONE: Mapping[bytes, tuple[Nodes, int]] = {}
+_NO_REPORTS: tuple[Nodes, int] = ((), 0)
 
 
 class LevelGate(OneGate):
@@ -36,7 +38,6 @@ class LevelGate(OneGate):
         self._level = settings.gate
         self._expired = settings.gate_expired
         self._waits = NOTHING_WAITS
-        self._waiting: dict[int, Mapping[bytes, tuple[int, int]]] = {}
         self._below: dict[bytes, Admitted] = {}
         self._gone: set[bytes] = set()
         self._truncated: set[tuple[int, str]] = set()
@@ -53,8 +54,8 @@ class LevelGate(OneGate):
         waits: Waits = NOTHING_WAITS,
     ) -> Iterator[Admitted]:
         self._waits, self._room, self._factors = waits, waits.room, self._replicas.factors()
-        for found in (self._waiting, self._below, self._is_enough):
-            found.clear()
+        self._below.clear()
+        self._is_enough.clear()
         self._gone.clear()
         self._truncated.clear()
         return self._then_wait(super().admit(events, codec, made_at, intake, waits), intake)
@@ -62,7 +63,7 @@ class LevelGate(OneGate):
     def save(self) -> None:
         super().save()
         self._below.clear()
-        self._waiting.clear()
+        self._waits = NOTHING_WAITS
 
     def _then_wait(self, admitted: Iterator[Admitted], intake: Intake) -> Iterator[Admitted]:
         yield from admitted
@@ -158,14 +159,10 @@ class LevelGate(OneGate):
 
     def _known(self, partition: int, change: bytes) -> tuple[Nodes, int]:
         """The nodes that reported a change in earlier batches, and how many events of it wait."""
-        if change in self._gone:
-            return (), 0
-        of_partition = self._waiting.get(partition)
-        if of_partition is None:
-            packed = PACKED.iter_unpack(self._waits.packed.get(partition, b""))
-            of_partition = self._waiting[partition] = {name: (at, copies) for name, at, copies in packed}
-        at, copies = of_partition.get(change, (-1, 0))
-        return (self._still(partition, self._waits.sets[at]), copies) if copies else ((), 0)
+        nodes, copies = self._waits.reports.get(partition, _NONE).get(change, _NO_REPORTS)
+        if not copies or change in self._gone:
+            return _NO_REPORTS
+        return self._still(partition, nodes), copies
 
     def _still(self, partition: int, nodes: Nodes) -> Nodes:
         if not self._truncated:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import struct
 import threading
 import time
 from collections import deque
@@ -30,9 +29,7 @@ from helenus_connector.interfaces.gate import AtGate, Event, Nodes, Waiting, Wai
 from helenus_schemas.service.durable import Damaged
 
 _log = structlog.get_logger(__name__)
-PACKED = struct.Struct(">16sII")
-"""A change that waits, for a batch: id, where the nodes that reported it are, how many events."""
-WEIGHT = 700
+WEIGHT = 600
 """Bytes of the driver's memory that a waiting change takes in addition to those of its event's key and value."""
 _AGAIN_S = 10.0  # after which one that is overdue is handed out again, if it could not be read, say
 _STEP_S = 60.0  # at most, for which the clock runs between two batches
@@ -85,7 +82,10 @@ class _Topic:
     read_until: float | None = None
     read_at: float | None = None
     size: int = 0
+    copies: int = 0
     changes: dict[int, dict[bytes, Waiting]] = field(default_factory=dict)
+    reports: dict[int, dict[bytes, tuple[Nodes, int]]] = field(default_factory=dict)
+    same: dict[tuple[Nodes, int], tuple[Nodes, int]] = field(default_factory=dict)
     due: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by since when, as if it had come then
     fresh: deque[Waiting] = field(default_factory=deque)
 
@@ -98,9 +98,32 @@ class _Topic:
     def has(self, waiting: Waiting) -> bool:
         return self.changes.get(waiting.event.partition, {}).get(waiting.id) is waiting
 
+    def add(self, waiting: Waiting) -> None:
+        self.changes.setdefault(waiting.event.partition, {})[waiting.id] = waiting
+        self.size += weight(waiting.event)
+        self.copies += waiting.copies
+        self.fresh.append(waiting)
+        self.report(waiting, waiting.nodes, waiting.copies)
+
+    def report(self, waiting: Waiting, nodes: Nodes, copies: int) -> None:
+        """Note who reported a change, by one object for all that the same nodes reported: that is soon handed out."""
+        self.copies += copies - waiting.copies
+        reported = self.same.setdefault((nodes, copies), (nodes, copies))
+        waiting.nodes, waiting.copies = reported
+        self.reports.setdefault(waiting.event.partition, {})[waiting.id] = reported
+
+    def remove(self, partition: int, change: bytes) -> None:
+        gone = self.changes.get(partition, {}).pop(change, None)
+        if gone is not None:
+            del self.reports[partition][change]
+            self.size -= weight(gone.event)
+            self.copies -= gone.copies
+
     def forget_gone(self) -> None:
         """Let go of changes that wait no longer, when they are many."""
         most = 2 * len(self) + _FEW
+        if len(self.same) > most:
+            self.same.clear()
         if len(self.fresh) > most:
             self.fresh = deque(filter(self.has, self.fresh))
         if len(self.due) > most:
@@ -132,7 +155,8 @@ class WaitingChanges:
             of = self._topics.get(topic)
             if of is None or not len(of):
                 return 0, 0, 0, 0.0
-            return len(of), sum(w.copies for w in of), of.size, of.clock - min(w.since for w in of)
+            oldest = min(next(iter(found.values())).since for found in of.changes.values() if found)
+            return len(of), of.copies, of.size, of.clock - oldest
 
     def next_due(self, now: float) -> float | None:
         """When the next change is to be handed out as overdue, s since the epoch, as `now` is."""
@@ -158,16 +182,8 @@ class WaitingChanges:
                     continue
                 overdue = self._overdue(of, limits, limit)
                 limit -= len(overdue)
-                sets: dict[Nodes, int] = {}
-                packed = {
-                    partition: b"".join(
-                        PACKED.pack(change, sets.setdefault(waiting.nodes, len(sets)), waiting.copies)
-                        for change, waiting in found.items()
-                    )
-                    for partition, found in of.changes.items()
-                    if found
-                }
-                given[topic] = Waits(list(sets), packed, overdue, max(0, limits.bytes - of.size) / limits.tasks)
+                reports = {partition: found for partition, found in of.reports.items() if found}
+                given[topic] = Waits(reports, overdue, max(0, limits.bytes - of.size) / limits.tasks)
             return given
 
     def _may_verify_early(self, of: _Topic, limits: Limits) -> bool:
@@ -214,16 +230,13 @@ class WaitingChanges:
             for partition, node in left.truncated:
                 for waiting in of.changes.get(partition, {}).values():
                     if node in waiting.nodes:
-                        waiting.nodes = tuple(other for other in waiting.nodes if other != node)
+                        of.report(waiting, tuple(other for other in waiting.nodes if other != node), waiting.copies)
             for partition, change in left.gone:
-                if gone := of.changes.get(partition, {}).pop(change, None):
-                    of.size -= weight(gone.event)
-            same: dict[Nodes, Nodes] = {}
+                of.remove(partition, change)
             for waiting in left.waits:
-                waiting.nodes = same.setdefault(waiting.nodes, waiting.nodes)
                 held = of.changes.get(waiting.event.partition, {}).get(waiting.id)
                 if held is not None:
-                    held.nodes, held.copies = waiting.nodes, waiting.copies
+                    of.report(held, waiting.nodes, waiting.copies)
                     continue
                 waiting.event = waiting.event._replace(topic=topic)  # one text for all of them
                 waiting.since, waiting.is_early = of.clock, False
@@ -233,9 +246,7 @@ class WaitingChanges:
             self._is_old |= (read_from or now) < now - self._replay(topic) / 2
 
     def _add(self, of: _Topic, waiting: Waiting) -> None:
-        of.changes.setdefault(waiting.event.partition, {})[waiting.id] = waiting
-        of.size += weight(waiting.event)
-        of.fresh.append(waiting)
+        of.add(waiting)
         heapq.heappush(of.due, (waiting.since, next(self._numbers), waiting))
 
     def _replay(self, topic: str) -> float:
@@ -258,7 +269,7 @@ class WaitingChanges:
     def _save(self, now: float) -> int:
         """Keep what is older than half of what a restart steps back, and say how many changes that are."""
         kept = [
-            replace(waiting, since=of.clock - waiting.since)
+            (waiting, of.clock - waiting.since)
             for topic, of in self._topics.items()
             for waiting in of
             if waiting.event.timestamp / 1000 < now - self._replay(topic) / 2

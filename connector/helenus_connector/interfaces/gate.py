@@ -61,12 +61,11 @@ class Waiting:
 class Waits(NamedTuple):
     """What waits at the gate of a topic when a batch begins, and may wait after it.
 
-    `packed` has for each partition the changes, 24 bytes each: id, where `sets` has the nodes that reported it, how
-    many events. `overdue` are those of them that have waited for too long. `room` is how many bytes more may wait.
+    `reports` has by partition and id which nodes reported a change that waits, and in how many events. `overdue` are
+    those of them that have waited for too long. `room` is how many bytes more may wait.
     """
 
-    sets: Sequence[Nodes] = ()
-    packed: Mapping[int, bytes] = {}
+    reports: Mapping[int, Mapping[bytes, tuple[Nodes, int]]] = {}
     overdue: Sequence[Waiting] = ()
     room: float = float("inf")
 

@@ -138,7 +138,7 @@ def _run(
         about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images, may_wait, waits)
         if settings.gate != "one" and events:
             _note_times(about.outcome, events)
-        about.ends.update({str(partition): at for partition, at in about.outcome.at_gate.stopped.items()})
+            about.ends.update({str(partition): at for partition, at in about.outcome.at_gate.stopped.items()})
         _failing.pop(settings.server, None)
     except HelenusError as error:
         about.error = error
