@@ -21,7 +21,7 @@ from helenus_stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(900)]
 
-VERIFY, RELEASE, DROP, HINTS = "gated.verify", "gated.release", "gated.drop", "gated.hints"
+VERIFY, RELEASE, DROP, HINTS = "gated.verified", "gated.released", "gated.dropped", "gated.hinted"
 EXPIRED = {VERIFY: "verify", RELEASE: "release", DROP: "drop", HINTS: "drop"}
 TIMEOUT_S = 15.0
 
