@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import random
 import time
@@ -25,7 +26,7 @@ from helenus_connector.log.events import Offsets
 from helenus_connector.snapshot import _keys, _scan
 from helenus_connector.snapshot import snapshots as module
 from helenus_connector.snapshot._keys import KeyReader
-from helenus_connector.snapshot._pace import Rate, room
+from helenus_connector.snapshot._pace import Rate, room, unprocessed
 from helenus_connector.snapshot._scan import Scanned, Slice, scan
 from helenus_connector.snapshot.asked import Asked, checked, of_key, token_range
 from helenus_connector.snapshot.ring import FIRST, LAST, Stretch, share, stretch
@@ -241,7 +242,7 @@ class House:
         self.connectors = Connectors(worker(self.directory), lambda _: {})
         self.connectors.put("n", {k: str(v) for k, v in self._given().items()})
         task = self.connectors.all()["n"].tasks["t"]
-        task.ready = True
+        task.ready, task.changed_at = True, time.monotonic()
         self.snapshots = Snapshots(worker(self.directory), self.connectors)
         self.snapshots._tables = self  # type: ignore[assignment]
         self.snapshots._planner = Planner(self)
@@ -557,9 +558,9 @@ def test_a_rate_is_kept() -> None:
 
 def test_room_for_slices() -> None:
     assert room(200_000, 0, 0) == 20_000, "a slice ends within a second or so"
-    assert room(20_000, 0, 0) == 5_000
-    assert room(20_000, 10_000, 5_000) == 5_000
-    assert room(20_000, 10_001, 5_000) == 0
+    assert room(20_000, 0, 0) == 10_000
+    assert room(20_000, 5_000, 5_000) == 10_000
+    assert room(20_000, 5_001, 5_000) == 0
     assert room(100, 0, 0) == 100
 
 
@@ -570,3 +571,9 @@ def test_a_damaged_file_is_named(house: House) -> None:
     file.write_text(file.read_text().replace("COMPLETE", "SCANNING"))
     with pytest.raises(HelenusError, match="the progress of snapshots is damaged"):
         Snapshots(worker(house.directory), house.connectors)
+
+
+def test_while_nothing_changes_a_snapshot_may_be_further_ahead() -> None:
+    assert unprocessed(5_000, -math.inf, 0.0) == 50_000
+    assert unprocessed(5_000, 100.0, 159.0) == 5_000
+    assert unprocessed(5_000, 100.0, 161.0) == 50_000

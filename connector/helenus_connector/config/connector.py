@@ -103,9 +103,10 @@ class ConnectorSettings(CassandraSettings):
     """The consistency level at which a snapshot reads keys. Their rows are read at `query.consistency`."""
     snapshot_max_rate: Annotated[int, Field(ge=0), About("Snapshot")] = 0
     """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows."""
-    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 50_000
-    """A snapshot pauses while this many events of its table are not processed yet. Changes wait behind them: a higher
-    number makes snapshots faster, and new changes later."""
+    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 5_000
+    """A snapshot pauses while this many events of its table are not processed yet; ten times as many while the table
+    has had no change for a minute. Changes wait behind them: a higher number makes snapshots faster, and new changes
+    later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
     key_converter: Annotated[str, About("Records", "LOW")] = ""

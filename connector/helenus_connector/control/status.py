@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,7 +42,8 @@ class Task:
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
     keys can't be read, while it runs. `waiting` is what it waits for without having tried: its events topic, or brokers
-    that are away. `held_back_by` is the group whose last batch may still write its data topic.
+    that are away. `held_back_by` is the group whose last batch may still write its data topic. `changed_at` is when a
+    change of a commit log was last published, monotonic s.
     """
 
     id: int
@@ -54,6 +56,7 @@ class Task:
     waiting: str | None = None
     held_back_by: str | None = None
     retry_at: float = 0.0
+    changed_at: float = -math.inf
     _failures: int = 0
     _failing_since: float = 0.0
     _missing_since: float | None = None

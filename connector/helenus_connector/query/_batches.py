@@ -247,4 +247,5 @@ def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
     metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
     metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)
     if outcome.newest_write_time is not None:
+        of_topic.changed_at = time.monotonic()
         metrics.REPLICATION_SECONDS.labels(*labels).set(max(0.0, now - outcome.newest_write_time / 1e6))

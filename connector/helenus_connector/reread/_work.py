@@ -15,9 +15,9 @@ from helenus_connector.reread._proof import Awaited, packed, unpacked
 from helenus_connector.reread.unconfirmed import Name, Unconfirmed
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed
-from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.change import Change, Origin, Scope
 
-_TABLE, _RANGE = Scope.TABLE, Scope.RANGE  # an enum's members are slow to look up
+_TABLE, _RANGE, _LOG = Scope.TABLE, Scope.RANGE, Origin.LOG  # an enum's members are slow to look up
 _MARKED = (Scope.PARTITION, _RANGE, _TABLE)
 
 
@@ -44,7 +44,8 @@ class Work(Resolved):
     It is read at level `consistency`; `read_at` is when the read began, s since the epoch, None if it was not read.
     `awaited` are its changes by their ids, and `proof` is what the read proves of them. Of a marker, `oldest` is the
     write time in µs of the oldest cell of the rows in its scope, and `timeless` says that some of them show no time.
-    `is_outdated`: the table can't have this key any more.
+    `is_outdated`: the table can't have this key any more. `is_scanned`: a snapshot asks for it, so it is likely that
+    keys that are close to it on the ring are asked for too.
 
     With changes that it is `verifying` it asks whether a read at the gate's level shows them, and is published if it
     shows one: it has no `events` until then. The read speaks against those that are `unseen`.
@@ -59,6 +60,7 @@ class Work(Resolved):
     oldest: int | None = None
     timeless: bool = False
     is_outdated: bool = False
+    is_scanned: bool = False
     verifying: list[Admitted] | None = None
     unseen: set[bytes] = field(default_factory=set)
 
@@ -137,6 +139,7 @@ class Works:
                 change.parts,
                 event,
                 consistency=self._consistency,
+                is_scanned=change.origin is not _LOG,
             )
             self.by_name[name] = work
         elif scope > work.scope:

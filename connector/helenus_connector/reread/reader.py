@@ -24,6 +24,7 @@ from helenus_connector.reread._asking import Unread as Unread
 from helenus_connector.reread._groups import Grouping
 from helenus_connector.reread._ranges import slices
 from helenus_connector.reread._statements import Query
+from helenus_connector.reread._stretches import FEWEST, stretches
 from helenus_connector.reread.rows import Page, RawRow
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -35,6 +36,10 @@ _FEWEST = 0.001
 """Of the keys that are asked for, so many live at least: more are in no statement."""
 _SKIP = 100
 """Rows that are no dearer to read and leave than another statement is."""
+_MOST_WASTE = 4
+"""Rows that are read through for each that is wanted, at most."""
+_THROUGH_AGAIN_S = 600.0
+"""Until keys are read through again where that did not work well."""
 
 
 Rows = Iterator[tuple[Key, Image]]
@@ -54,6 +59,8 @@ class Reader(Asking):
         self._width = self._key_width + len(table.values)
         self.is_single = False
         self._live = 1.0  # of the keys that were asked for lately
+        self._wanted = 1.0  # of the rows that were read through lately
+        self._through_at = 0.0  # monotonic s
         self._of_rows = self._timed
         self._shown = self._times_of(self._timed)
         self._statics_timed = Timed.of(self._timed_statics, _without(table.statics, self._timed_statics))
@@ -86,6 +93,50 @@ class Reader(Asking):
                 left = [key for key, row in zip(left, rows, strict=True) if row is None]
             # Keys without a row say nothing about how large rows are, but how many there are to come.
             self._live = max(read / len(query.keys), self._live / 2, _FEWEST)
+
+    def through(self, keys: Collection[Key], consistency: int) -> Iterator[tuple[Key, Image]]:
+        """Some of these keys with their rows, read in the order of the ring: of those that are close to others, which
+        nearly all are that a snapshot scanned. The others are to be read with `rows`, as are those that have no row.
+
+        Gives less, or nothing, where that is slow or fails. Raises as `rows`.
+        """
+        if len(keys) < FEWEST or time.monotonic() < self._through_at:
+            return
+        normalized, width = self._codec.normalized, self._key_width
+        wanted: dict[int, dict[Key, Key]] = {}
+        read = found = 0
+
+        def queries() -> Iterator[Query]:
+            for stretch in stretches(zip(map(self._token(), keys), keys, strict=True), int(self._page * self._wanted)):
+                query = self._queries.tokens(stretch.first, stretch.last)
+                query.hung = True  # one attempt: there is another way
+                wanted[id(query)] = {normalized(key): key for key in stretch.keys}
+                yield query
+
+        try:
+            for query, answer in self._run(queries(), consistency):
+                left = wanted.pop(id(query))
+                if isinstance(answer, (KeyRefused, Unread)):
+                    self._through_at = time.monotonic() + _THROUGH_AGAIN_S
+                    return
+                most = read + _MOST_WASTE * len(left) + self._page
+                for page, _ in self._pages(query, answer, consistency):
+                    read += len(page)
+                    for row in page:
+                        key = left.pop(normalized(row[:width]), None)
+                        if key is not None:
+                            found += 1
+                            yield key, self._image(row)
+                    if not left or read > most:
+                        break
+        except HelenusError as error:
+            if error.kind is not Kind.CASSANDRA_READ:
+                raise
+            self._through_at = time.monotonic() + _THROUGH_AGAIN_S
+        if read:
+            self._wanted = max(found / read, 1 / _MOST_WASTE)
+            if found * _MOST_WASTE < read:
+                self._through_at = time.monotonic() + _THROUGH_AGAIN_S
 
     def statics(self, key: Key, consistency: int) -> Image | None:
         """The static columns of a key's partition; None if it is gone or the table has none. Raises as `rows`."""
@@ -234,6 +285,17 @@ class Reader(Asking):
             return turn, frozenset(host.host_id for host in hosts)
 
         return home
+
+    def _token(self) -> Callable[[Key], int]:
+        """Gives the token of a key's partition."""
+        width = self._pk_width
+
+        @cache
+        def token(partition: Key) -> int:
+            hashed: int = Murmur3Token.hash_fn(routing_key(partition))
+            return hashed
+
+        return lambda key: token(key[:width])
 
     def _keys_at_once(self) -> int:
         """How many keys to ask for in one statement, by the size of the rows that came lately, and how many lived."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -291,7 +291,7 @@ class Reread:
         for work in works:
             asked.setdefault(work.values, []).append(work)
         start = time.time()
-        for key, image in self.reader.rows(asked, consistency):
+        for key, image in self._images(asked, consistency):
             for work in asked[key]:
                 if isinstance(image, Unread):
                     self._unread.note(work, image)
@@ -311,6 +311,20 @@ class Reread:
         """Whether a read at the gate's level shows some of the changes that a row is read for."""
         work.unseen = self._evidence.unseen(work)
         return len(work.unseen) < len(work.awaited)
+
+    def _images(
+        self, asked: Mapping[Key, Sequence[Work]], consistency: int
+    ) -> Iterator[tuple[Key, Image | KeyRefused | Unread | None]]:
+        """Each key once, with its row. Most of those that a snapshot scanned are read in the order of the ring."""
+        scanned = [] if self.reader.is_single else [key for key, works in asked.items() if works[0].is_scanned]
+        if not scanned:
+            yield from self.reader.rows(asked, consistency)
+            return
+        left = dict.fromkeys(asked)
+        for key, image in self.reader.through(scanned, consistency):
+            del left[key]
+            yield key, image
+        yield from self.reader.rows(left, consistency)
 
     def _give_scope(self, work: Work) -> Iterator[Resolved]:
         if work.is_marked:

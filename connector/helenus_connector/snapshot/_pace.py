@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 _SLICE = 20_000
 _FEWEST = 100
+_QUIET_S = 60.0
+_QUIET = 10
 
 
 class Rate:
@@ -34,10 +36,17 @@ class Rate:
             self._left -= rows
 
 
+def unprocessed(most: int, changed_at: float, now: float) -> int:
+    """How many events of a table may be unprocessed: `most`, and ten times as many while nothing waits behind them, as
+    its last change was processed a minute ago. Times are monotonic s.
+    """
+    return most if now - changed_at < _QUIET_S else most * _QUIET
+
+
 def room(most: int, behind: int, flying: int) -> int:
     """How many keys a slice may scan: `most` events may be unprocessed, `behind` are, and `flying` are on the way.
 
-    A quarter of `most` at once: the next slices are scanned while the connector processes those before.
+    Half of `most` at once: the next slice is scanned while the connector processes the one before.
     """
-    share = min(_SLICE, max(_FEWEST, most // 4))
+    share = min(_SLICE, max(_FEWEST, most // 2))
     return share if most - behind - flying >= share else 0

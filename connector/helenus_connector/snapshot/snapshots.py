@@ -30,7 +30,7 @@ from helenus_connector.log.choice import event_schemas, events_log, planner
 from helenus_connector.log.events import Planner, Range
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import Jobs
-from helenus_connector.snapshot._pace import Rate, room
+from helenus_connector.snapshot._pace import Rate, room, unprocessed
 from helenus_connector.snapshot._run import Run, end
 from helenus_connector.snapshot._scan import Slice, event
 from helenus_connector.snapshot._tables import Tables
@@ -297,9 +297,10 @@ class Snapshots:
         while sum(len(other.flying) for other in self._runs.values()) < jobs.most:
             if time.monotonic() - run.asked_at > _ASK_S:
                 run.behind, run.asked_at = self._behind(run), time.monotonic()
+            may_lag = unprocessed(settings.snapshot_max_lag, run.task.changed_at, time.monotonic())
             most = min(
                 rate.may(settings.snapshot_max_rate, jobs.most),
-                room(settings.snapshot_max_lag, run.behind, run.in_flight),
+                room(may_lag, run.behind, run.in_flight),
             )
             if not most:
                 return

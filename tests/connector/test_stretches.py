@@ -1,0 +1,144 @@
+"""Keys that are read in the order of the ring: which of them, and what becomes of the others."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Any
+
+from cassandra import ConsistencyLevel, ReadTimeout
+from cassandra.metadata import Murmur3Token
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.replicas import routing_key
+from helenus_connector.reread._stretches import FEWEST, stretches
+from helenus_connector.reread.reader import Reader
+from helenus_connector.reread.rows import Page
+from helenus_connector.testing.cassandra import Answer, Host, Session
+from helenus_schemas.codec.key import Key
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
+
+
+def keys(tokens: list[int]) -> list[tuple[int, Key]]:
+    return [(token, (b"%d" % token, b"%d" % n)) for n, token in enumerate(tokens)]
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 300), max_size=400), st.integers(1, 200))
+def test_each_key_is_in_one_stretch_at_most_and_a_partition_is_not_cut(tokens: list[int], most: int) -> None:
+    asked = keys(tokens)
+    token_of = {key: token for token, key in asked}
+    found = list(stretches(asked, most))
+    given_ = [key for stretch in found for key in stretch.keys]
+    assert len(given_) == len(set(given_)) <= len(asked)
+    last = None
+    for stretch in found:
+        inside = {key for token, key in asked if stretch.first <= token <= stretch.last}
+        assert inside >= set(stretch.keys)
+        assert {token_of[key] for key in stretch.keys} >= {stretch.first, stretch.last}
+        assert FEWEST <= len(stretch.keys) <= most
+        assert last is None or stretch.first > last
+        last = stretch.last
+
+
+def test_keys_of_a_snapshot_are_read_in_stretches_of_about_as_many() -> None:
+    found = list(stretches(keys([n * 1_000 + n % 7 for n in range(2_000)]), 500))
+    assert [len(stretch.keys) for stretch in found] == [500] * 4
+
+
+def test_where_the_ring_is_empty_or_others_topic_partitions_lie_a_new_stretch_begins() -> None:
+    near = [n * 1_000 for n in range(100)]
+    far = [token + 10_000_000 for token in near]
+    assert [(s.first, s.last) for s in stretches(keys(near + far), 500)] == [(0, 99_000), (10_000_000, 10_099_000)]
+
+
+def test_a_key_alone_is_in_none() -> None:
+    assert list(stretches(keys([5]), 500)) == list(stretches([], 500)) == []
+    near = [n * 1_000 for n in range(100)]
+    assert [len(s.keys) for s in stretches(keys([-(1 << 62), *near]), 500)] == [100]
+
+
+def test_a_large_partition_is_in_none_and_those_around_it_are() -> None:
+    around = [n * 1_000 for n in range(100)]
+    found = list(stretches(keys(around[:50] + [50_500] * 600 + around[51:]), 500))
+    assert [(s.first, s.last) for s in found] == [(0, 49_000), (51_000, 99_000)]
+
+
+class Ring(Session):
+    """Has the rows of these keys, and answers statements by tokens and by keys; `fails` are those by tokens."""
+
+    def __init__(self, there: list[Key]) -> None:
+        super().__init__([Host(1)])
+        self.there = sorted(there, key=token_of)
+        self.by_token = self.by_key = 0
+        self.fails: Exception | None = None
+
+    def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
+        if "token(" not in cql:
+            self.by_key += 1
+            return Page((k, k, None) for k in dict.fromkeys(values) if (k,) in self.there), None
+        self.by_token += 1
+        if self.fails:
+            raise self.fails
+        first, last = (int.from_bytes(value, "big", signed=True) for value in values)
+        found = [key for key in self.there if first <= token_of(key) <= last]
+        at = int(paging_state or 0)
+        page = found[at : at + (page_size or len(found))]
+        return Page((k, k, None) for (k,) in page), b"%d" % (at + len(page)) if at + len(page) < len(found) else None
+
+
+TABLE = Table("ks", "t", uuid.uuid1(), (Column("k", parse("int"), "partition_key", 0), Column("v", parse("int"))))
+SETTINGS = ConnectorSettings.of({"name": "n", "keyspace": "ks", "table": "t", "output.format": "json"}, "test")
+KEYS: list[Key] = [(struct.pack(">i", i),) for i in range(2_000)]
+
+
+def token_of(key: Key) -> int:
+    token: int = Murmur3Token.hash_fn(routing_key(key))
+    return token
+
+
+def through(reader: Reader, asked: list[Key]) -> list[Key]:
+    found = []
+    for key, image in reader.through(asked, ConsistencyLevel.ONE):
+        assert image.values == key
+        found.append(key)
+    return found
+
+
+def test_rows_are_read_in_the_order_of_the_ring_and_those_that_are_gone_are_left_to_be_asked_for() -> None:
+    session = Ring(KEYS[100:])
+    reader = Reader(session, TABLE, SETTINGS)
+    assert sorted(through(reader, KEYS)) == KEYS[100:]
+    assert 0 < session.by_token < 20
+    assert session.by_key == 0
+    assert dict(reader.rows(KEYS[:3], ConsistencyLevel.ONE)) == dict.fromkeys(KEYS[:3])
+
+
+def test_where_reading_through_fails_keys_are_asked_for_as_ever() -> None:
+    session = Ring(KEYS)
+    reader = Reader(session, TABLE, SETTINGS)
+    session.fails = ReadTimeout("too many tombstones", consistency=1, required_responses=1, received_responses=0)
+    assert through(reader, KEYS) == []
+    tried = session.by_token
+    session.fails = None
+    assert through(reader, KEYS) == [], "it is not tried again at once"
+    assert session.by_token == tried < 60
+    assert len(list(reader.rows(KEYS, ConsistencyLevel.ONE))) == 2_000
+
+
+def test_where_most_rows_are_not_asked_for_they_are_not_read_through_again() -> None:
+    session = Ring(KEYS)
+    reader = Reader(session, TABLE, SETTINGS)
+    few = KEYS[::20]
+    assert set(through(reader, few)) <= set(few)
+    read = session.by_token
+    assert through(reader, few) == []
+    assert session.by_token == read
+
+
+def test_few_keys_are_not_worth_it() -> None:
+    session = Ring(KEYS)
+    assert through(Reader(session, TABLE, SETTINGS), KEYS[: FEWEST - 1]) == []
+    assert session.by_token == 0
