@@ -233,6 +233,9 @@ def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
         metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
     for result in metrics.AT_GATE:
         metrics.GATE_CHANGES.labels(*labels, result).inc(getattr(outcome.at_gate, result))
+    if outcome.at_gate.dropped:
+        advice = "too few replicas reported them, and no read at the gate's level shows them, if gate.expired=verify"
+        _log.warning("gate.dropped", connector=labels[0], changes=outcome.at_gate.dropped, advice=advice)
     metrics.RECORDS.labels(*labels).inc(outcome.records)
     metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
     metrics.ROWS_UNPUBLISHED.labels(*labels).inc(outcome.unpublished)
