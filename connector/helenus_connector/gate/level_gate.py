@@ -22,7 +22,6 @@ from helenus_connector.gate.waiting import weight
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, AtGate, Event, Intake, Nodes, Waiting, Waits
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.event.change import Scope
-from helenus_schemas.event.own_format import match_own_format, parse_match
 
 _TABLE = Scope.TABLE
 _NONE: Mapping[bytes, tuple[Nodes, int]] = {}
@@ -114,23 +113,17 @@ class LevelGate(OneGate):
         return None
 
     def _completed(self, held: Admitted, entry: Entry, event: Event, intake: Intake) -> Admitted:
-        """A change goes on, with the event that completed it."""
-        self._goes_on(held, entry)
+        """A change goes on, with the event that completed it: all copies say the same of it."""
         change = held.id or b""
+        entry.flags |= RELEASED
         if self._known(event.partition, change)[1]:
+            self._report(held, entry)
             self._leave(event.partition, change, intake)
             intake.at_gate.completed += 1
         else:
             self._room += weight(held.event)
-        if event is not held.event:
-            match = match_own_format(event.value or b"")
-            held.change = parse_match(match) if match else held.change
-            held.event = event
+        held.event = event
         return held
-
-    def _goes_on(self, held: Admitted, entry: Entry) -> None:
-        entry.flags |= RELEASED
-        self._report(held, entry)
 
     def _report(self, held: Admitted, entry: Entry) -> None:
         """Have the cache know who reported a change: whoever reads its key asks how many did."""
@@ -217,7 +210,8 @@ class LevelGate(OneGate):
             intake.at_gate.released += 1
         else:
             intake.at_gate.completed += 1
-        self._goes_on(held, entry)
+        entry.flags |= RELEASED
+        self._report(held, entry)
         return held
 
 

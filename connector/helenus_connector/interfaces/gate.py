@@ -96,7 +96,8 @@ class AtGate:
 
 @dataclass(slots=True)
 class Admitted:
-    """A change event that goes on: the `event` as it was read, and what was decoded of it.
+    """A change event that goes on: the `event` as it was read, or of its copies the one that completed it, and what
+    the first of them says.
 
     `key` is the key in today's form, `values` are the CQL bytes of its columns (none if it concerns the whole table).
     `id` names the change among its replicas' copies; None if they can't be recognised, then each of them goes on.
