@@ -16,7 +16,6 @@ import itertools
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,6 +35,7 @@ _STEP_S = 60.0  # at most, for which the clock runs between two batches
 _LAG_S = 10.0  # events that are older when they are read: the topic is not read up to date
 _ADVICE = "topics are read again from their first event, as waiting changes may be anywhere in them"
 _FEW = 1000
+_MOST_EARLY = 5000  # in a batch
 _CROWDED = 0.5  # of what may wait; above it, the oldest are verified early
 
 
@@ -87,7 +87,7 @@ class _Topic:
     reports: dict[int, dict[bytes, tuple[Nodes, int]]] = field(default_factory=dict)
     same: dict[tuple[Nodes, int], tuple[Nodes, int]] = field(default_factory=dict)
     due: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by since when, as if it had come then
-    fresh: deque[Waiting] = field(default_factory=deque)
+    early: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by when they may be verified early
 
     def __len__(self) -> int:
         return sum(map(len, self.changes.values()))
@@ -102,7 +102,6 @@ class _Topic:
         self.changes.setdefault(waiting.event.partition, {})[waiting.id] = waiting
         self.size += weight(waiting.event)
         self.copies += waiting.copies
-        self.fresh.append(waiting)
         self.report(waiting, waiting.nodes, waiting.copies)
 
     def report(self, waiting: Waiting, nodes: Nodes, copies: int) -> None:
@@ -124,11 +123,10 @@ class _Topic:
         most = 2 * len(self) + _FEW
         if len(self.same) > most:
             self.same.clear()
-        if len(self.fresh) > most:
-            self.fresh = deque(filter(self.has, self.fresh))
-        if len(self.due) > most:
-            self.due = [entry for entry in self.due if self.has(entry[2])]
-            heapq.heapify(self.due)
+        for heap in (self.due, self.early):
+            if len(heap) > most:
+                heap[:] = [entry for entry in heap if self.has(entry[2])]
+                heapq.heapify(heap)
 
 
 class WaitingChanges:
@@ -168,8 +166,8 @@ class WaitingChanges:
                     heapq.heappop(of.due)
                 if of and of.due:
                     waits.append(of.due[0][0] + limits.timeout_s - of.clock)
-                if of and self._may_verify_early(of, limits):
-                    waits.append(0.0)
+                if of and of.early and _is_crowded(of, limits):
+                    waits.append(of.early[0][0] - of.clock)
             return now + max(0.0, min(waits)) if waits else None
 
     def hand_out(self, limit: int) -> dict[str, Waits]:
@@ -186,9 +184,6 @@ class WaitingChanges:
                 given[topic] = Waits(reports, overdue, max(0, limits.bytes - of.size) / limits.tasks)
             return given
 
-    def _may_verify_early(self, of: _Topic, limits: Limits) -> bool:
-        return limits.verifies and of.size > limits.bytes * _CROWDED and bool(of.fresh)
-
     def _overdue(self, of: _Topic, limits: Limits, limit: int) -> list[Waiting]:
         found: dict[int, Waiting] = {}
         while of.due and of.due[0][0] + limits.timeout_s <= of.clock and len(found) < limit:
@@ -198,11 +193,13 @@ class WaitingChanges:
                 found[id(waiting)] = waiting
         for waiting in found.values():
             heapq.heappush(of.due, (of.clock + _AGAIN_S - limits.timeout_s, next(self._numbers), waiting))
-        while self._may_verify_early(of, limits) and len(found) < limit:
-            waiting = of.fresh.popleft()
+        most = min(limit, len(found) + _MOST_EARLY)
+        while _is_crowded(of, limits) and of.early and of.early[0][0] <= of.clock and len(found) < most:
+            waiting = heapq.heappop(of.early)[2]
             if of.has(waiting) and id(waiting) not in found:
                 waiting.is_early = True
                 found[id(waiting)] = waiting
+                heapq.heappush(of.early, (of.clock + _STEP_S, next(self._numbers), waiting))
         return list(found.values())
 
     def tick(self, topic: str, now: float, read_until: float | None = None) -> None:
@@ -248,6 +245,7 @@ class WaitingChanges:
     def _add(self, of: _Topic, waiting: Waiting) -> None:
         of.add(waiting)
         heapq.heappush(of.due, (waiting.since, next(self._numbers), waiting))
+        heapq.heappush(of.early, (waiting.since, next(self._numbers), waiting))
 
     def _replay(self, topic: str) -> float:
         limits = self._limits.get(topic)
@@ -325,3 +323,8 @@ class WaitingChanges:
             if not any(len(self._topics.pop(topic, ())) for topic in topics):
                 return
             self._save(math.inf)
+
+
+def _is_crowded(of: _Topic, limits: Limits) -> bool:
+    """Whether so many wait that the oldest are verified early."""
+    return limits.verifies and of.size > limits.bytes * _CROWDED

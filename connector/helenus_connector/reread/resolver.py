@@ -42,6 +42,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
 _PROOF_S = 2.0
+_VERIFY_S = 5.0
 _log = structlog.get_logger(__name__)
 _ROW, _TABLE = Scope.ROW, Scope.TABLE  # an enum's members are slow to look up
 
@@ -185,7 +186,9 @@ class Reread:
         if alone and not stuck and consistency in self._unreached:
             return
         reader = self.reader
-        reader.until = time.monotonic() + _PROOF_S if stuck else self._patience if alone else math.inf
+        verifies = works[0].verifying is not None
+        soon = time.monotonic() + (_VERIFY_S if verifies else _PROOF_S)
+        reader.until = soon if stuck or verifies else self._patience if alone else math.inf
         reader.is_single = stuck
         try:
             yield from read()
