@@ -102,6 +102,9 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
     """Regular expressions for ks.table: of the tables with `cdc = true` only these are published. Default: all."""
     table_exclude_list: Annotated[Patterns, About("Tables")] = ()
     """Regular expressions for ks.table: these are not published."""
+    cells_include_list: Annotated[Patterns, About("Tables")] = ()
+    """Regular expressions for ks.table: events of these tables carry what the mutation says, cell by cell, for those
+    who do not read rows again. Default: none. Tables with counters have no cells."""
     read_mode: Annotated[ReadMode, About("Commit log")] = "marker"
     """How far a live segment is read. `marker`: to its last sync marker. `idx`: as far as it is fsynced, by its index.
     `eager`: beyond the last marker, as far as the entries' checksums are right.

@@ -76,6 +76,7 @@ class Following:
             positions.paused_ids,
             *self._saved,
             refused=positions.refused_ids,
+            cells=settings.cells_include_list,
         )
         self.truncations = Truncations(positions)
         self.refused = RefusedTopics()

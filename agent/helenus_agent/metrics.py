@@ -21,6 +21,11 @@ from helenus_schemas.errors import Kind
 
 EVENTS = Counter("helenus_agent_events", "Events acknowledged by the broker.", ["table"])
 MUTATIONS = Counter("helenus_agent_mutations_read", "Mutations read from the log, of all tables.")
+WITHOUT_CELLS = Counter(
+    "helenus_agent_events_without_cells",
+    "Events sent without their cells, too large for the topic with them.",
+    ["topic"],
+)
 SKIPPED = Counter("helenus_agent_skipped", "Changes that are not published, by reason.", ["reason"])
 REFUSED = Gauge("helenus_agent_refused_tables", "Tables that are left out because the broker refuses their topics.")
 PROBLEMS = Counter("helenus_agent_undecodable", "Places in the log that could not be read.")

@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Bound, Change, Origin, Scope
 from helenus_schemas.event.own_format import match_own_format, parse_match
-from helenus_schemas.event.wire import SCHEMA, SCHEMA_WITH_ORIGIN, decode, encode, without_frames
+from helenus_schemas.event.wire import (
+    SCHEMA,
+    SCHEMA_WITH_CELLS,
+    SCHEMA_WITH_ORIGIN,
+    decode,
+    encode,
+    without_cells,
+    without_frames,
+)
 
 DIGEST = "0123456789abcdef0123456789abcdef"
 NODE = "11111111-2222-3333-4444-555555555555"
+CELLS = b"\2" + bytes(range(32)) + b"\x1c" + b'{"columns":[]}' + b"\x04\x06\x08\2\0"
 longs = st.integers(-(1 << 63), (1 << 63) - 1)
 bounds = st.none() | st.builds(Bound, st.booleans(), st.lists(st.binary(max_size=8), max_size=3).map(tuple))
 changes = st.builds(
@@ -34,6 +43,7 @@ changes = st.builds(
     longs,
     st.none() | longs,
     st.sampled_from(Origin),
+    st.none() | st.just(CELLS),
 )
 
 
@@ -42,10 +52,13 @@ def test_round_trip_and_avro_agree(change: Change) -> None:
     data = encode(change)
     assert decode(data) == change
     schema = SCHEMA_WITH_ORIGIN if change.origin else SCHEMA
+    schema = SCHEMA_WITH_CELLS if change.cells else schema
     seen = fastavro.schemaless_reader(io.BytesIO(data), fastavro.parse_schema(schema))
     assert (seen["md5Digest"], seen["nodeId"], seen["scope"]) == (change.digest, change.node, change.scope.name)
     assert seen["writeTime"] == change.write_time
     assert seen.get("origin", "LOG") == change.origin.name
+    assert without_cells(data) == (encode(change._replace(cells=None)) if change.cells else None)
+    assert (seen.get("cells") or {}).get("schema") == (bytes(range(16, 32)) if change.cells else None)
 
 
 @given(changes)
@@ -94,6 +107,12 @@ def test_frames_of_a_registry() -> None:
 
 
 @given(changes)
+def test_an_event_without_its_cells(change: Change) -> None:
+    light = change._replace(cells=None)
+    assert without_cells(encode(change)) == (None if change.cells is None else encode(light))
+
+
+@given(changes)
 def test_our_events_have_no_frame(change: Change) -> None:
     for data in (
         encode(change),
@@ -113,15 +132,20 @@ def test_any_bytes_are_a_change_or_refused(data: bytes) -> None:
 def test_a_cut_event_is_refused(change: Change, data: st.DataObject) -> None:
     whole = encode(change)
     cut = data.draw(st.integers(0, len(whole) - 1))
-    if cut in (_end(change, 3), _end(change, len(SCHEMA["fields"]))):  # where DataStax's end, and a commit log's
+    ends = [3, len(SCHEMA["fields"])]  # where DataStax's end, and a commit log's, and one without its cells
+    if change.cells is not None:
+        ends.append(len(SCHEMA_WITH_ORIGIN["fields"]))
+    if cut in [_end(change, fields) for fields in ends]:
         return
+    if change.cells and cut >= len(whole) - len(change.cells):
+        return  # the cells are cut, which `decode_cells` finds out
     with pytest.raises(Malformed, match="event"):
         decode(whole[:cut])
 
 
 def _end(change: Change, fields: int) -> int:
     """How long an event's value is with so many fields."""
-    known = fastavro.parse_schema({**SCHEMA, "fields": SCHEMA["fields"][:fields]})
+    known = fastavro.parse_schema({**SCHEMA, "fields": SCHEMA_WITH_ORIGIN["fields"][:fields]})
     data = io.BytesIO(encode(change))
     fastavro.schemaless_reader(data, known)
     return data.tell()

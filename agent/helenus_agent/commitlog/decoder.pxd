@@ -13,7 +13,7 @@ cdef long long _LIVE, _DELETES, _WRITES_ROW, _GONE, _COUNTER
 cdef bytes _OF_RANGE
 cdef tuple _SCOPES
 cdef bytes _SIZES
-cdef tuple _PAIRS, _LAST
+cdef tuple _PAIRS, _LAST, _BYTES
 cdef bytearray _SCRATCH
 
 cdef class Part:
@@ -32,6 +32,8 @@ cdef class Plan:
     cdef public dict columns
     cdef public list headers
     cdef public Py_ssize_t malformed
+    cdef public bytes cells
+    cdef public dict types
 
 @cython.locals(
     changes=list, notes=list, problems=list, found=list, schema=bint, met=int, broken=bint, mutations=Py_ssize_t,
@@ -52,13 +54,14 @@ cdef int mutation(bytes d, dict plans, list found, list notes) except -1
     _=cython.ulonglong, statics=tuple, regulars=tuple, header=tuple, emits=bint, prefix=bytes, row_flags=int,
     newest=cython.longlong, expires=cython.longlong, effect=cython.longlong, expired=cython.longlong, values=list,
     key=bytes, last=bytes, raw=cython.p_const_char, opened=list, ranges=list, first=Py_ssize_t, empty=list,
-    i=Py_ssize_t, index=int, scope=int,
+    i=Py_ssize_t, index=int, scope=int, of_statics=bytes, lows=bytes, first_ttl=Py_ssize_t, low_ttl=cython.ulonglong,
+    at=Py_ssize_t,
 )
 cdef Py_ssize_t update(bytes d, Py_ssize_t p, Plan plan, list found, list notes) except -1
 
 @cython.locals(
     headers=list, i=Py_ssize_t, known=tuple, first=Py_ssize_t, count=cython.ulonglong, named=list, size=Py_ssize_t,
-    name=bytes, header=tuple, column=tuple, raw=cython.p_const_char,
+    name=bytes, names=list, header=tuple, column=tuple, raw=cython.p_const_char,
 )
 cdef tuple columns(bytes d, Py_ssize_t p, Plan plan, Py_ssize_t start)
 
@@ -76,7 +79,8 @@ cdef (long long, long long, long long, long long, Py_ssize_t) row(
 cdef tuple subset(bytes d, Py_ssize_t p, tuple columns)
 
 @cython.locals(
-    kind=int, size=Py_ssize_t, _=cython.longlong, values=list, start=bytes, end=bytes, time=cython.longlong
+    kind=int, size=Py_ssize_t, _=cython.longlong, values=list, start=bytes, end=bytes, time=cython.longlong,
+    at=Py_ssize_t, gone=bytes,
 )
 cdef Py_ssize_t marker(
     bytes d, Py_ssize_t p, Plan plan, unsigned long long low, list opened, list ranges
@@ -102,6 +106,8 @@ cdef bytes avro(bytes value, Part part)
 
 @cython.locals(first=bytes)
 cdef bytes tail(long long newest, long long expires, long long effect, long long expired)
+
+cdef bytes cells(Plan plan, bytes columns, bytes lows, bytes flags, bytes data)
 
 @cython.locals(written=bytes)
 cdef bytes times(long long newest, long long expires)

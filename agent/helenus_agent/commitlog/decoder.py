@@ -49,6 +49,7 @@ from helenus_schemas.cql.table import Column as TableColumn
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import MAY_BE_EMPTY, stand_in
+from helenus_schemas.event.cells import VERSION, described
 from helenus_schemas.event.change import Effect, column_bit
 
 try:
@@ -111,12 +112,13 @@ _LAST = tuple(bytes((v,)) if v < 0x80 else bytes((v & 0x7F | 0x80, v >> 7)) for 
 _FRAME = Struct(">II")
 # The bytes of a vint, by its first.
 _SIZES = bytes(9 - (first ^ 0xFF).bit_length() for first in range(256))
+_BYTES = tuple(bytes((value,)) for value in range(256))
 # Where a long is written in C.
 _SCRATCH = bytearray(10)
 
 Found = tuple[int, bytes, bytes, int, bytes]
 Column = tuple[int, int]
-Header = tuple[bytes, tuple[Column, ...]]
+Header = tuple[bytes, tuple[Column, ...], bytes]
 
 
 class Part:
@@ -148,7 +150,8 @@ class Plan:
     tables without CDC. `known`: False for a table without schema, which can't be walked. `schema`: its mutations change
     the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code
     and bit in an `Effect`, keys left out. `headers`: lists of columns met lately. `malformed`: changes that were
-    skipped for their keys.
+    skipped for their keys. `cells`: if its events carry their cells, the first bytes of these: version, ids of the
+    table and its definition. `types`: then the types of its columns.
     """
 
     def __init__(
@@ -165,20 +168,32 @@ class Plan:
         self.columns: dict[bytes, Column] = {}
         self.headers: list[Header] = []
         self.malformed = 0
+        self.cells = b""
+        self.types: dict[str, CqlType] = {}
+
+    def describe(self, names: list[bytes]) -> bytes:
+        """Columns as events with cells have them: an Avro string."""
+        text = described([(name.decode(), self.types[name.decode()]) for name in names]).encode()
+        return long_bytes(len(text)) + text
 
     def give_up(self, column: bytes) -> None:
         """The schema does not know this column either: entries that name it can't be decoded."""
         self.columns[column] = (_NO_COLUMN, 0)
 
 
-def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = False) -> Plan:
-    """The plan of a table. Raises ValueError if it is to be followed and its key has no Avro form."""
+def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = False, cells: bool = False) -> Plan:
+    """The plan of a table; with `cells` its events carry them. Raises ValueError if it is to be followed and its key
+    has no Avro form.
+    """
     plan = Plan(index, reason, True, schema)
     plan.name = table.full_name
     parts = tuple([_part(c.type, index >= 0, c.kind == "clustering") for c in table.primary_key])
     plan.partition = parts[: len(table.partition_key)]
     plan.clustering = parts[len(table.partition_key) :]
     plan.columns = {c.name.encode(): _column(c) for c in (*table.dropped.values(), *table.values)}
+    if cells:
+        plan.cells = b"".join((long_bytes(VERSION), table.id.bytes, bytes.fromhex(table.schema_id)))
+        plan.types = {c.name: c.type for c in (*table.dropped.values(), *table.values)}
     return plan
 
 
@@ -401,15 +416,22 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
     low += _TIMESTAMP_EPOCH
     low_deletion, p = vint(d, p)
     low_deletion += _DELETION_EPOCH
+    first_ttl = p
     p += _SIZES[d[p]]
     statics: tuple[Column, ...] = ()
+    of_statics = b""
     if flags & 8:
         header = columns(d, p, plan, start)
         p += len(header[0])
         statics = header[1]
+        of_statics = header[2]
     header = columns(d, p, plan, start)
     p += len(header[0])
     regulars = header[1]
+    lows = b""
+    if plan.cells:
+        low_ttl, _ = vint(d, first_ttl)
+        lows = b"".join((long_bytes(wrapped(low)), long_bytes(wrapped(low_deletion)), long_bytes(wrapped(low_ttl))))
 
     emits = plan.index >= 0
     prefix = b""
@@ -423,24 +445,23 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
             plan.malformed += 1
             emits = False
     if flags & 4:
+        at = p
         newest, p = deletion(d, p, low)
         if emits:
-            found.append(
-                (
-                    plan.index,
-                    partition,
-                    prefix + bytes(len(plan.clustering)),
-                    _PARTITION,
-                    tail(newest, _NEVER, _GONE, _NEVER),
-                )
-            )
+            last = tail(newest, _NEVER, _GONE, _NEVER)
+            if plan.cells:
+                last += cells(plan, header[2], lows, b"", raw[at:p])
+            found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _PARTITION, last))
     if flags & 8:
         row_flags = d[p]
         if row_flags & 131 != 128 or not d[p + 1] & 1:
             raise Corrupt("a static row that is none")
-        newest, expires, effect, expired, p = row(d, p + 2, row_flags, low, low_deletion, statics)
+        at = p + 2
+        newest, expires, effect, expired, p = row(d, at, row_flags, low, low_deletion, statics)
         if emits:
             last = tail(newest, expires, effect, expired)
+            if plan.cells:
+                last += cells(plan, of_statics, lows, raw[at - 2 : at - 1], raw[at:p])
             found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _STATIC, last))
     if flags & 16:
         p += _SIZES[d[p]]
@@ -463,7 +484,10 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
             ranges: list[bytes] = []
             p = marker(d, p, plan, low, opened, ranges)
             if ranges and emits:
-                found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _RANGE, ranges[0]))
+                last = ranges[0]
+                if plan.cells:
+                    last += cells(plan, header[2], lows, b"", ranges[1])
+                found.append((plan.index, partition, prefix + bytes(len(plan.clustering)), _RANGE, last))
             continue
         if row_flags & 128:
             if d[p] & 1:
@@ -471,15 +495,19 @@ def update(d: bytes, p: int, plan: Plan, found: list[Found], notes: list[str]) -
             p += 1
         values.clear()
         p = clustering(d, p, plan, len(plan.clustering), values)
+        at = p
         newest, expires, effect, expired, p = row(d, p, row_flags, low, low_deletion, regulars)
         if emits:
+            last = tail(newest, expires, effect, expired)
+            if plan.cells:
+                last += cells(plan, header[2], lows, _BYTES[row_flags], raw[at:p])
             try:
                 key = clustering_key(prefix, values, plan)
             except (ValueError, IndexError):
                 notes.append("malformed_key")
                 plan.malformed += 1
                 continue
-            found.append((plan.index, partition, key, _ROW, tail(newest, expires, effect, expired)))
+            found.append((plan.index, partition, key, _ROW, last))
 
 
 def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
@@ -500,18 +528,20 @@ def columns(d: bytes, p: int, plan: Plan, start: int) -> Header:
     first = p
     count, p = vint(d, p)
     named: list[Column] = []
+    names: list[bytes] = []
     while count:
         count -= 1
         size, p = length(d, p)
         name = raw[p : p + size]
         p += size
+        names.append(name)
         column = plan.columns.get(name)
         if column is None:
             raise Unknown(d[start : start + 16], name)
         if column[0] == _NO_COLUMN:
             raise Corrupt(f"a column that the table never had: {name!r}")
         named.append(column)
-    header = (raw[first:p], tuple(named))
+    header = (raw[first:p], tuple(named), plan.describe(names) if plan.cells else b"")
     if len(headers) == _HEADERS:
         headers.pop()
     headers.append(header)
@@ -646,7 +676,7 @@ def marker(d: bytes, p: int, plan: Plan, low: int, opened: list[tuple[bytes, int
     """Walk a bound of a range deletion after its flags; returns the offset after it.
 
     `opened` holds the start and timestamp of the range that is open; one that closes goes to `ranges`, as the last
-    fields of an event's value.
+    fields of an event's value, and its deletion as it stands in the log.
     """
     kind = d[p]
     size = d[p + 1] << 8 | d[p + 2]
@@ -659,9 +689,12 @@ def marker(d: bytes, p: int, plan: Plan, low: int, opened: list[tuple[bytes, int
         if not opened:
             raise Corrupt("a range that ends and did not start")
         start, time = opened.pop()
+        at = p
         _, p = deletion(d, p, low)
+        gone = d[at:p]
         end = bound(values, kind == 5 or kind == 6)
         ranges.append(b"".join((times(time, _NEVER), start, end, _OF_RANGE)))
+        ranges.append(gone)
     if kind != 0 and kind != 6:
         if opened:
             raise Corrupt("a range that starts within another")
@@ -792,6 +825,11 @@ def tail(newest: int, expires: int, effect: int, expired: int) -> bytes:
     if expired == _NEVER:
         return b"".join((first, b"\0\0", long_bytes(effect), b"\0"))
     return b"".join((first, b"\0\0", long_bytes(effect), b"\2", long_bytes(expired)))
+
+
+def cells(plan: Plan, columns: bytes, lows: bytes, flags: bytes, data: bytes) -> bytes:
+    """The fields `origin` and `cells` of an event's value: bytes of the log, and what is needed to read them."""
+    return b"".join((b"\0\2", plan.cells, columns, lows, long_bytes(len(flags) + len(data)), flags, data))
 
 
 def times(newest: int, expires: int) -> bytes:

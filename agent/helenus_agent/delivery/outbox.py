@@ -170,7 +170,7 @@ class Outbox:
         headers: Headers,
         too_large: list[tuple[int, HelenusError]],
     ) -> None:
-        """Append a record, unless it is too large."""
+        """Append a record, without its cells if it is too large with them; unless it is too large even so."""
         topic = self._topics[index][0]
         alone = self._refusals[topic] > 1
         if alone:
@@ -183,7 +183,12 @@ class Outbox:
         except TopicError as error:
             if error.kind is not Kind.RECORD_TOO_LARGE:
                 raise
-            too_large.append((index, error))
+            light = wire.without_cells(value)
+            if light is None:
+                too_large.append((index, error))
+                return
+            metrics.WITHOUT_CELLS.labels(topic).inc()
+            self._append(index, partition, key, light, headers, too_large)
 
     def append_notice(self, index: int, notice: Notice, node: str) -> None:
         """Append an event of the whole table to every partition of its topic."""

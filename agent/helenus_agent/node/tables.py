@@ -38,7 +38,8 @@ class Report:
 class Tables:
     """Every table ever seen, by id: one that is dropped or loses CDC may still have changes in the log.
 
-    Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`.
+    Followed are those with CDC whose `keyspace.table` matches one of `include` (empty: all) and none of `exclude`. The
+    events of those that match one of `cells` carry their cells.
     An earlier run followed those whose ids are `before`, and those that are `paused` until they lost CDC; `history` is
     what it remembered, with their `stamps`. `refused` are those that have been left out since the broker refused their
     topics, `unemitted_drops` dropped ones whose drop is not published yet. `plans` is what the decoder takes,
@@ -54,6 +55,7 @@ class Tables:
         history: Iterable[Table] = (),
         stamps: Mapping[uuid.UUID, Stamp] | None = None,
         refused: Iterable[uuid.UUID] = (),
+        cells: Collection[str] = (),
     ) -> None:
         self.plans: dict[bytes, Plan] = {}
         self.followed: list[Table] = []
@@ -62,6 +64,7 @@ class Tables:
         self.unemitted_drops: Collection[uuid.UUID] = ()
         self._include = [re.compile(pattern) for pattern in include]
         self._exclude = [re.compile(pattern) for pattern in exclude]
+        self._cells = [re.compile(pattern) for pattern in cells]
         self._before = set(before)
         self._history = {table.id: table for table in history}
         self._stamps = dict(stamps or {})
@@ -173,7 +176,7 @@ class Tables:
     def admit(self, table: uuid.UUID) -> None:
         """The broker accepts records of this table again."""
         self.refused.discard(table)
-        self.plans[table.bytes] = plan_of(self._known[table], self._indexes[table])
+        self.plans[table.bytes] = self._followed(self._known[table], self._indexes[table])
 
     def give_up(self, unknown: Unknown) -> None:
         """The schema does not have it either: never ask again."""
@@ -264,7 +267,13 @@ class Tables:
         if table.cdc and table.id in self.paused:
             self.paused.discard(table.id)
             report.resumed.append(table)
-        return plan_of(table, reason=_REFUSED) if table.id in self.refused else plan_of(table, index)
+        return plan_of(table, reason=_REFUSED) if table.id in self.refused else self._followed(table, index)
+
+    def _followed(self, table: Table, index: int) -> Plan:
+        """The plan of a table whose changes are published. A counter's cells are shards, which say nothing alone."""
+        is_counter = any(column.type.name == "counter" for column in table.values)
+        cells = not is_counter and any(pattern.fullmatch(table.full_name) for pattern in self._cells)
+        return plan_of(table, index, cells=cells)
 
     def _flipped(self, table: Table | None, stamp: Stamp) -> bool:
         if table is None or not table.cdc:

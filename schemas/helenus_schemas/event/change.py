@@ -77,6 +77,8 @@ class Change(NamedTuple):
     open. `effect`: see `Effect`. `all_expired_at`: s since the epoch, when its last cell expires; None if one never
     does. A `foreign` one comes from another agent and may have no more than `node`: its key is in DataStax's form.
 
+    `cells`: what the mutation says, for `cells.decode_cells`; None where an agent was not asked for it.
+
     A TABLE Change (a truncation) and a GAP have no key, and one part for each partition of the topic. One whose
     `origin` is not a commit log has neither digest nor node: it can't be a copy, so its key is always read.
     """
@@ -96,3 +98,4 @@ class Change(NamedTuple):
     effect: int = 0
     all_expired_at: int | None = None
     origin: Origin = Origin.LOG
+    cells: bytes | None = None

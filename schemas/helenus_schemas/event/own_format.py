@@ -16,7 +16,8 @@ _LONG = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _OPTIONAL = rb"(?:\x00|\x02(" + _LONG + rb"))"
 _OF_A_KEY = re.compile(
     rb"\x02@([0-9a-f]{32})\x02H(.{36})\x00([\x00\x02\x04])"
-    + (_LONG * 2 + rb"(" + _LONG * 2 + rb")" + _OPTIONAL * 2 + rb"\x00\x00(" + _LONG + rb")" + _OPTIONAL),
+    + (_LONG * 2 + rb"(" + _LONG * 2 + rb")" + _OPTIONAL * 2 + rb"\x00\x00(" + _LONG + rb")" + _OPTIONAL)
+    + rb"(?:\x00\x02(.*))?",
     re.DOTALL,
 )
 _new = tuple.__new__
@@ -33,12 +34,12 @@ def match_own_format(value: bytes) -> re.Match[bytes] | None:
 
 def parse_match(match: re.Match[bytes]) -> Change:
     """The Change of a match, without its part, segment and position. Raises Malformed."""
-    digest, node, scope, _, written, expires, effect, expired = match.groups()
+    digest, node, scope, _, written, expires, effect, expired, cells = match.groups()
     write_time = None if written is None else whole_long(written)
     expires_at = None if expires is None else whole_long(expires)
     all_expired_at = None if expired is None else whole_long(expired)
     ids = digest.decode(), node.decode(), _SCOPES[scope]
-    times = write_time, expires_at, None, None, False, _effect(effect), all_expired_at, _LOG
+    times = write_time, expires_at, None, None, False, _effect(effect), all_expired_at, _LOG, cells
     return _new(Change, (*ids, 0, 1, -1, -1, *times))  # by its own constructor it takes twice as long
 
 

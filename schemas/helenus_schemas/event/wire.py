@@ -4,7 +4,8 @@ The value is an Avro record without a header. Its first three fields are DataSta
 Kafka agents write; ours follow, so a reader that knows three fields stops before them. DataStax's Pulsar agents write
 the three sorted by name: `columns` is always null there, so the first byte shows which of the two it is.
 
-The last field, `origin`, is there only if it is not LOG: a commit log's events are no longer for it.
+The field `origin` is there only if it is not LOG, and `cells` only if an agent was asked for them: other events are no
+longer for them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from helenus_schemas.codec.avro_long import long_bytes, read_long
 from helenus_schemas.cql.values import Malformed
+from helenus_schemas.event.cells import AVRO as CELLS
 from helenus_schemas.event.change import Bound, Change, Origin, Scope
 
 _BOUND = {
@@ -73,7 +75,15 @@ SCHEMA_WITH_ORIGIN: dict[str, Any] = {
         },
     ],
 }
-"""The Avro schema of all other events: of a snapshot, and of a repair."""
+"""The Avro schema of events of a snapshot, and of a repair."""
+SCHEMA_WITH_CELLS: dict[str, Any] = {
+    **SCHEMA,
+    "fields": [
+        *SCHEMA_WITH_ORIGIN["fields"],
+        {"name": "cells", "type": ["null", CELLS], "default": None},
+    ],
+}
+"""The Avro schema of a commit log's events with cells."""
 
 _FRAME = 5
 THREE_FIELDS = 73
@@ -99,7 +109,8 @@ def encode(change: Change) -> bytes:
             _bound(change.end),
             long_bytes(change.effect),
             _optional(change.all_expired_at),
-            long_bytes(change.origin) if change.origin else b"",
+            long_bytes(change.origin) if change.origin or change.cells is not None else b"",
+            b"" if change.cells is None else b"\2" + change.cells,
         )
     )
 
@@ -135,6 +146,7 @@ def decode(data: bytes) -> Change:
         effect, at = read_long(data, at)
         all_expired_at, at = _read_optional(data, at)
         origin, at = read_long(data, at) if at < len(data) else (0, at)
+        has_cells, at = _branch(data, at) if at < len(data) else (False, at)
         return Change(
             digest,
             node,
@@ -150,11 +162,21 @@ def decode(data: bytes) -> Change:
             effect=effect,
             all_expired_at=all_expired_at,
             origin=Origin(origin),
+            cells=data[at:] if has_cells else None,
         )
     except Malformed:
         raise
     except (IndexError, ValueError) as error:
         raise Malformed(f"not an event's value: {error}") from None
+
+
+def without_cells(value: bytes) -> bytes | None:
+    """An event's value without its cells; None if it has none. Raises Malformed."""
+    change = decode(value)
+    if change.cells is None:
+        return None
+    end = len(value) - len(change.cells) - 1
+    return value[: end - 1] if value[end - 1] == Origin.LOG else value[:end]
 
 
 def without_frames(key: bytes | None, value: bytes) -> tuple[bytes | None, bytes]:
