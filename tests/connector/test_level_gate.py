@@ -180,6 +180,17 @@ def test_a_node_counts_once_however_often_it_reports(tmp_path: Path) -> None:
     assert gated.left.waits[0].copies == 4
 
 
+def test_copies_of_a_range_delete_in_one_batch_go_on_once(tmp_path: Path) -> None:
+    """They are no event of a key, which is recognised by its bytes: each is decoded."""
+    gated = Gated(tmp_path)
+    gated.codec = KeyCodec(table(("a", "int", "partition_key"), ("c", "int", "clustering")))
+    key, bound = gated.codec.encode((int32(1), None)), Bound(True, (int32(2),))
+    gone = Change(DIGEST, None, Scope.RANGE, segment=1, position=1, write_time=5, start=bound)
+    events = [Event(EVENTS, 0, n, 1000, key, encode(gone._replace(node=node))) for n, node in enumerate(NODES[:3])]
+    (admitted,) = gated.admit(*events)
+    assert (admitted.event, admitted.copies) == (events[1], 3)
+
+
 def test_nodes_that_hold_no_replica_do_not_count(tmp_path: Path) -> None:
     gated = Gated(tmp_path)
     assert gated.admit(gated.event(NODES[0]), gated.event(NODES[4]), gated.event(NODES[5])) == []

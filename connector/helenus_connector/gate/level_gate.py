@@ -38,6 +38,7 @@ class LevelGate(OneGate):
         self._expired = settings.gate_expired
         self._waits = NOTHING_WAITS
         self._below: dict[bytes, Admitted] = {}
+        self._went: dict[bytes, Admitted] = {}
         self._gone: set[bytes] = set()
         self._truncated: set[tuple[int, str]] = set()
         self._room = 0.0
@@ -55,6 +56,7 @@ class LevelGate(OneGate):
         self._waits, self._room, self._factors = waits, waits.room, self._replicas.factors()
         self._below.clear()
         self._is_enough.clear()
+        self._went.clear()
         self._gone.clear()
         self._truncated.clear()
         return self._then_wait(super().admit(events, codec, made_at, intake, waits), intake)
@@ -62,6 +64,7 @@ class LevelGate(OneGate):
     def save(self) -> None:
         super().save()
         self._below.clear()
+        self._went.clear()
         self._waits = NOTHING_WAITS
 
     def _then_wait(self, admitted: Iterator[Admitted], intake: Intake) -> Iterator[Admitted]:
@@ -85,6 +88,9 @@ class LevelGate(OneGate):
             return admitted
         if not is_first and change not in self._below:
             return None  # it went on
+        if is_first and (went := self._went.get(change)) is not None:
+            went.copies += 1  # of a range, say, which is decoded each time
+            return None
         if is_first and entry.flags & (RELEASED | PUBLISHED):
             if copies := self._known(event.partition, change)[1]:
                 self._leave(event.partition, change, intake)
@@ -98,7 +104,7 @@ class LevelGate(OneGate):
             if not copies:
                 self._room -= weight(event)
         elif is_first:
-            held.copies += 1  # of another agent, which is decoded each time
+            held.copies += 1
         self._below[change] = held
         held.nodes = joined(held.nodes or (), host_id(node))
         if self._is_met(held):
@@ -123,6 +129,7 @@ class LevelGate(OneGate):
         else:
             self._room += weight(held.event)
         held.event = event
+        self._went[change] = held
         return held
 
     def _report(self, held: Admitted, entry: Entry) -> None:
@@ -144,6 +151,7 @@ class LevelGate(OneGate):
 
     def _forget_reports(self, partition: int, node: str, intake: Intake) -> None:
         """A node has truncated the table: it holds nothing of what it reported before."""
+        self._went.clear()
         self._truncated.add((partition, node))
         intake.at_gate.truncated.append((partition, node))
         for held in self._below.values():
