@@ -110,8 +110,9 @@ class LevelGate(OneGate):
         if self._is_met(held):
             del self._below[change]
             return self._completed(held, entry, event, intake)
-        if self._room < 0 and is_first and held is admitted and held.copies == 1:
-            # No more may wait: this partition is read no further for now.
+        is_new = is_first and held is admitted and held.copies == 1
+        if self._room < 0 and is_new and (len(self._below) > 1 or self._waits.reports):
+            # No more may wait, unless nothing else does: this partition is read no further for now.
             del self._below[change]
             self._room += weight(event)
             intake.at_gate.stopped[event.partition] = event.offset

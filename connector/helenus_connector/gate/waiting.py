@@ -99,6 +99,7 @@ class _Topic:
         return self.changes.get(waiting.event.partition, {}).get(waiting.id) is waiting
 
     def add(self, waiting: Waiting) -> None:
+        self.remove(waiting.event.partition, waiting.id)
         self.changes.setdefault(waiting.event.partition, {})[waiting.id] = waiting
         self.size += weight(waiting.event)
         self.copies += waiting.copies
@@ -320,9 +321,8 @@ class WaitingChanges:
     def drop(self, topics: Collection[str]) -> None:
         """Another query goes on with these topics. Raises HelenusError(STATE)."""
         with self._lock:
-            if not any(len(self._topics.pop(topic, ())) for topic in topics):
-                return
-            self._save(math.inf)
+            if sum(len(self._topics.pop(topic, ())) for topic in topics):
+                self._save(math.inf)
 
 
 def _is_crowded(of: _Topic, limits: Limits) -> bool:
