@@ -148,7 +148,7 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
     "level that the keyspace cannot give": (
         {},
         {"keyspace": "bad_thrice", "gate": "all"},
-        1,
+        2,
         r"it needs reports of 3 replicas.*and 1 nodes.*gate=all, keyspace bad_thrice.*add nodes",
     ),
     "unreachable Cassandra": ({}, {"cassandra.port": 9}, 1, r"cannot connect to Cassandra.*port 9\b"),
