@@ -285,19 +285,19 @@ class Pipeline:
         self.adds_up(name)
 
     def adds_up(self, connector: str) -> None:
-        """events read = published + unchanged + confirmed + unconfirmed + dead-lettered
+        """events read = published + unchanged + confirmed + unconfirmed + dead-lettered + those that wait at the gate
 
         A batch is counted when it is done, which may be a moment after its records are there.
         """
-        names = ("events_read_total", "events_total", "events_unconfirmed")
+        names = ("events_read_total", "events_total", "events_unconfirmed", "gate_waiting_events")
         counts = [0.0] * len(names)
 
         def agree() -> bool:
             metrics = self.connector.metrics()
             counts[:] = [total(metrics, f"helenus_connector_{name}", connector=connector) for name in names]
-            return counts[0] == counts[1] + counts[2]
+            return counts[0] == sum(counts[1:])
 
-        eventually(agree, lambda: "{} events read, {} done, {} unconfirmed".format(*counts))
+        eventually(agree, lambda: "{} events read, {} done, {} unconfirmed, {} at the gate".format(*counts))
 
     def stop(self) -> None:
         for command in (getattr(self, "connector", None), self.agent):

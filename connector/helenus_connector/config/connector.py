@@ -22,6 +22,7 @@ from helenus_schemas.settings.shared import CassandraSettings
 
 Header = Literal["schema_id", "writetime", "expires", "origin", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
+GateLevel = Literal["one", "local_quorum", "quorum", "each_quorum", "all"]
 SnapshotMode = Annotated[
     Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
 ]
@@ -76,6 +77,19 @@ class ConnectorSettings(CassandraSettings):
 
     0: no limit, except for a while after timeouts.
     """
+    gate: Annotated[GateLevel, About("Consistency", "HIGH")] = "one"
+    """How many replicas must have reported a change before it is published: `local_quorum`, `quorum`, `each_quorum` and
+    `all` count distinct nodes, of the right data centres; `one` does not wait. See `docs/gate.md`.
+    """
+    gate_timeout_ms: Annotated[Milliseconds, About("Consistency")] = 600_000
+    """How long a change waits for enough reports. Time in which the connector does not run, or lags, does not count."""
+    gate_expired: Annotated[Literal["verify", "release", "drop"], About("Consistency")] = "verify"
+    """What happens then: `verify` reads the key at the gate's level, and publishes the change if the read shows it;
+    `release` publishes it, with the header `gate`; `drop` does not. What is not published is counted.
+    """
+    gate_max_waiting_bytes: Annotated[int, Field(ge=1 << 16), About("Consistency", "LOW")] = 64 << 20
+    """How many bytes of the driver's memory the waiting changes of one table take. When they are more, the oldest are
+    verified early, or else the table is read no further until some of them expire."""
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
     """After how long an unconfirmed key is read again."""
     settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000

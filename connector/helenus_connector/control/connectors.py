@@ -19,6 +19,7 @@ from helenus_connector.control import _kept
 from helenus_connector.control.conflict import conflict
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Status, Task, Wanted
+from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.log.events import Offsets
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError, Kind
@@ -68,6 +69,7 @@ class Connectors:
         self._aside: dict[str, dict[str, Any]] = {}
         self._held: dict[str, Held] = {}
         self._unconfirmed: dict[str, UnconfirmedKeys] = {}
+        self._waiting: dict[str, WaitingChanges] = {}
         self._written: dict[str, set[str]] = {}
         self.lock = threading.RLock()
         self._batch_ended = threading.Condition(self.lock)
@@ -171,6 +173,7 @@ class Connectors:
             self._save()
             if topics:
                 self.unconfirmed(before).drop(topics, time.time())
+                self.waiting(before).drop(topics)
             return there is None
 
     def _let_end(self, name: str, settings: ConnectorSettings) -> None:
@@ -198,11 +201,12 @@ class Connectors:
             raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
 
     def _take_along(self, topics: set[str], before: str, group: str) -> None:
-        """Hand topics to another group: their positions, their unconfirmed keys, and the time from which a start steps
-        back. Until the new configuration is saved, the former group has all of it, too.
+        """Hand topics to another group: their positions, unconfirmed keys and waiting changes, and the time from which
+        a start steps back. Until the new configuration is saved, the former group has all of it, too.
         """
         stood = self.held(before).where()
         self.unconfirmed(group).take(*self.unconfirmed(before).give(topics), time.time())
+        self.waiting(group).take(self.waiting(before).give(topics))
         for topic in topics:
             if stood.get(topic):
                 self.held(group).move(topic, stood[topic])
@@ -283,6 +287,16 @@ class Connectors:
                 keys.load(time.time())
                 self._unconfirmed[group] = keys
             return self._unconfirmed[group]
+
+    def waiting(self, group: str) -> WaitingChanges:
+        """What waits at the gates of a query, by its `query.group`. Raises HelenusError(STATE)."""
+        with self.lock:
+            if group not in self._waiting:
+                changes = WaitingChanges(self._directory / group / "gate.waiting")
+                if not changes.load():
+                    self.unconfirmed(group).read_all_again(time.time())
+                self._waiting[group] = changes
+            return self._waiting[group]
 
     def writes(self, group: str, data: Iterable[str]) -> None:
         """A group's tasks may write these data topics, until the next call for the group."""
