@@ -44,7 +44,7 @@ def select(session: Any, table: Table) -> Selected:
     columns = [quote(c.name) for c in table.primary_key]
     for column in table.values:
         name = quote(column.name)
-        columns += [name, f"WRITETIME({name})", f"TTL({name})"]
+        columns += [name] * 3 if _is_udt(column) else [name, f"WRITETIME({name})", f"TTL({name})"]
     handler, factory = session.client_protocol_handler, session.row_factory
     session.client_protocol_handler, session.row_factory = RawProtocolHandler, tuple_factory
     first = time.time()
@@ -63,20 +63,24 @@ def select(session: Any, table: Table) -> Selected:
 def _selected(column: Column, value: bytes, times: bytes, ttls: bytes | None) -> list[Any]:
     if not column.type.multicell:
         return [(value, _integer(times), _integer(ttls))]
-    if column.type.name == "udt":
-        values = [v for v in _sized(value) if v is not None]
-    else:
-        values = [v for v in _sized(value[4:]) if v is not None]
-        if column.type.name == "map":
-            values = [key + element for key, element in zip(values[::2], values[1::2], strict=True)]
+    if _is_udt(column):
+        return sorted(((v, None, None) for v in _sized(value) if v is not None), key=_by_value)
+    values = [v for v in _sized(value[4:]) if v is not None]
+    if column.type.name == "map":
+        values = [key + element for key, element in zip(values[::2], values[1::2], strict=True)]
     written = [v for v in _sized(times[4:]) if v is not None]
     left = _sized((ttls or b"")[4:]) or [None] * len(values)
     left = [left[at] for at, v in enumerate(_sized(times[4:])) if v is not None]
     return sorted(zip(values, map(_integer, written), map(_integer, left), strict=True), key=_by_value)
 
 
-def _by_value(cell: tuple[bytes, int, int | None]) -> tuple[bytes, int]:
-    return cell[0], cell[1]
+def _is_udt(column: Column) -> bool:
+    """Of an unfrozen UDT the times of its fields are not compared: Cassandra 5.0.9 fails to read them."""
+    return column.type.multicell and column.type.name == "udt"
+
+
+def _by_value(cell: tuple[bytes, int | None, int | None]) -> tuple[bytes, int]:
+    return cell[0], cell[1] or 0
 
 
 def _sized(data: bytes) -> list[bytes | None]:
@@ -232,7 +236,8 @@ class Folded:
             value = cell.value
             if column.type.multicell and cell.path is not None and column.type.name in ("map", "set"):
                 value = cell.path + cell.value
-            found.setdefault(cell.column, []).append((value, cell.write_time, cell.expires))
+            times = (None, None) if _is_udt(column) else (cell.write_time, cell.expires)
+            found.setdefault(cell.column, []).append((value, *times))
         return {name: sorted(some, key=_by_value) for name, some in found.items()}
 
     def _split(self, partition: bytes) -> Key:
