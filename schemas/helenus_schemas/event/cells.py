@@ -30,12 +30,12 @@ Cassandra's kind: as many leading one bits in the first byte as bytes follow.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from helenus_schemas.codec.avro_long import read_long
-from helenus_schemas.cql.types import CqlType, parse
+from helenus_schemas.cql.types import CqlType, parse, walk
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Scope
 
@@ -109,20 +109,34 @@ class Cells(NamedTuple):
     cells: tuple[Cell, ...] = ()
 
 
-def described(columns: list[tuple[str, CqlType]]) -> str:
-    """Columns as the field `columns` has them, their types' types included."""
-    types: dict[str, list[list[str]]] = {}
+Described = tuple[str, Mapping[str, str]]
+"""A column as JSON, and the members of `types` that its type needs, by name."""
 
-    def add(t: CqlType) -> None:
-        for arg in t.args:
-            add(arg)
-        if t.name == "udt":
-            types[t.label] = [[name, str(arg)] for name, arg in zip(t.fields, t.args, strict=True)]
 
-    for _, of_column in columns:
-        add(of_column)
-    found: dict[str, Any] = {"columns": [[name, str(t)] for name, t in columns]}
-    return json.dumps({**found, "types": types} if types else found, ensure_ascii=False, separators=(",", ":"))
+def described(name: str, t: CqlType) -> Described:
+    """A column as the field `columns` has it."""
+    types: dict[str, str] = {}
+    for udt in walk([t]):
+        if udt.name == "udt":
+            fields = [[field, str(arg)] for field, arg in zip(udt.fields, udt.args, strict=True)]
+            types[udt.label] = f"{_json(udt.label)}:{_json(fields)}"
+    return _json([name, str(t)]), types
+
+
+def columns_text(columns: Iterable[Described]) -> str:
+    """The field `columns`, of these."""
+    types: dict[str, str] = {}
+    texts = []
+    for text, needed in columns:
+        texts.append(text)
+        if needed:
+            types.update(needed)
+    more = f',"types":{{{",".join(types.values())}}}' if types else ""
+    return f'{{"columns":[{",".join(texts)}]{more}}}'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def decode_cells(data: bytes, scope: Scope) -> Cells:

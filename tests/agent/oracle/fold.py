@@ -75,7 +75,7 @@ def _selected(column: Column, value: bytes, times: bytes, ttls: bytes | None) ->
 
 
 def _is_udt(column: Column) -> bool:
-    """Of an unfrozen UDT the times of its fields are not compared: Cassandra 5.0.9 fails to read them."""
+    """The times of an unfrozen UDT's fields are not compared: a SELECT of them failed on 5.0.9."""
     return column.type.multicell and column.type.name == "udt"
 
 
