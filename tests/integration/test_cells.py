@@ -151,12 +151,12 @@ def test_folded_cells_are_the_rows_that_select_gives(pipeline: Pipeline) -> None
     times = chance.sample(range(now, now + 50_000_000), STATEMENTS)
     for at in times[: STATEMENTS // 2]:
         session.execute(statement(chance, at))
+    session.execute("INSERT INTO cells.light (k, v) VALUES (0, 0)")
+    eventually(lambda: any(pipeline.reader.messages("events-cells.light")), pipeline.agent.tail)
     session.execute("ALTER TABLE cells.t ADD later int")
     for at in times[STATEMENTS // 2 :]:
         session.execute(statement(chance, at))
     session.execute("UPDATE cells.t SET later = 5, m = {1: 'only'} WHERE k = 0 AND c = 0")
-    session.execute("INSERT INTO cells.light (k, v) VALUES (0, 0)")
-    eventually(lambda: any(pipeline.reader.messages("events-cells.light")), pipeline.agent.tail)
     eventually(lambda: "later" in last(pipeline, "events-cells.t"), pipeline.agent.tail)
     light = [decode(message.value() or b"") for message in pipeline.reader.messages("events-cells.light")]
     assert [change.cells for change in light] == [None]
