@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cassandra.cluster import Cluster, NoHostAvailable, Session
 from cassandra.query import tuple_factory
+from integration.held import Held
 from patience import PATIENCE_S, eventually
 from spark_start import java_options
 
@@ -215,7 +216,13 @@ class Pipeline:
         }
 
     def records(self, table: str) -> list[Record]:
+        if self.status.log == "kafka":
+            return self._held.records(f"data-{table}")
         return [self.reader.record(message) for message in self.reader.messages(f"data-{table}")]
+
+    @cached_property
+    def _held(self) -> Held:
+        return Held(self.status, self.reader)
 
     @contextmanager
     def log(self) -> Iterator[Log]:
@@ -296,6 +303,8 @@ class Pipeline:
         for command in (getattr(self, "connector", None), self.agent):
             if command is not None and command.process is not None:
                 command.stop()
+        if held := self.__dict__.pop("_held", None):
+            held.close()
         self.reader.close()
         self._disconnect()
 
