@@ -4,6 +4,10 @@ BIN := $(VENV)/bin
 # Otherwise each of the many processes that tests start compiles our modules again.
 export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
+# Tests wait for much: three processes keep two cores busy. With servers each needs 3 GB.
+WORKERS ?= 3
+# tests/longest.py has the order of the files.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 
@@ -19,12 +23,12 @@ stop: $(READY) ## Stop what `make demo KEEP=1` left running
 ##@ Develop
 .PHONY: test
 test: test-unit ## The tests: first those without servers, then those with; a failing one of these is run once more alone
-	$(BIN)/python tests/again.py -m "integration and not cluster and not long" --durations=10 -- -n 2 --dist loadfile
+	$(BIN)/python tests/again.py -m "integration and not cluster and not long" --durations=10 -- -n $(WORKERS) $(BY_FILE)
 
 .PHONY: test-long
 test-long: $(READY) ## The same in more modes, versions and forms, on the other message broker, and with more random examples
-	$(BIN)/pytest -m "hypothesis and not integration" --hypothesis-profile=long -n 2 --dist loadfile
-	$(BIN)/pytest -m "long and not cluster" -n 2 --dist loadfile
+	$(BIN)/pytest -m "hypothesis and not integration" --hypothesis-profile=long -n 2 $(BY_FILE)
+	$(BIN)/pytest -m "long and not cluster" -n 2 $(BY_FILE)
 
 .PHONY: test-cluster
 test-cluster: $(READY) ## The tests on three Cassandra nodes
@@ -32,7 +36,7 @@ test-cluster: $(READY) ## The tests on three Cassandra nodes
 
 .PHONY: test-unit
 test-unit: $(READY) ## The tests that need no server
-	$(BIN)/pytest -m "not integration and not long" -n 2 --dist loadfile
+	$(BIN)/pytest -m "not integration and not long" -n $(WORKERS) $(BY_FILE)
 
 .PHONY: check
 check: $(READY) ## Style, types, and that the house is tidy

@@ -1,6 +1,8 @@
 """What the agent costs: decoding alone, draining a backlog to a real Kafka, and the delay of a single write.
 
-    python -m bench agent [--rows 1000000] [--dir DIRECTORY]
+    python -m bench agent [--rows 1000000] [--dir DIRECTORY] [--cells]
+
+With `--cells` the table has three more columns, and the agents run twice: without cells in their events, and with them.
 
 Starts its own Cassandra and Kafka. CPU seconds are those of the agent's process (all its threads), without its start.
 While it drains, the agent has one core for itself and the servers have the others.
@@ -42,20 +44,21 @@ PIECE = 1 << 20
 PEERS = {"DataStax 2.3.9": 64.0, "Debezium 3.5, tuned": 78.0}
 
 
-def create(session: Any) -> None:
-    """Make the table."""
+def create(session: Any, more: str = "") -> None:
+    """Make the table, with `more` columns."""
     session.execute(
         "CREATE KEYSPACE IF NOT EXISTS bench WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
     session.execute(
         "CREATE TABLE IF NOT EXISTS bench.t "
-        "(id bigint, ck text, v int, w text, m map<text, int>, PRIMARY KEY (id, ck)) WITH cdc = true"
+        f"(id bigint, ck text, v int, w text, {more}m map<text, int>, PRIMARY KEY (id, ck)) WITH cdc = true"
     )
 
 
-def load(session: Any, rows: int) -> None:
-    """Write rows of a partition each: every one is a mutation of its own."""
-    insert = session.prepare("INSERT INTO bench.t (id, ck, v, w, m) VALUES (?, ?, ?, ?, ?)")
+def load(session: Any, rows: int, more: bool = False) -> None:
+    """Write rows of a partition each: every one is a mutation of its own. `more`: of five columns and the map."""
+    names, marks = (", x, y, z", ", 1.5, 12345, '2026-01-01'") if more else ("", "")
+    insert = session.prepare(f"INSERT INTO bench.t (id, ck, v, w, m{names}) VALUES (?, ?, ?, ?, ?{marks})")
     update = session.prepare("UPDATE bench.t SET v = ? WHERE id = ? AND ck = ?")
     chance = random.Random(1)
     futures = []
@@ -113,11 +116,14 @@ def plain_decoder() -> ModuleType:
     return module
 
 
-def measure_decoder(decoder: ModuleType, raw: Path, tables: Any) -> tuple[int, int, float]:
+def measure_decoder(decoder: ModuleType, raw: Path, tables: Any, cells: bool = False) -> tuple[int, int, float]:
     """Mutations, events, and the best CPU time of some passes."""
     sections = list(pieces(raw))
     followed = [t for t in tables.values() if t.cdc]
-    plans = {t.id.bytes: decoder.plan_of(t, followed.index(t) if t.cdc else -1) for t in tables.values()}
+    plans = {
+        t.id.bytes: decoder.plan_of(t, followed.index(t) if t.cdc else -1, cells=cells and t.cdc)
+        for t in tables.values()
+    }
     best = 1e9
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
@@ -131,13 +137,16 @@ def measure_decoder(decoder: ModuleType, raw: Path, tables: Any) -> tuple[int, i
 class Running:
     """An agent process for the stack's first node."""
 
-    def __init__(self, status: Any, directory: Path, cores: Sequence[int] = (), **environment: str) -> None:
+    def __init__(
+        self, status: Any, directory: Path, cores: Sequence[int] = (), cells: bool = False, **environment: str
+    ) -> None:
         directory.mkdir(exist_ok=True)
         properties = directory / "agent.properties"
         properties.write_text(
             f"cassandra.contact.points={status.contact_points[0]}\ncassandra.port={status.cql_port}\n"
             f"cassandra.config={status.nodes[0].cassandra_yaml}\nstate.dir={directory}/state\n"
             f"kafka.bootstrap.servers={status.bootstrap_servers}\nhttp.port={PORT}\n"
+            + ("cells.include.list=bench.t\n" if cells else "")
         )
         command = [sys.executable, "-c", "from helenus_agent.cli import main; main()", str(properties)]
         self.log = (directory / "agent.log").open("ab")
@@ -198,9 +207,11 @@ def start_cost(status: Any, directory: Path, **environment: str) -> float:
     return cost
 
 
-def drain(status: Any, directory: Path, events: int, core: int, **environment: str) -> tuple[float, float, float]:
+def drain(
+    status: Any, directory: Path, events: int, core: int, cells: bool, **environment: str
+) -> tuple[float, float, float]:
     """CPU seconds and seconds to drain a backlog on one core, and the peak of memory in MB."""
-    agent = Running(status, directory, [core], **environment)
+    agent = Running(status, directory, [core], cells, **environment)
     agent.ready()
     started = time.monotonic()
     # To ask costs the agent a millisecond or two.
@@ -256,20 +267,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dir", type=Path)
+    parser.add_argument("--cells", action="store_true")
     options = parser.parse_args()
     directory = options.dir or Path(tempfile.mkdtemp())
     with Stack(directory / "stack", only=["cassandra", "kafka"], brief=False) as stack:
         status = stack.status()
         cluster = Cluster(status.contact_points, port=status.cql_port)
         session = cluster.connect()
-        create(session)
+        create(session, "x double, y bigint, z timestamp, " if options.cells else "")
         found = delays(status, session, directory / "delay", 400)
         print(
             f"write to event, ms: median {found[200]:.0f}, p90 {found[360]:.0f}, p99 {found[396]:.0f}, "
             f"most {found[-1]:.0f}"
         )
         base = start_cost(status, directory / "empty")
-        load(session, options.rows)
+        load(session, options.rows, options.cells)
         time.sleep(1)
         tables = read_tables(session)
         mine, *others = sorted(os.sched_getaffinity(0))
@@ -279,24 +291,30 @@ def main() -> None:
         raw, copy = Path(status.nodes[0].cdc_raw), directory / "copy"
         shutil.copytree(raw, copy)
 
-        print(f"{'decoder':<10} {'mutations':>10} {'events':>10} {'us/event':>9}")
+        kinds = (False, True) if options.cells else (False,)
+        print(f"{'decoder':<16} {'mutations':>10} {'events':>10} {'us/event':>9}")
         for decoder in [plain_decoder()] + ([installed] if installed.COMPILED else []):
-            mutations, events, best = measure_decoder(decoder, copy, tables)
-            name = "compiled" if decoder.COMPILED else "plain"
-            print(f"{name:<10} {mutations:>10} {events:>10} {best / events * 1e6:>9.2f}")
+            for cells in kinds:
+                mutations, events, best = measure_decoder(decoder, copy, tables, cells)
+                name = ("compiled" if decoder.COMPILED else "plain") + (", cells" if cells else "")
+                print(f"{name:<16} {mutations:>10} {events:>10} {best / events * 1e6:>9.2f}")
 
         costs: dict[str, float] = {}
-        print(f"{'agent':<10} {'events/s':>10} {'CPU s/M':>10} {'peak MB':>9}")
-        for name, environment in (("compiled", {}), ("plain", {"HELENUS_PURE": "1"})):
-            if name == "compiled" and not installed.COMPILED:
+        print(f"{'agent':<16} {'events/s':>10} {'CPU s/M':>10} {'peak MB':>9}")
+        for form, environment in (("compiled", {}), ("plain", {"HELENUS_PURE": "1"})):
+            if form == "compiled" and not installed.COMPILED:
                 continue
-            for path in raw.iterdir():
-                path.unlink()
-            for path in copy.iterdir():
-                shutil.copy(path, raw / path.name)
-            cpu, seconds, peak = drain(status, directory / name, events, mine, **environment)
-            costs[name] = (cpu - base) / events * 1e6
-            print(f"{name:<10} {events / seconds:>10.0f} {costs[name]:>10.2f} {peak:>9.0f}")
+            for cells in kinds:
+                name = form + (", cells" if cells else "")
+                for path in raw.iterdir():
+                    path.unlink()
+                for path in copy.iterdir():
+                    shutil.copy(path, raw / path.name)
+                cpu, seconds, peak = drain(
+                    status, directory / name.replace(", ", "-"), events, mine, cells, **environment
+                )
+                costs[name] = (cpu - base) / events * 1e6
+                print(f"{name:<16} {events / seconds:>10.0f} {costs[name]:>10.2f} {peak:>9.0f}")
         least = min(costs.values())
         print("times the least: " + ", ".join(f"{name} {cost / least:.1f}" for name, cost in (costs | PEERS).items()))
 

@@ -1,6 +1,6 @@
 """pytest for tests that need servers: what fails is run once more with nothing else on the machine.
 
-Two stacks of servers on two cores are slow at times. A test that passes then is reported as flaky, with its name: a
+Several stacks of servers on two cores are slow at times. A test that passes then is reported as flaky, with its name: a
 fault that is only seen at first is a fault all the same.
 
     python tests/again.py ARGUMENTS OF PYTEST [-- MORE, FOR THE FIRST PASS ONLY]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
+import longest
 import pytest
 import structlog
 from hypothesis import settings
@@ -14,7 +17,13 @@ from hypothesis import settings
 # start with the default again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("long", max_examples=1000, deadline=None)  # `make test-long`; else 100
+settings.register_profile("long", max_examples=1000, deadline=None)  # `make test-long`
+settings.register_profile("short", max_examples=40, deadline=None)  # the rest; Hypothesis itself would take 100
+settings.load_profile("short")
+
+
+OF_SERVERS = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.integration\b", re.MULTILINE)
+"""All tests of such a file need servers."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,6 +41,21 @@ def _logging() -> Iterator[None]:
     yield
     if structlog.get_config() != before:
         structlog.configure(**before)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of the two halves of `make test` neither imports the files of the other: each process would."""
+    chosen = config.getoption("markexpr")
+    if collection_path.suffix != ".py" or not chosen.startswith(("integration", "not integration")):
+        return None
+    text = collection_path.read_text()
+    if chosen.startswith("integration"):
+        return "pytest.mark.integration" not in text or None
+    return OF_SERVERS.search(text) is not None or None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest.put_first(items)
 
 
 class Failures:

@@ -11,7 +11,7 @@ import structlog
 from helenus_connector import metrics
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.topics import Topics
-from helenus_connector.log.events import Offsets, Range
+from helenus_connector.log.events import Offsets, behind
 from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
@@ -65,9 +65,8 @@ class Reports:
                 task.waiting = None
             topic = task.settings.events
             at = where.get(task.settings.query_group, {}).get(topic, {})
-            unread = [Range(topic, int(p), at.get(p, 0), end) for p, end in latest.get(topic, {}).items()]
             # Unknown for a topic that is gone, or that alone can't be asked.
-            lag = sum(topics.sizes(unread)) if topic in latest else math.nan
+            lag = sum(topics.sizes(behind(topic, at, latest[topic]))) if topic in latest else math.nan
             metrics.LAG.labels(*task.labels).set(lag)
 
     def states(self) -> None:

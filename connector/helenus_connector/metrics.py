@@ -14,8 +14,10 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
 _LABELS = ("connector", "keyspace", "table")
-OUTCOMES = ("published", "unchanged", "confirmed", "outdated", "dead_lettered")
+OUTCOMES = ("published", "unchanged", "confirmed", "outdated", "dead_lettered", "dropped")
 """The outcomes of events that do not wait."""
+AT_GATE = ("completed", "verified", "released", "dropped")
+"""What becomes of changes that have waited at the gate."""
 STATES = ("RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING", "UNASSIGNED")
 """Of a connector and of a table's task, as Kafka Connect names them."""
 
@@ -23,7 +25,7 @@ EVENTS_READ = Counter("helenus_connector_events_read_total", "Events read from t
 EVENTS = Counter(
     "helenus_connector_events_total",
     "Events by what became of them: published, unchanged, confirmed (copies of what an earlier read confirmed), "
-    "outdated or dead_lettered; the others are not confirmed yet.",
+    "outdated, dead_lettered or dropped (of changes that too few replicas reported); the others wait.",
     (*_LABELS, "outcome"),
 )
 EVENTS_LOST = Counter(
@@ -42,6 +44,26 @@ LAG = Gauge(
 EVENTS_UNCONFIRMED = Gauge("helenus_connector_events_unconfirmed", "Events that are not confirmed yet.", _LABELS)
 KEYS_UNCONFIRMED = Gauge("helenus_connector_keys_unconfirmed", "Keys that will be read again.", _LABELS)
 KEYS_UNREAD = Gauge("helenus_connector_keys_unread", "Those of them that could not be read yet.", _LABELS)
+GATE_WAITING = Gauge(
+    "helenus_connector_gate_waiting_changes", "Changes that wait for reports of more replicas.", _LABELS
+)
+GATE_WAITING_EVENTS = Gauge("helenus_connector_gate_waiting_events", "The events of these changes.", _LABELS)
+GATE_WAITING_BYTES = Gauge(
+    "helenus_connector_gate_waiting_bytes",
+    "The driver's memory that they take; gate.max.waiting.bytes limits it.",
+    _LABELS,
+)
+GATE_OLDEST_SECONDS = Gauge(
+    "helenus_connector_gate_oldest_seconds",
+    "For how long the oldest of them waits; gate.timeout.ms limits it.",
+    _LABELS,
+)
+GATE_CHANGES = Counter(
+    "helenus_connector_gate_changes_total",
+    "Changes that have waited at the gate by what became of them: completed, verified (a read shows it), released "
+    "or dropped.",
+    (*_LABELS, "outcome"),
+)
 RECORDS = Counter("helenus_connector_records_total", "Records written to the data topic.", _LABELS)
 RECORDS_TOO_LARGE = Counter(
     "helenus_connector_records_too_large_total",
@@ -83,6 +105,7 @@ BATCH_SECONDS = Histogram(
 
 _OF_TABLE: tuple[MetricWrapperBase, ...] = (
     *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_UNCONFIRMED, KEYS_UNCONFIRMED, KEYS_UNREAD),
+    *(GATE_WAITING, GATE_WAITING_EVENTS, GATE_WAITING_BYTES, GATE_OLDEST_SECONDS),
     *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNPUBLISHED, CONTRADICTED),
     *(KEYS_READ, STATEMENTS, QUERY_SECONDS, REPLICATION_SECONDS),
 )
@@ -98,12 +121,14 @@ def begin(labels: Labels, task: int) -> None:
         metric.labels(*labels)
     for outcome in OUTCOMES:
         EVENTS.labels(*labels, outcome)
+    for outcome in AT_GATE:
+        GATE_CHANGES.labels(*labels, outcome)
 
 
 def forget(labels: Labels) -> None:
     """Ends a table's series."""
     _tasks.pop(labels, None)
-    for metric in (*_OF_TABLE, EVENTS, TABLE_ERRORS, STATE):
+    for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE):
         metric.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
 from helenus_connector.rest.client import Worker
 from helenus_schemas.errors import HelenusError, Kind
@@ -93,14 +93,15 @@ def _wait(worker: Worker, name: str, place: str, begun: Sequence[Shown]) -> int:
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[rows]} rows"),
+        TextColumn("{task.fields[left]}"),
     )
     said = 0.0
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-        bars: dict[str, TaskID] = {table: progress.add_task(table, total=1.0, rows=0) for table in names}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bars: dict[str, TaskID] = {table: progress.add_task(table, total=1.0, rows=0, left="") for table in names}
         while True:
             there = [one for one in worker.ask("GET", place)["snapshots"] if one["table"] in bars]
             for one in there:
-                progress.update(bars[one["table"]], completed=one["done"], rows=one["rows"])
+                progress.update(bars[one["table"]], completed=one["done"], rows=one["rows"], left=_left(one))
             if all(one["state"] in _OVER for one in there):
                 break
             if not console.is_terminal and time.monotonic() - said > _SAY_S:
@@ -111,6 +112,15 @@ def _wait(worker: Worker, name: str, place: str, begun: Sequence[Shown]) -> int:
     for one in there:
         click.echo(line(name, one))
     return 0 if all(one["state"] == "COMPLETE" for one in there) else 1
+
+
+def _left(one: Shown) -> str:
+    """How long the scan may take, or what the snapshot does in its place."""
+    if one["state"] != "SCANNING":
+        return str(one["state"]).lower()
+    if one.get("waiting"):
+        return "waiting"
+    return "" if one.get("eta_s") is None else f"{_duration(one['eta_s'])} left"
 
 
 def _duration(seconds: float) -> str:

@@ -29,8 +29,17 @@ _HEADINGS = (
 )
 _LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "events/s")
 """The columns that a narrow terminal leaves out, in this order: lag and latency matter most."""
+_SNAPSHOT_HEADINGS = ("connector", "snapshot of", "state", "scanned", "rows/s", "rows", "left")
+_MOST_SNAPSHOTS = 10
 _WIDE = 10_000
-_STYLES = {"RUNNING": "green", "FAILED": "bold red", "PAUSED": "yellow", "STOPPED": "yellow"}
+_STYLES = {
+    "RUNNING": "green",
+    "SCANNING": "green",
+    "PUBLISHING": "green",
+    "FAILED": "bold red",
+    "PAUSED": "yellow",
+    "STOPPED": "yellow",
+}
 
 
 @dataclass
@@ -44,20 +53,38 @@ class Fares:
         return self.values.get(name, 0.0)
 
 
+@dataclass
+class Scan:
+    """How a table's last snapshot fares: as its metrics say. `done` is a share, from 0 to 1."""
+
+    state: str = ""
+    rows: float = 0.0
+    done: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in ("SCANNING", "PUBLISHING", "PAUSED")
+
+
 @dataclass(frozen=True)
 class Moment:
-    """What a worker showed at a time, s: its tables, why connectors or tasks failed, and what others wait for."""
+    """What a worker showed at a time, s: its tables, why connectors or tasks failed, what others wait for, and the last
+    snapshots by connector and table.
+    """
 
     at: float
     tables: Mapping[Labels, Fares]
     failures: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    snapshots: Mapping[tuple[str, str], Scan] = field(default_factory=dict)
 
 
 def look(worker: Worker) -> Moment:
     """How a worker's tables fare now. Raises HelenusError WORKER_UNREACHABLE."""
     text = worker.get("/metrics")
     tables: dict[Labels, Fares] = {}
+    snapshots: dict[tuple[str, str], Scan] = {}
     try:
         samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
         status = json.loads(worker.get("/connectors?expand=status"))
@@ -67,6 +94,8 @@ def look(worker: Worker) -> Moment:
         raise HelenusError(Kind.WORKER_UNREACHABLE, what, worker.url) from None
     for sample in samples:
         labels = sample.labels
+        if sample.name.startswith(f"{_PREFIX}snapshot_") and "table" in labels:
+            _scan(snapshots.setdefault((labels["connector"], labels["table"]), Scan()), sample)
         if not sample.name.startswith(_PREFIX) or not {"connector", "keyspace", "table"} <= labels.keys():
             continue
         fares = tables.setdefault((labels["connector"], labels["keyspace"], labels["table"]), Fares())
@@ -76,7 +105,20 @@ def look(worker: Worker) -> Moment:
             continue
         for key in (name, f"{name}/{labels.get('outcome', '')}"):
             fares.values[key] = fares.get(key) + sample.value
-    return Moment(time.monotonic(), tables, failures, waiting)
+    return Moment(time.monotonic(), tables, failures, waiting, snapshots)
+
+
+def _scan(scan: Scan, sample: Any) -> None:
+    """Take a metric of a snapshot."""
+    match sample.name.removeprefix(f"{_PREFIX}snapshot_"):
+        case "state":
+            scan.state = sample.labels["state"] if sample.value else scan.state
+        case "rows":
+            scan.rows = sample.value
+        case "done_ratio":
+            scan.done = sample.value
+        case "seconds":
+            scan.seconds = sample.value
 
 
 def _reasons(status: Mapping[str, Any], failed: bool) -> Iterator[str]:
@@ -99,8 +141,15 @@ def view(before: Moment, now: Moment) -> RenderableType:
         for labels, fares in sorted(now.tables.items())
     ]
     tables = _Fitting(rows) if rows else Text("The worker has no tables yet.")
+    running = {place: scan for place, scan in sorted(now.snapshots.items()) if not scan.is_over}
+    shown = [(*place, *_of_snapshot(before.snapshots.get(place), scan, seconds)) for place, scan in running.items()]
+    snapshots: list[RenderableType] = []
+    if shown:
+        snapshots += [Text(), _Fitting(shown[:_MOST_SNAPSHOTS], _SNAPSHOT_HEADINGS, ("rows",))]
+    if len(shown) > _MOST_SNAPSHOTS:
+        snapshots.append(Text(f"and {len(shown) - _MOST_SNAPSHOTS} more", style="dim"))
     lines = [*(Text(line, style="red") for line in now.failures), *(Text(line, style="yellow") for line in now.waiting)]
-    return Group(tables, *lines)
+    return Group(tables, *snapshots, *lines)
 
 
 @dataclass(frozen=True)
@@ -108,15 +157,17 @@ class _Fitting:
     """Rows as a table that leaves out columns where it would be too wide, and then shortens names."""
 
     rows: Sequence[tuple[Text | str, ...]]
+    headings: Sequence[str] = _HEADINGS
+    least: Sequence[str] = _LEAST
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         left_out: list[str] = []
-        for heading in (*_LEAST, ""):
+        for heading in (*self.least, ""):
             grid = self._grid(left_out)
             room = options.max_width - Measurement.get(console, options.update(max_width=_WIDE), grid).maximum
             if room >= 0 or not heading:
                 break
-            if not any(isinstance(cell := row[_HEADINGS.index(heading)], Text) and cell.style for row in self.rows):
+            if not any(isinstance(cell := row[self.headings.index(heading)], Text) and cell.style for row in self.rows):
                 left_out.append(heading)  # a number in red stays
         if room < 0:
             names = [max(len(str(row[at])) for row in self.rows) for at in (0, 1)]
@@ -127,11 +178,11 @@ class _Fitting:
 
     def _grid(self, left_out: Sequence[str], names: Sequence[int | None] = (None, None)) -> Table:
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-        shown = [at for at, heading in enumerate(_HEADINGS) if heading not in left_out]
+        shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
         for at in shown:
             width = names[at] if at < len(names) else None
             justify: Literal["left", "right"] = "left" if at < 3 else "right"
-            grid.add_column(_HEADINGS[at], justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+            grid.add_column(self.headings[at], justify=justify, no_wrap=True, overflow="ellipsis", width=width)
         for row in self.rows:
             grid.add_row(*(row[at] for at in shown))
         return grid
@@ -156,6 +207,15 @@ def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[
     yield _duration(more("query_seconds_total") / statements) if statements else "-"
     for name in ("table_errors_total", "events_total/dead_lettered", "events_lost_total"):
         yield Text(_number(now.get(name)), style="red" if now.get(name) else "")
+
+
+def _of_snapshot(before: Scan | None, now: Scan, seconds: float) -> Iterator[Text | str]:
+    left = now.seconds * (1 - now.done) / now.done if now.done and now.state == "SCANNING" else 0.0
+    yield Text(now.state, style=_STYLES.get(now.state, ""))
+    yield f"{now.done:.0%}"
+    yield _number((now.rows - before.rows) / seconds) if before and now.rows >= before.rows else "-"
+    yield _number(now.rows)
+    yield f"~{_duration(left)}" if left else "-"
 
 
 def _number(value: float) -> str:

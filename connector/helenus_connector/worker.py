@@ -28,6 +28,7 @@ from helenus_connector.gate.cache import prune
 from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
+from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
@@ -54,6 +55,7 @@ class Worker:
         self._topics = Topics(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
         self.snapshots = Snapshots(worker, self.connectors)
+        self.signals = Signals(worker, self.connectors, self.snapshots)
         self.verifications = Verifications(worker, self.connectors)
         self._tables = Tables(registered(worker.checkpoint_dir))
         self._failures: dict[str, int] = {}
@@ -113,7 +115,8 @@ class Worker:
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
                     self.snapshots.start(self._spark)
-                    self.verifications.start(self._spark)
+                    self.signals.start()
+                    self.verifications.start(self._spark, directory)
                 if self._spark is not None:
                     self._turn(directory)
                 self.connectors.changed.wait(_TURN_S)
@@ -122,6 +125,7 @@ class Worker:
             self.connectors.ending = True
             for query in self._queries.values():
                 query.stop()
+            self.signals.close()
             self.snapshots.close()
             self.verifications.close()
             for query in self._queries.values():

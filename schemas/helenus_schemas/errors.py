@@ -46,6 +46,7 @@ class Kind(enum.Enum):
     REGISTRY_REFUSED = "registry-refused"
     SCHEMA_MISSING = "schema-missing"
     POISON_EVENT = "poison-event"
+    GATE_FULL = "gate-full"
     BATCH_FAILED = "batch-failed"
     STATE = "state"
     WORKER_UNREACHABLE = "worker-unreachable"
@@ -135,6 +136,12 @@ POLICIES: dict[Kind, Policy] = {
     ),
     Kind.POISON_EVENT: Policy(
         Action.DEAD_LETTER, "read the event at its position; errors.tolerance=all dead-letters such events"
+    ),
+    Kind.GATE_FULL: Policy(
+        Action.RETRY,
+        "see why nodes do not report: are their agents up, and do writes reach as many replicas as gate asks "
+        "for? The table is read on when waiting changes expire; a larger gate.max.waiting.bytes lets more wait, and "
+        "gate.expired=verify makes room by reading them early",
     ),
     Kind.BATCH_FAILED: Policy(Action.RETRY, "read the error above it; the same events are processed again"),
     Kind.STATE: Policy(Action.STOP, "check the disk and the permissions of the state or checkpoint directory"),

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from helenus_stack.files import cache_directory
+
 # Settings of a node, by the form of its log.
 LOGS: dict[str, Any] = {
     "v7": {"storage_compatibility_mode": "CASSANDRA_4"},
@@ -45,12 +47,12 @@ def plain() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """decoder.py compiled as it is now: once, by the first process of tests that needs it."""
+    """decoder.py compiled as it is now: once, by the first process of tests that needs it, for all clones."""
     cython = pytest.importorskip("Cython")
     sources = [PACKAGE / "decoder.py", PACKAGE / "decoder.pxd", ROOT / "hatch_build.py"]
     version = f"{cython.__version__} {sys.version}".encode()
     digest = hashlib.sha256(b"".join([version, *(path.read_bytes() for path in sources)])).hexdigest()
-    directory = ROOT / "build" / "tests" / digest[:16]
+    directory = cache_directory() / "tests" / digest[:16]
     directory.mkdir(parents=True, exist_ok=True)
     with open(directory / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

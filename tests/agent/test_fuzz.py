@@ -109,7 +109,9 @@ def rich() -> list[Update]:
     return [Update(table, key, rows, static, (1, 2), 3), Update(other, b"k"), Update(table, key, rows[:1])]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [seed if seed < 2 else pytest.param(seed, marks=pytest.mark.long) for seed in range(10)]
+)
 def test_many_small_damages(plain: ModuleType, compiled: ModuleType, seed: int) -> None:
     noise = random.Random(seed)
     whole = mutation(*rich())

@@ -1,4 +1,4 @@
-"""Events that are too large for their topic: each is left out and reported, and nothing else is."""
+"""Events that are too large for their topic: each goes without its cells, or is left out and reported; no other is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from helenus_schemas.event.change import Scope
 from helenus_schemas.event.wire import decode
 from helenus_sinks.log import Headers, TopicError
 
-WIDE = table_of("wide", "pk int pk, ck text ck, v int")
+WIDE = table_of("wide", "pk int pk, ck text ck, v int, w blob")
 TOPIC = "events-ks.wide"
 LIMIT = 500
 
@@ -33,7 +33,7 @@ class Limited(FakeLog):
         self.learned, self.learns = learned, learns
 
     def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> None:
-        if self.learned and len(key or b"") > LIMIT:
+        if self.learned and len(key or b"") + len(value or b"") > LIMIT:
             raise TopicError(Kind.RECORD_TOO_LARGE, "a record of many bytes", topic, topic)
         super().append(topic, partition, key, value, headers)
 
@@ -42,7 +42,7 @@ class Limited(FakeLog):
             self.append(topic, partition, key, value)
 
     def flush(self, timeout: float) -> None:
-        if any(len(key or b"") > LIMIT for _, _, key, _, _ in self.waiting):
+        if any(len(key or b"") + len(value or b"") > LIMIT for _, _, key, value, _ in self.waiting):
             self.waiting.clear()
             self.learned = self.learns
             raise TopicError(Kind.RECORD_TOO_LARGE, "Kafka: too large", TOPIC, TOPIC)
@@ -63,8 +63,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     bench.agent._follow.close()
 
 
-def row(ck: bytes) -> Row:
-    return Row((ck,), {"v": Cell(b"1234")}, time=1_700_000_000_000_000)
+def row(ck: bytes, **more: Cell) -> Row:
+    return Row((ck,), {"v": Cell(b"1234"), **more}, time=1_700_000_000_000_000)
 
 
 @pytest.mark.parametrize("headers", ["none", "datastax"])
@@ -96,3 +96,25 @@ def test_an_event_that_is_too_large_is_left_out_and_reported(bench: Bench, heade
     assert bench.saved.segments[10].offset == bench.raw.ends[10]
     assert bench.saved.gaps == []
     assert bench.saved.refused == []
+
+
+@pytest.mark.parametrize("headers", ["none", "datastax"])
+def test_an_event_that_is_too_large_with_its_cells_goes_without_them(bench: Bench, headers: str) -> None:
+    before = metric("events_without_cells_total", topic=TOPIC)
+    agent = bench.start(topic_partitions="1", headers=headers, cells_include_list="ks.wide")
+    sizes = (1, 2, LIMIT, 3, 2 * LIMIT, 4)
+    rows = [row(b"%d" % n, w=Cell(b"w" * size)) for n, size in enumerate(sizes)]
+    bench.raw.write(10, *(mutation(Update(WIDE, b"\0\0\0\1", [one])) for one in rows))
+    codec = KeyCodec(WIDE)
+    found: dict[bytes | None, bool] = {}
+    for _ in range(20):
+        bench.run(seconds=1)
+        records = [(key, value) for topic, _, key, value, _ in bench.log.acknowledged if topic == TOPIC]
+        found = {codec.decode(key or b"")[1]: decode(value or b"").cells is not None for key, value in records}
+        if len(found) == len(sizes):
+            break
+    assert found == {b"%d" % n: size < LIMIT for n, size in enumerate(sizes)}, "no gap, and only large ones are light"
+    assert metric("events_without_cells_total", topic=TOPIC) >= before + 2
+    assert agent.ready() is None
+    assert bench.saved.segments[10].offset == bench.raw.ends[10]
+    assert bench.saved.gaps == []

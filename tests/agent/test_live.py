@@ -111,6 +111,10 @@ class Live:
     def wait(self, condition: Callable[[], bool]) -> None:
         eventually(condition, self.out.read_text)
 
+    def arrive(self, table: str, count: int) -> None:
+        """Wait for so many events of a table; only then are their keys worth a look."""
+        self.wait(lambda: len(self.events(f"events-live.{table}")) >= count and len(self.keys(table)) >= count)
+
     def insert(self, table: str, first: int, last: int) -> None:
         query = self.session.prepare(f"INSERT INTO live.{table} (a, v) VALUES (?, ?)")
         futures = []
@@ -186,7 +190,10 @@ def test_every_statement(live: Live) -> None:
     assert live.stop(agent) == 0
 
 
-@pytest.mark.parametrize("point", ["agent.after-append", "agent.after-flush", "agent.after-save"])
+# integration/test_failures.py::test_agent_killed_in_mid_segment kills it after a flush, with a connector behind it.
+@pytest.mark.parametrize(
+    "point", ["agent.after-append", pytest.param("agent.after-flush", marks=pytest.mark.long), "agent.after-save"]
+)
 def test_killed_anywhere(live: Live, point: str) -> None:
     """Killed while it works, time and again: every key arrives, and segments that are fully processed are deleted."""
     table = "killed_" + point.removeprefix("agent.after-")
@@ -197,11 +204,12 @@ def test_killed_anywhere(live: Live, point: str) -> None:
         while agent.poll() is None:
             live.insert(table, total, total + 200)
             total += 200
+            time.sleep(0.1)  # it is the agent that is to be busy when it starts, not the node
         assert agent.returncode == -signal.SIGKILL
     live.insert(table, total, total + 3000)
     total += 3000
     agent = live.start()
-    live.wait(lambda: len(live.keys(table)) >= total)
+    live.arrive(table, total)
     assert sorted(live.keys(table)) == list(range(total))
     live.wait(lambda: len(list(live.raw.glob("*.log"))) <= 3)
     assert live.stop(agent) == 0
@@ -220,7 +228,7 @@ def test_broker_away(live: Live) -> None:
     time.sleep(3)
     assert _cpu(agent.pid) - cpu < 1.0  # it waits, it does not spin
     live.stack.start(live.log)
-    live.wait(lambda: len(live.keys("away")) >= 20_000)
+    live.arrive("away", 20_000)
     assert sorted(live.keys("away")) == list(range(20_000))
     assert _megabytes(agent.pid) < 300
     assert live.stop(agent) == 0
@@ -241,7 +249,7 @@ def test_stopped_while_the_broker_is_away(live: Live) -> None:
     assert "broker-unreachable" in live.out.read_text()
     live.stack.start(live.log)
     agent = live.start()
-    live.wait(lambda: len(live.keys("stopped")) >= 200)
+    live.arrive("stopped", 200)
     assert live.stop(agent) == 0
 
 
@@ -249,14 +257,15 @@ def test_cassandra_restarts(live: Live) -> None:
     live.table("restarted")
     agent = live.start()
     live.insert("restarted", 0, 1000)
-    live.wait(lambda: len(live.keys("restarted")) >= 1000)
+    live.arrive("restarted", 1000)
     live.stack.kill("cassandra1")
     live.stack.start("cassandra1")
     live.wait(lambda: _answers(live))
     live.table("born_later")
     live.insert("restarted", 1000, 2000)
     live.insert("born_later", 0, 100)
-    live.wait(lambda: len(live.keys("restarted")) >= 2000 and len(live.keys("born_later")) >= 100)
+    live.arrive("restarted", 2000)
+    live.arrive("born_later", 100)
     assert agent.poll() is None
     assert live.stop(agent) == 0
 
@@ -267,7 +276,7 @@ def test_drained_while_the_node_is_dead(live: Live) -> None:
     live.session.execute("CREATE TABLE live.second (a int PRIMARY KEY, v text)")
     agent = live.start()
     live.insert("drained", 0, 100)
-    live.wait(lambda: len(live.keys("drained")) >= 100)
+    live.arrive("drained", 100)
     assert live.stop(agent) == 0
     live.insert("drained", 100, 3000)
     live.insert("second", 0, 100)
@@ -288,7 +297,7 @@ def test_drained_while_the_node_is_dead(live: Live) -> None:
     assert not list((live.directory / "state" / "quarantine").glob("*"))
     agent = live.start()
     live.insert("drained", 4000, 4100)
-    live.wait(lambda: len(live.keys("drained")) >= 4100)
+    live.arrive("drained", 4100)
     assert live.stop(agent) == 0
 
 

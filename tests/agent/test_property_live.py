@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from agent.oracle.fold import Folded
 from agent.oracle.reader import Record, decoded
 from agent.oracle.recording import Recording
 from agent.oracle.workload import KEYSPACE, Done, Expected
@@ -53,6 +54,16 @@ def test_every_change_event_is_as_cassandra_reads_it(recording: Recording, decod
     for mine, record in zip(found, recording.records, strict=False):
         assert mine == record, f"{recording.tables[record.table].full_name}, seed {recording.seed}"
     assert len(found) == len(recording.records), f"seed {recording.seed}"
+
+
+def test_all_cells_of_a_key_fold_to_what_select_gives(recording: Recording, compiled: ModuleType) -> None:
+    """Values, write times and TTLs, of every row there is."""
+    compared = 0
+    records = list(decoded(compiled, recording.tables, recording.views, recording.segments, 1 << 24))
+    for table, selected in recording.selected.items():
+        folded = Folded(recording.tables[table], (record for record in records if record.table == table))
+        compared += folded.compare(selected)
+    assert compared > 100, f"seed {recording.seed}"
 
 
 def test_the_recording_has_something_of_everything(recording: Recording) -> None:

@@ -1,4 +1,4 @@
-"""The agent with a real Cassandra and a real Pulsar: it does the same as with Kafka."""
+"""The agent with a real Cassandra and a real Pulsar. What is as on Kafka is in test_pulsar_same_live.py."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from typing import Any
 
 import pulsar as client
 import pytest
-from agent.test_live import (
-    Live,
-    test_broker_away,
-    test_every_statement,
-    test_killed_anywhere,
-    test_stopped_while_the_broker_is_away,
-)
+from agent.test_live import Live
 
 from helenus_schemas.event import datastax, wire
 from helenus_schemas.event.placement import partition
@@ -24,12 +18,6 @@ from helenus_sinks.pulsar.admin import Admin
 from helenus_sinks.pulsar.config import PulsarConfig
 from helenus_sinks.pulsar.log import PulsarLog
 
-__all__ = [
-    "test_broker_away",
-    "test_every_statement",
-    "test_killed_anywhere",
-    "test_stopped_while_the_broker_is_away",
-]
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -22,7 +22,8 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Task
-from helenus_connector.interfaces.gate import Gap
+from helenus_connector.gate.waiting import WaitingChanges
+from helenus_connector.interfaces.gate import AtGate, Event, Gap, Waiting
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _batches as batches
 from helenus_connector.query._batches import Batches
@@ -57,6 +58,7 @@ class Query:
         self.directory = directory
         self.tasks = {topic: Task(0, self._settings(topic[-1])) for topic in (A, B)}
         self.running = {A, B}
+        self.now = 0.0
         self.lost: list[tuple[str, str]] = []
         self.start()
 
@@ -65,7 +67,9 @@ class Query:
         (self.directory / "default").mkdir(exist_ok=True)
         self.unconfirmed = UnconfirmedKeys({}, {}, self._planned()[0].unconfirmed_file)
         self.unconfirmed.load(0.0)
-        self.batches = Batches(self._planned, self._planned, self.held, self.unconfirmed, self._lose)
+        self.waiting = WaitingChanges(self.directory / "default" / "gate.waiting", lambda: self.now)
+        assert self.waiting.load()
+        self.batches = Batches(self._planned, self._planned, self.held, self.unconfirmed, self.waiting, self._lose)
 
     def _lose(self, task: Task, why: str) -> None:
         self.lost.append((task.table, why))
@@ -242,7 +246,7 @@ def test_due_keys_are_distributed_in_turns(query: Query, monkeypatch: pytest.Mon
     """No more than a batch may have events; and what a batch published is a waiting key's image no longer."""
     handed_out: list[list[Unconfirmed]] = []
 
-    def task(plan: Plan, due: dict[str, list[Unconfirmed]], may_wait: int) -> None:
+    def task(plan: Plan, due: dict[str, list[Unconfirmed]], may_wait: int, waits: object) -> None:
         handed_out.append(due.get(A, []))
 
     monkeypatch.setattr(batches, "task", task)
@@ -317,7 +321,7 @@ def test_a_restarted_query_knows_its_unconfirmed_keys(query: Query) -> None:
     query.batches.process(Frame(done), 0)
     query.commit(0)
     query.plan(1, a=20)
-    again = Batches(query._planned, query._planned, query.held, query.unconfirmed, lambda *_: None)
+    again = Batches(query._planned, query._planned, query.held, query.unconfirmed, query.waiting, lambda *_: None)
     again.process(Frame(fine(A, 10)), 1)
     assert again.unconfirmed.counts(A) == (1, 26)
     assert [p.image for p in again.unconfirmed.due(math.inf, 9)] == [None]
@@ -357,7 +361,7 @@ def shown(task: Task) -> tuple[str, str | None]:
 def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs, as other keys do; and no more of them wait than the driver holds."""
     room: list[int] = []
-    monkeypatch.setattr(batches, "task", lambda plan, due, may_wait: room.append(may_wait))
+    monkeypatch.setattr(batches, "task", lambda plan, due, may_wait, waits: room.append(may_wait))
     monkeypatch.setattr(batches, "MOST_WAITING", 5)
     task = query.tasks[A]
     task.ready = True
@@ -371,3 +375,40 @@ def test_keys_that_cannot_be_read_are_shown_with_the_task(query: Query, monkeypa
     assert shown(task) == ("RUNNING", None)
     assert metrics.KEYS_UNREAD.labels(*task.labels)._value.get() == 0
     assert room == [5, 2]
+
+
+def test_what_waits_at_the_gate_is_handed_to_the_next_batch(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed_out: list[Any] = []
+    monkeypatch.setattr(batches, "task", lambda plan, due, may_wait, waits: handed_out.append(waits))
+    query.tasks[A].settings = ConnectorSettings.of(
+        {"name": "a", "keyspace": "ks", "table": "a", "output.format": "json", "gate": "quorum"}, "a"
+    )
+    waiting = Waiting(bytes(16), Event(A, 0, 5, 1000, b"k", b"v"), ("n",), 3)
+    done = fine(A, 0)
+    assert done.outcome is not None
+    done.outcome.read, done.outcome.at_gate = 3, AtGate(waits=[waiting])
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(done, fine(B, 0)), 0)
+    labels = dict(zip(("connector", "keyspace", "table"), query.tasks[A].labels, strict=True))
+    assert REGISTRY.get_sample_value("helenus_connector_gate_waiting_changes", labels) == 1
+    assert REGISTRY.get_sample_value("helenus_connector_gate_waiting_events", labels) == 3
+    query.batches.process(Frame(failed(A, 10), fine(B, 10)), 1)
+    assert handed_out[1][A].reports == {0: {bytes(16): (("n",), 3)}}
+    assert B not in handed_out[1], "of a table at level one nothing waits"
+
+
+def test_a_table_at_which_no_more_may_wait_pauses(query: Query) -> None:
+    """It says why; and it goes on at once where something that waited went on."""
+    done = fine(A, 0)
+    assert done.outcome is not None
+    done.outcome.at_gate = AtGate(stopped={0: 7})
+    done.ends["0"] = 7
+    query.plan(0, a=10, b=10)
+    query.batches.process(Frame(done, fine(B, 0)), 0)
+    assert query.held.offsets() == {A: {"0": 7}}
+    trouble = query.tasks[A].trouble
+    assert trouble is not None
+    assert trouble.kind is Kind.GATE_FULL
+    done.outcome.at_gate = AtGate(stopped={0: 7}, gone=[(0, bytes(16))])
+    query.batches.process(Frame(done), 1)
+    assert query.tasks[A].trouble is None

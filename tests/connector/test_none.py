@@ -14,7 +14,7 @@ from connector.celled import NONE, OTHER, events
 from connector.staged import ALL, DATA, DEAD_LETTERS, EVENTS, Staged
 from structlog.testing import capture_logs
 
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.gate import Admitted, Event, Waiting
 from helenus_connector.interfaces.image import Image
 from helenus_connector.resolve import none
 from helenus_schemas.errors import HelenusError, Kind
@@ -150,6 +150,24 @@ def test_a_column_that_is_not_known_yet_is_no_loss(staged: Staged) -> None:
         staged.stage.run(events(update), (), True)
     assert "names the column w" in str(error.value)
     assert said(staged) == []
+
+
+def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(staged: Staged) -> None:
+    resolver: Any = staged.stage._resolver
+    staged.stage._versions.follow(staged.log)
+    resolver.use(staged.stage._now.table, staged.codec)
+    first, second = events(wrote(1), wrote(2, time=T + 1))
+
+    def admitted(event: Event) -> Admitted:
+        key = event.key or b""
+        return Admitted(event, decode(event.value or b""), key, staged.codec.decode(key), b"0" * 16)
+
+    released, asked = admitted(first), admitted(second)
+    released.is_released = True
+    asked.verifying = Waiting(b"0" * 16, second, (OTHER,), 1)
+    assert list(resolver._without_cells([released, asked])) == [asked]
+    made = resolver._resolved(released)
+    assert (made.is_released, made.written.cells[0].value) == (True, int32(1))
 
 
 def test_cells_that_nobody_can_read_are_poison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,9 @@ import json
 import math
 import pickle
 import random
+import re
+import sys
+import threading
 import time
 import uuid
 from concurrent.futures import Future
@@ -18,7 +21,10 @@ from cassandra import InvalidRequest, ReadTimeout
 from cassandra.protocol import ProtocolException
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import eventually
+from rich.console import Console
 
+from helenus_connector import snapshot_command
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors, Unknown
@@ -29,7 +35,7 @@ from helenus_connector.snapshot._keys import KeyReader
 from helenus_connector.snapshot._pace import Rate, room, unprocessed
 from helenus_connector.snapshot._scan import Scanned, Slice, scan
 from helenus_connector.snapshot.asked import Asked, checked, of_key, token_range
-from helenus_connector.snapshot.ring import FIRST, LAST, Stretch, share, stretch
+from helenus_connector.snapshot.ring import Stretch, share, stretch
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.testing.broker import MemoryPlanner
 from helenus_connector.testing.cassandra import Answer, Host, Session
@@ -39,6 +45,8 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.placement import LEAST_TOKEN as FIRST
+from helenus_schemas.event.placement import MOST_TOKEN as LAST
 from helenus_schemas.event.placement import partition
 from helenus_schemas.event.wire import decode
 from helenus_schemas.service.logs import setup
@@ -523,6 +531,76 @@ def test_one_at_a_time(house: House) -> None:
         house.snapshots.begin("other")
 
 
+def test_what_a_snapshot_waits_for_is_shown_while_it_does(house: House) -> None:
+    house.turn()
+    for hold, release, why in (
+        (lambda: house.snapshots.pause("n", True), lambda: house.snapshots.pause("n", False), "it is paused"),
+        (
+            lambda: house.connectors.want("n", "PAUSED"),
+            lambda: house.connectors.want("n", "RUNNING"),
+            "the connector is paused",
+        ),
+    ):
+        hold()
+        house.turn()
+        assert house.snapshots.of("n")[0].waiting == why
+        release()
+        house.turn()
+        assert house.snapshots.of("n")[0].waiting is None
+    assert house.run()["state"] == "COMPLETE"
+
+
+def test_a_deleted_connector_takes_its_snapshots_with_it(house: House) -> None:
+    house.turn()
+    with house.snapshots.store.changing():
+        house.snapshots.store.signals["n", "signals"] = {"0": 5}
+    house.connectors.delete("n")
+    house.turn()
+    assert not house.snapshots._runs
+    content = json.loads((house.directory / "snapshots").read_text().partition("\n")[2])
+    assert content["tables"] == []
+    assert content["signals"][0]["offsets"] == {"0": 5}, "a signal is acted on once"
+    house.start()
+    assert house.run()["cause"] == "initial", "another one of the same name begins with one"
+
+
+def test_a_deleted_connector_that_is_made_again_at_once(house: House) -> None:
+    house.turn()
+    [before] = house.snapshots.of("n")
+    house.connectors.delete("n")
+    house.connectors.put("n", {k: str(v) for k, v in house._given().items()})
+    house.connectors.all()["n"].tasks["t"].ready = True
+    assert house.run()["state"] == "COMPLETE"
+    [one] = house.snapshots.of("n")
+    assert one is not before
+    assert before.state == "SCANNING"
+
+
+def test_the_thread_sleeps_while_nothing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(tmp_path, monkeypatch)
+    house.turn()
+    house.snapshots.pause("n", True)
+    turns: list[float] = []
+
+    def turn(_: object) -> None:
+        turns.append(time.monotonic())
+        type(house.snapshots)._turn(house.snapshots, house)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(house.snapshots, "_turn", turn)
+    thread = threading.Thread(target=house.snapshots._run, args=(house,), daemon=True)
+    thread.start()
+    eventually(lambda: len(turns) > 2, "it looks")
+    assert turns[-1] - turns[-2] > 0.8, "once a second"
+    house.snapshots.pause("n", False)  # which wakes it
+    eventually(lambda: bool(house.flying), "it goes on")
+    begun, (_, future) = len(turns), house.flying[0]
+    future.set_result(Scanned(rows=1, left=None))
+    eventually(lambda: len(turns) > begun, "a slice that is done wakes it")
+    house.snapshots.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 def test_a_part_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     house = House(tmp_path, monkeypatch, snapshot_mode="never")
     house.snapshots.begin("n", ["t"], token_range(f"0:{LAST}"))
@@ -530,7 +608,7 @@ def test_a_part_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     tokens = {key: token for token, key, _, _ in house.rows.partitions}
     expected = {key for key in house.rows.keys if tokens[key[0]] > 0}
     assert appended(house.log)[0] == expected
-    assert not house.snapshots._store.of("n", "t").complete, "of a part"
+    assert not house.snapshots.store.of("n", "t").complete, "of a part"
 
 
 def test_a_where_is_read_and_written_again() -> None:
@@ -567,7 +645,7 @@ def test_room_for_slices() -> None:
 def test_a_damaged_file_is_named(house: House) -> None:
     house.run()
     file = house.directory / "snapshots"
-    assert json.loads(file.read_text().partition("\n")[2])[0]["complete"] == str(TABLE.id)
+    assert json.loads(file.read_text().partition("\n")[2])["tables"][0]["complete"] == str(TABLE.id)
     file.write_text(file.read_text().replace("COMPLETE", "SCANNING"))
     with pytest.raises(HelenusError, match="the progress of snapshots is damaged"):
         Snapshots(worker(house.directory), house.connectors)
@@ -577,3 +655,36 @@ def test_while_nothing_changes_a_snapshot_may_be_further_ahead() -> None:
     assert unprocessed(5_000, -math.inf, 0.0) == 50_000
     assert unprocessed(5_000, 100.0, 159.0) == 5_000
     assert unprocessed(5_000, 100.0, 161.0) == 50_000
+
+
+@pytest.mark.parametrize(
+    ("shown", "left"),
+    [
+        ({"state": "SCANNING", "eta_s": 300.0}, "5 min left"),
+        ({"state": "SCANNING", "eta_s": None}, ""),
+        ({"state": "SCANNING", "eta_s": 300.0, "waiting": "Cassandra is away"}, "waiting"),
+        ({"state": "PUBLISHING", "eta_s": None}, "publishing"),
+        ({"state": "PAUSED", "eta_s": 300.0}, "paused"),
+    ],
+)
+def test_the_bar_says_what_is_left(
+    shown: dict[str, Any], left: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Asked:
+        """A worker whose snapshot is over at the second look."""
+
+        looks = 0
+
+        def ask(self, method: str, path: str, body: Any = None) -> Any:
+            self.looks += 1
+            one = {"table": "t", "rows": 7, "done": 0.5, "rate": 1.0, **shown}
+            return {"snapshots": [{**one, "state": "COMPLETE"} if self.looks > 2 else one]}
+
+    monkeypatch.setattr(snapshot_command, "_TURN_S", 0.3)  # longer than the terminal is drawn again
+    monkeypatch.setattr(
+        snapshot_command, "Console", lambda: Console(force_terminal=True, width=80, file=sys.stdout, no_color=True)
+    )
+    assert snapshot_command.snapshot(Asked(), "n", wait=True) == 0  # type: ignore[arg-type]
+    drawn = [line.rstrip() for line in re.split(r"\r|\n|\x1b\[[\d;?]*\w", capsys.readouterr().out)]
+    assert any(line.endswith(left or "7 rows") for line in drawn), drawn
+    assert any(line.startswith("n t: COMPLETE, 7 rows") for line in drawn)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Waiting, Waits
+from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import _task as tasks
 from helenus_connector.query import sessions
 from helenus_connector.query._task import Done
@@ -138,3 +140,16 @@ def test_tables_that_left_their_group_are_released(kept: Kept, monkeypatch: pyte
     assert kept.closed == ["u"]
     assert [place[2] for place in kept.stages] == ["events-ks.t", "events-ks.v"]
     assert [len(tables) for tables in pruned] == [3, 0, 2]
+
+
+def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read() -> None:
+    def event(partition: int, s: int) -> Event:
+        return Event("t", partition, s, s * 1000, None, None)
+
+    overdue = [Waiting(bytes([n]), event(n, 1), (), 1) for n in range(3)]
+    given = Waits({0: {}}, overdue, 5.0)
+    assert tasks._within(given, {"0": 7, "2": 7}) == Waits({0: {}}, [overdue[0], overdue[2]], 5.0)
+    assert tasks._within(None, {"0": 7}) is NOTHING_WAITS
+    outcome = Outcome()
+    tasks._note_times(outcome, [event(0, 10), event(0, 30), event(1, 12), event(1, 20)])
+    assert (outcome.read_from, outcome.read_until) == (10.0, 20.0), "the partition that lags most"

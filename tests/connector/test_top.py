@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,7 +17,9 @@ from rich.console import Console
 from helenus_connector import metrics
 from helenus_connector.cli import main
 from helenus_connector.metrics import Labels
-from helenus_connector.top import Fares, Moment, view
+from helenus_connector.snapshot import _metrics as of_snapshots
+from helenus_connector.snapshot.state import Snapshot
+from helenus_connector.top import Fares, Moment, Scan, view
 
 ORDERS: Labels = ("shop", "ks", "orders")
 STATUS = {
@@ -186,3 +189,43 @@ def test_a_failure_is_shown_where_there_are_no_tables() -> None:
     with console.file:
         console.print(view(Moment(1, {}), Moment(3, {}, ("shop: Cassandra refused the login",))))
     assert "Cassandra refused the login" in console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_snapshots_that_run_are_shown(width: int) -> None:
+    names = [("orders-of-all-customers", "invoice_line_items_of_2026"), ("shop", "orders")]
+    before = {name: Scan("SCANNING", 100_000, 0.2, 8) for name in names}
+    now = {
+        names[0]: Scan("SCANNING", 150_000, 0.25, 300),
+        names[1]: Scan("PAUSED", 100_000, 0.2, 10),
+        ("shop", "old"): Scan("COMPLETE", 9, 1.0, 1),
+    }
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        tables = {ORDERS: Fares("RUNNING", {"lag_events": 12_345.0})}
+        console.print(view(Moment(1, {}, snapshots=before), Moment(3, tables, snapshots=now)))
+        lines = console.export_text().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert "lag" in lines[0], "lag comes first"
+    assert not any("old" in line for line in lines)
+    running, paused = (next(line for line in lines if state in line).split() for state in ("SCANNING", "PAUSED"))
+    assert [cell for cell in running[3:] if cell != "150.0k"] == ["25%", "25.0k", "~15", "min"]
+    assert paused[:4] == ["shop", "orders", "PAUSED", "20%"]
+    assert paused[-1] == "-"
+
+
+def test_few_of_many_snapshots_are_shown() -> None:
+    snapshots = {("shop", f"t{at}"): Scan("SCANNING", 1, 0.5, 1) for at in range(15)}
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        console.print(view(Moment(1, {}), Moment(3, {ORDERS: Fares("RUNNING")}, snapshots=snapshots)))
+        assert "and 5 more" in console.export_text()
+
+
+def test_a_snapshot_is_read_from_the_metrics(worker: str) -> None:
+    one = Snapshot("shop", "orders", "1", "signal", rows=1234, started=time.time() - 10)
+    of_snapshots.show([one], {("shop", "orders")})
+    done = top("--url", worker)
+    of_snapshots.show([], set())
+    [row] = [line.split() for line in done.stdout.splitlines() if "SCANNING" in line]
+    assert row[:5] == ["shop", "orders", "SCANNING", "100%", "0"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class House:
             return error.status_code, error.detail
         return answer.status_code, json.loads(bytes(answer.body))["verifications"]
 
-    def _verify(self, _: Any, __: Any, ___: Any, ____: Any, progress: Progress, _____: Any) -> Report:
+    def _verify(self, _: Any, __: Any, ___: Any, ____: Any, progress: Progress, *_____: Any) -> Report:
         self.begun.set()
         if self.waits:
             progress.stop.wait(10)
@@ -147,6 +148,31 @@ def test_a_deleted_connector_has_no_results(house: House) -> None:
     house.verifications._forget()
     assert house.ask("GET") == (404, "Connector n not found")
     assert _metrics.DIFFERENCES.labels(*LABELS, STALE)._value.get() == 0
+
+
+def test_the_last_result_outlives_the_worker(house: House, tmp_path: Path) -> None:
+    house.found = replace(report(missing=200, expired=1), seconds=60.0)
+    house.found.found[MISSING].keys = [f'{{"k":{n}}}' for n in range(200)]
+    house.ask("POST", {"tables": ["a"], "limit": 200})
+    [done] = house.over()
+    house.verifications.close()
+    _metrics.forget(LABELS)
+    assert _metrics.DIFFERENCES.labels(*LABELS, MISSING)._value.get() == 0
+    later = Verifications(house.verifications._worker, house.connectors)
+    [one] = later.of("n")
+    shown = one.shown()
+    assert (shown["state"], shown["table"]) == ("DONE", "a")
+    assert shown["report"]["differences"]["missing"]["count"] == 200
+    assert len(shown["report"]["differences"]["missing"]["keys"]) == 10
+    done["report"]["differences"]["missing"]["keys"] = shown["report"]["differences"]["missing"]["keys"]
+    assert shown["report"] == done["report"]
+    assert _metrics.DIFFERENCES.labels(*LABELS, MISSING)._value.get() == 200
+    assert _metrics.ENDED.labels(*LABELS)._value.get() == 61.0
+    house.connectors.delete("n")
+    later._forget()
+    assert not Verifications(house.verifications._worker, house.connectors)._last
+    (tmp_path / "verifications").write_text("torn")
+    assert not Verifications(house.verifications._worker, house.connectors)._last
 
 
 class Asked:

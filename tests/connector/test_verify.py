@@ -8,6 +8,7 @@ import struct
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +20,12 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.shape import Record
+from helenus_connector.reread import budget
 from helenus_connector.shape.row import RowShape, shown
 from helenus_connector.testing.broker import Message
+from helenus_connector.testing.cassandra import Host, Session
 from helenus_connector.testing.registry import MemoryRegistry
+from helenus_connector.verify import _rows
 from helenus_connector.verify._entry import ASKED, KEY, NEVER, Entry, place
 from helenus_connector.verify._job import Job, cut, sampled, shared_out, token_of
 from helenus_connector.verify._reduce import Comparison
@@ -342,6 +346,20 @@ def test_a_queue_has_few_segments() -> None:
     scopes.add(place(0), b"no bounds\n")
     assert scopes.over((int32(5),)) == (place(999), place(999))
     assert scopes.over((int32(5000),)) == (NEVER, place(0))
+
+
+def test_rows_are_taken_from_the_budget_of_the_connector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session([Host("a")], {"ks": 1})
+    monkeypatch.setattr(_rows.sessions, "of", lambda _: session)
+    topic = Topic(table(("v", "int")), {"query.max.rate": "1000"})
+    reader = _rows._reader(replace(topic.job, directory=tmp_path))
+    assert reader.budget is not None
+    reader.budget.take(400)
+    of_the_stage = budget.of(tmp_path / "default", topic.job.settings)
+    with of_the_stage._state() as (state, _):
+        assert state.left == pytest.approx(600, abs=100)
+    assert _rows._reader(topic.job) is reader
+    assert reader.budget is None, "nobody else reads"
 
 
 def test_a_ring_is_cut_and_sampled() -> None:

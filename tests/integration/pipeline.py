@@ -19,6 +19,7 @@ from pathlib import Path
 
 from cassandra.cluster import Cluster, NoHostAvailable, Session
 from cassandra.query import tuple_factory
+from integration.held import Held
 from patience import PATIENCE_S, eventually
 from spark_start import java_options
 
@@ -215,7 +216,13 @@ class Pipeline:
         }
 
     def records(self, table: str) -> list[Record]:
+        if self.status.log == "kafka":
+            return self._held.records(f"data-{table}")
         return [self.reader.record(message) for message in self.reader.messages(f"data-{table}")]
+
+    @cached_property
+    def _held(self) -> Held:
+        return Held(self.status, self.reader)
 
     @contextmanager
     def log(self) -> Iterator[Log]:
@@ -278,24 +285,26 @@ class Pipeline:
         self.adds_up(name)
 
     def adds_up(self, connector: str) -> None:
-        """events read = published + unchanged + confirmed + unconfirmed + dead-lettered
+        """events read = published + unchanged + confirmed + unconfirmed + dead-lettered + those that wait at the gate
 
         A batch is counted when it is done, which may be a moment after its records are there.
         """
-        names = ("events_read_total", "events_total", "events_unconfirmed")
+        names = ("events_read_total", "events_total", "events_unconfirmed", "gate_waiting_events")
         counts = [0.0] * len(names)
 
         def agree() -> bool:
             metrics = self.connector.metrics()
             counts[:] = [total(metrics, f"helenus_connector_{name}", connector=connector) for name in names]
-            return counts[0] == counts[1] + counts[2]
+            return counts[0] == sum(counts[1:])
 
-        eventually(agree, lambda: "{} events read, {} done, {} unconfirmed".format(*counts))
+        eventually(agree, lambda: "{} events read, {} done, {} unconfirmed, {} at the gate".format(*counts))
 
     def stop(self) -> None:
         for command in (getattr(self, "connector", None), self.agent):
             if command is not None and command.process is not None:
                 command.stop()
+        if held := self.__dict__.pop("_held", None):
+            held.close()
         self.reader.close()
         self._disconnect()
 

@@ -28,6 +28,10 @@ LIMIT_S = 30
 def pipeline(status: Status, session: Any, directory: Path) -> Pipeline:
     replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     session.execute(f"CREATE KEYSPACE bad WITH replication = {replication}")
+    session.execute(
+        "CREATE KEYSPACE bad_thrice WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 3}"
+    )
+    session.execute("CREATE TABLE bad_thrice.t (k int PRIMARY KEY, v int) WITH cdc = true")
     session.execute("CREATE TABLE bad.t (k int PRIMARY KEY, v int) WITH cdc = true")
     session.execute("CREATE TABLE bad.without_cdc (k int PRIMARY KEY, v int)")
     session.execute(f"CREATE TABLE bad.unmappable (k int PRIMARY KEY, v {CUSTOM}) WITH cdc = true")
@@ -139,6 +143,13 @@ CONNECTOR: dict[str, tuple[dict[str, object], dict[str, object], int, str]] = {
         {"value.converter.schema.registry.url": "http://127.0.0.1:9/r"},
         1,
         r"registry does not answer.*http://127\.0\.0\.1:9/r.*value\.converter\.schema\.registry\.url",
+    ),
+    "level of the gate that is none": ({}, {"gate": "two"}, 2, r"gate=two: "),
+    "level that the keyspace cannot give": (
+        {},
+        {"keyspace": "bad_thrice", "gate": "all"},
+        2,
+        r"it needs reports of 3 replicas.*and 1 nodes.*gate=all, keyspace bad_thrice.*add nodes",
     ),
     "unreachable Cassandra": ({}, {"cassandra.port": 9}, 1, r"cannot connect to Cassandra.*port 9\b"),
 }

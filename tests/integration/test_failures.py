@@ -23,9 +23,10 @@ from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
-OUTAGE_S = 20
+OUTAGE_S = 5
+"""On top of what it takes until the outage is noticed, and of the server's start."""
 ON_KAFKA = pytest.mark.parametrize("log", ["kafka"], indirect=True)
-"""Pulsar has no registry, and Cassandra's part is the same. agent/test_pulsar_live.py kills the agent there."""
+"""Pulsar has no registry, and Cassandra's part is the same. agent/test_pulsar_same_live.py kills the agent there."""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def pipeline(status: Status, log: LogName, table: str, session: Any, directory: 
 
 @pytest.fixture
 def workload(session: Any, table: str, request: pytest.FixtureRequest) -> Workload:
-    return Workload(session, table, seed=sum(request.node.name.encode()))
+    return Workload(session, table, seed=sum(request.node.name.encode()), rate=30)
 
 
 @contextmanager
@@ -117,8 +118,8 @@ def kill_worker(pipeline: Pipeline, workload: Workload, point: str, killed: Path
 
 def test_brokers_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, log: LogName, table: str) -> None:
     with workload, away(stack, log):
-        time.sleep(OUTAGE_S)
         eventually(lambda: pipeline.connector.health()[0] == 503, "the connector says so")
+        time.sleep(OUTAGE_S)
         assert math.isnan(pipeline.connector.total("helenus_connector_lag_events"))
     pipeline.converges(table)
 
@@ -152,8 +153,8 @@ def test_registry_stopped_while_the_table_is_altered(
 @ON_KAFKA
 def test_cassandra_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, table: str) -> None:
     with workload, away(stack, "cassandra"):
+        eventually(lambda: workload.failed, "the workload meets the outage")
         time.sleep(OUTAGE_S)
-    assert workload.failed, "the workload met the outage"
     pipeline.converges(table)
 
 

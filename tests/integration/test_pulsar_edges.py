@@ -42,10 +42,11 @@ PARTITIONS = 2
 
 
 @pytest.fixture(scope="module")
-def both(stack: Stack) -> Status:
-    """A stack with Kafka and Pulsar."""
+def both(stack: Stack) -> Iterator[Status]:
+    """A stack with Kafka and Pulsar, which does not run on beside other tests: it is never idle."""
     stack.start("pulsar")
-    return stack.status()
+    yield stack.status()
+    stack.stop("pulsar")
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,15 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
+import pulsar
 import pytest
+from cassandra import OperationTimedOut, WriteTimeout
+from cassandra.cluster import NoHostAvailable
 from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Command, Pipeline, script
 from patience import eventually
@@ -24,20 +28,19 @@ from helenus_stack.status import Status
 pytestmark = pytest.mark.integration
 
 ROWS = 6000
+UNSURE = (OperationTimedOut, WriteTimeout, NoHostAvailable)
 
 
 class Table:
     """A table with rows from before it had `cdc`: some partitions have many rows, some static columns alone."""
 
-    def __init__(self, session: Any, name: str) -> None:
+    def __init__(self, session: Any, name: str, strategy: str = "'SimpleStrategy', 'replication_factor': 1") -> None:
         self.session = session
         self.name = name
         self.random = random.Random(name)
+        self.expires = False
         keyspace = name.partition(".")[0]
-        session.execute(
-            f"CREATE KEYSPACE IF NOT EXISTS {keyspace} "
-            "WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
-        )
+        session.execute(f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{'class': {strategy}}}")
         session.execute(
             f"CREATE TABLE {name} (p int, q text, c int, s text static, v text, n int, m map<text, int>, "
             "PRIMARY KEY ((p, q), c))"
@@ -56,7 +59,8 @@ class Table:
 
         def write() -> None:
             while not stop.is_set():
-                self.one()
+                with suppress(*UNSURE):  # whether it took effect is for the table to say
+                    self.one()
                 stop.wait(0.01)
 
         thread = threading.Thread(target=write, daemon=True)
@@ -78,6 +82,9 @@ class Table:
             f"INSERT INTO {self.name} (p, q, c, v, s) VALUES ({p}, 'q', {c}, 'anew {n}', 'static {n}')",
             f"DELETE FROM {self.name} WHERE p = {p} AND q = 'q' AND c > {c} AND c < {c + 3}",
         ]
+        if self.expires:  # keys of their own: an expired cell would give the row back its older time
+            short = f"({p}, 'q', {ROWS + c}, 'soon gone') USING TTL {5 + n % 15}"
+            statements.append(f"INSERT INTO {self.name} (p, q, c, v) VALUES {short}")
         self.session.execute(self.random.choice(statements))
 
 
@@ -109,6 +116,21 @@ def command(connector: Command, *arguments: str) -> subprocess.CompletedProcess[
     url = f"http://127.0.0.1:{connector.port}"
     called = [script("helenus-connector"), "snapshot", *arguments, "--url", url]
     return subprocess.run(called, capture_output=True, text=True, timeout=120)
+
+
+def send(status: Status, topic: str, key: str, value: object) -> None:
+    """A signal, as an operator sends it: with a client of the message broker."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    if status.log == "kafka":
+        producer = confluent_kafka.Producer({"bootstrap.servers": status.bootstrap_servers})
+        failed: list[Any] = []
+        producer.produce(topic, text, key, on_delivery=lambda error, _: failed.append(error))
+        assert producer.flush(30) == 0
+        assert failed == [None]
+        return
+    client = pulsar.Client(str(status.pulsar_url), logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+    client.create_producer(topic).send(text.encode(), partition_key=key)
+    client.close()
 
 
 def goes_on(connector: Command, name: str, after: float) -> float:
@@ -206,3 +228,52 @@ def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: An
     assert "Connector nobody not found" in command(connector, "nobody").stderr
     assert command(connector, name, "--wait").returncode == 0
     pipeline.converges(table.name)
+
+
+def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> None:
+    """Debezium's: acted on once, not lost while the worker is down, and bad ones are passed over."""
+    name, topic = table.name.replace(".", "-"), f"signals-{table.name}"
+    session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
+    pipeline.agent.start().ready()
+    connector = pipeline.connect(table.name, snapshot_mode="never", signal_kafka_topic=topic)
+
+    def asks(*partitions: int) -> dict[str, Any]:
+        where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"
+        conditions = [{"data-collection": table.name, "filter": where}]
+        data = {"data-collections": [r"snapshots\.t.*"], "type": "incremental", "additional-conditions": conditions}
+        return {"type": "execute-snapshot", "data": data}
+
+    def is_complete(*partitions: int) -> bool:
+        """Of these partitions, 20 rows each."""
+        where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"
+        found = [(one["state"], one["where"], one["rows"]) for one in snapshots(connector, name)]
+        return found == [("COMPLETE", where, 20 * len(partitions))]
+
+    def is_now(state: str) -> bool:
+        return [one["state"] for one in snapshots(connector, name)] == [state]
+
+    with pipeline.log() as made:
+        made.create(topic, 1, {})
+    send(pipeline.status, topic, name, asks(3, 5))
+    send(pipeline.status, topic, "another", asks(9))
+    connector.start().ready()
+    eventually(lambda: is_complete(3, 5), lambda: f"the signal of before is acted on\n{connector.tail()}")
+    keys = {record.key["p"] for record in pipeline.records(table.name)}
+    assert {3, 5} <= keys
+    connector.kill()
+    for bad in ("hello", {"type": "drop-table"}, asks() | {"data": {"data-collections": ["("]}}, asks(1.5)):
+        send(pipeline.status, topic, name, bad)
+    send(pipeline.status, topic, name, asks(11))
+    connector.start().ready()
+    eventually(lambda: is_complete(11), lambda: f"it was not lost\n{connector.tail()}")
+    skipped = [line for line in connector.log.read_text().splitlines() if "signal.skipped" in line]
+    assert len(skipped) == 4, skipped
+    connector.stop()
+    begun = connector.log.read_text().count("snapshot.started")
+    connector.start().ready()
+    send(pipeline.status, topic, name, {"type": "execute-snapshot", "data": {"data-collections": [table.name]}})
+    send(pipeline.status, topic, name, {"type": "pause-snapshot"})
+    eventually(lambda: is_now("PAUSED"), lambda: f"it is begun, and paused\n{connector.tail()}")
+    send(pipeline.status, topic, name, {"type": "stop-snapshot", "data": {"data-collections": [table.name]}})
+    eventually(lambda: is_now("STOPPED"), lambda: f"it is stopped\n{connector.tail()}")
+    assert connector.log.read_text().count("snapshot.started") <= begun + 1, "none of before is acted on again"

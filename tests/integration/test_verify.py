@@ -35,6 +35,7 @@ from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
+RUNS = int(os.environ.get("HELENUS_RUNS", "100"))
 FORMS = {
     "avro": {},
     "kv": {"output.format": "key-value-json"},
@@ -177,13 +178,14 @@ def command(pipeline: Pipeline, table: str, *options: str) -> tuple[int, str, st
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_command_finds_none_while_writes_go_on(pipeline: Pipeline, session: Any, ks: str) -> None:
+@pytest.mark.parametrize("runs", [3, pytest.param(RUNS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
+def test_the_command_finds_none_while_writes_go_on(pipeline: Pipeline, session: Any, ks: str, runs: int) -> None:
     table = f"{ks}.avro"
     with Workload(session, table, seed=11, rate=200):
-        for _ in range(3):
+        for run in range(runs):
             status, out, said = command(pipeline, table, "--json", "--patience", "20")
             report = json.loads(out)["report"]
-            assert (status, report["equal"]) == (0, True), (out, said)
+            assert (status, report["equal"]) == (0, True), (run, out, said)
     pipeline.converges(table)
     status, out, _ = command(pipeline, table, "--patience", "0", "--sample", "0.5")
     assert status == 0

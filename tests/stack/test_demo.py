@@ -292,7 +292,7 @@ def test_demo_converges_and_goes_on(tmp_path: Path, log: str, brokers: set[str])
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("sign", ["starting kafka", "→ record"])
+@pytest.mark.parametrize("sign", ["starting kafka", pytest.param("→ record", marks=pytest.mark.long)])
 def test_interrupt_stops_everything(tmp_path: Path, sign: str) -> None:
     with subprocess.Popen(
         command("demo", "--dir", tmp_path),

@@ -33,7 +33,7 @@ cdef class Plan:
     cdef public list headers
     cdef public Py_ssize_t malformed
     cdef public bytes cells
-    cdef public dict types
+    cdef public dict described
 
 @cython.locals(
     changes=list, notes=list, problems=list, found=list, schema=bint, met=int, broken=bint, mutations=Py_ssize_t,

@@ -49,7 +49,7 @@ from helenus_schemas.cql.table import Column as TableColumn
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import MAY_BE_EMPTY, stand_in
-from helenus_schemas.event.cells import VERSION, described
+from helenus_schemas.event.cells import VERSION, Described, columns_text, described
 from helenus_schemas.event.change import Effect, column_bit
 
 try:
@@ -151,7 +151,7 @@ class Plan:
     the schema. `view`: it is a materialised view; its mutations have updates of views alone. `columns`: name to code
     and bit in an `Effect`, keys left out. `headers`: lists of columns met lately. `malformed`: changes that were
     skipped for their keys. `cells`: if its events carry their cells, the first bytes of these: version, ids of the
-    table and its definition. `types`: then the types of its columns.
+    table and its definition. `described`: then its columns.
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class Plan:
         self.headers: list[Header] = []
         self.malformed = 0
         self.cells = b""
-        self.types: dict[str, CqlType] = {}
+        self.described: dict[bytes, Described] = {}
 
     def describe(self, names: list[bytes]) -> bytes:
         """Columns as events with cells have them: an Avro string."""
-        text = described([(name.decode(), self.types[name.decode()]) for name in names]).encode()
+        text = columns_text([self.described[name] for name in names]).encode()
         return long_bytes(len(text)) + text
 
     def give_up(self, column: bytes) -> None:
@@ -193,7 +193,7 @@ def plan_of(table: Table, index: int = -1, reason: str = "", schema: bool = Fals
     plan.columns = {c.name.encode(): _column(c) for c in (*table.dropped.values(), *table.values)}
     if cells:
         plan.cells = b"".join((long_bytes(VERSION), table.id.bytes, bytes.fromhex(table.schema_id)))
-        plan.types = {c.name: c.type for c in (*table.dropped.values(), *table.values)}
+        plan.described = {c.name.encode(): described(c.name, c.type) for c in (*table.dropped.values(), *table.values)}
     return plan
 
 

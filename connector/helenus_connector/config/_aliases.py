@@ -92,4 +92,16 @@ _SNAPSHOT: Mapping[str, str | Alias] = {
     "snapshot.max.threads": Alias(why="snapshot.tables.parallel says how many tables are scanned at once"),
     "snapshot.scan.interval.ms": "table.refresh.interval.ms",
 }
-ALIASES: Mapping[str, str | Alias] = {**_DATASTAX, **_CONVERTERS, **_SNAPSHOT}
+_CHANNELS = "snapshots are asked for over REST, by helenus-connector snapshot, and in the topic of signal.kafka.topic"
+_CLIENT = "signals are read by the worker's own client: its bootstrap.servers, kafka.* and consumer.*"
+_SIGNALS: Mapping[str, str | Alias] = {
+    "signal.enabled.channels": Alias(why=_CHANNELS),
+    "signal.data.collection": Alias(why=_CHANNELS),
+    "signal.file": Alias(why=_CHANNELS),
+    "signal.kafka.bootstrap.servers": Alias(why=_CLIENT),
+    "signal.consumer.*": Alias(why=_CLIENT),
+    "signal.kafka.groupId": Alias(why="positions are in checkpoint.dir"),
+    "signal.poll.interval.ms": Alias(why="signals are looked for once a second"),
+    "signal.kafka.poll.timeout.ms": Alias(why="signals are looked for once a second"),
+}
+ALIASES: Mapping[str, str | Alias] = {**_DATASTAX, **_CONVERTERS, **_SNAPSHOT, **_SIGNALS}

@@ -22,6 +22,7 @@ from helenus_schemas.settings.shared import CassandraSettings
 
 Header = Literal["schema_id", "writetime", "expires", "origin", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
+GateLevel = Literal["one", "local_quorum", "quorum", "each_quorum", "all"]
 SnapshotMode = Annotated[
     Literal["initial", "always", "never", "initial_only", "when_needed"], BeforeValidator(snapshot_mode)
 ]
@@ -76,7 +77,23 @@ class ConnectorSettings(CassandraSettings):
     query_group_size: Annotated[int, Field(ge=1, le=100), About("Reading", "LOW")] = 100
     """How many keys one statement reads at most: of one partition, or with one differing partition key column."""
     query_max_rate: Annotated[int, Field(ge=0), About("Reading")] = 0
-    """Rows per second that the connector reads on one host; 0: no limit, except for a while after timeouts."""
+    """Rows per second that the connector reads on one host, for changes, snapshots and `verify`.
+
+    0: no limit, except for a while after timeouts.
+    """
+    gate: Annotated[GateLevel, About("Consistency", "HIGH")] = "one"
+    """How many replicas must have reported a change before it is published: `local_quorum`, `quorum`, `each_quorum` and
+    `all` count distinct nodes, of the right data centres; `one` does not wait. See `docs/gate.md`.
+    """
+    gate_timeout_ms: Annotated[Milliseconds, About("Consistency")] = 600_000
+    """How long a change waits for enough reports. Time in which the connector does not run, or lags, does not count."""
+    gate_expired: Annotated[Literal["verify", "release", "drop"], About("Consistency")] = "verify"
+    """What happens then: `verify` reads the key at the gate's level, and publishes the change if the read shows it;
+    `release` publishes it, with the header `gate`; `drop` does not. What is not published is counted.
+    """
+    gate_max_waiting_bytes: Annotated[int, Field(ge=1 << 16), About("Consistency", "LOW")] = 64 << 20
+    """How many bytes of the driver's memory the waiting changes of one table take. When they are more, the oldest are
+    verified early, or else the table is read no further until some of them expire."""
     settle_timeout_ms: Annotated[Milliseconds, About("Settling")] = 2_000
     """After how long an unconfirmed key is read again."""
     settle_min_age_ms: Annotated[Milliseconds, About("Settling", "LOW")] = 60_000
@@ -92,13 +109,19 @@ class ConnectorSettings(CassandraSettings):
     snapshot_consistency: Annotated[Consistency, About("Snapshot")] = "LOCAL_QUORUM"
     """The consistency level at which a snapshot reads keys. Their rows are read at `query.consistency`."""
     snapshot_max_rate: Annotated[int, Field(ge=0), About("Snapshot")] = 0
-    """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows."""
+    """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
+    there is `query.max.rate`."""
     snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 5_000
     """A snapshot pauses while this many events of its table are not processed yet; ten times as many while the table
     has had no change for a minute. Changes wait behind them: a higher number makes snapshots faster, and new changes
     later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
+    signal_kafka_topic: Annotated[str, About("Snapshot")] = ""
+    """A topic of Debezium's signals, which begin and stop snapshots; a signal's key is the connector's name.
+
+    It is where the events are: on Kafka, or on Pulsar.
+    """
     key_converter: Annotated[str, About("Records", "LOW")] = ""
     """A converter class of Kafka Connect; another way to set `output.format`."""
     value_converter: Annotated[str, About("Records", "LOW")] = ""
@@ -234,6 +257,12 @@ class ConnectorSettings(CassandraSettings):
         name = fields.local_topic(value, place)
         fields.topic(_topic(name, "", "any", "any"))
         return name
+
+    @field_validator("signal_kafka_topic")
+    @classmethod
+    def _signals(cls, value: str, info: ValidationInfo) -> str:
+        name = fields.local_topic(value, (info.context or {}).get("events"))
+        return fields.topic(name) if name else ""
 
     @field_validator("columns")
     @classmethod

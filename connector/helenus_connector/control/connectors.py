@@ -19,9 +19,10 @@ from helenus_connector.control import _kept
 from helenus_connector.control.conflict import conflict
 from helenus_connector.control.positions import Held
 from helenus_connector.control.status import Connector, Status, Task, Wanted
+from helenus_connector.gate.waiting import WaitingChanges
 from helenus_connector.log.events import Offsets
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
-from helenus_schemas.errors import HelenusError
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError, Problem
 
 _log = structlog.get_logger(__name__)
@@ -44,9 +45,16 @@ class NotStopped(Exception):
     """The positions of a connector can be changed only while it is stopped."""
 
 
+class UnderWay(HelenusError):
+    """What is asked for is being done for the same table: wait for that, or stop it."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(Kind.CONFIG, what, where, "wait for it, or stop it")
+
+
 class Connectors:
     """All connectors of a worker; kept in `store`, a file. Its methods may be called from any thread, and no call waits
-    once the worker is `ending`.
+    once the worker is `ending`. `on_delete` is called with the name of a connector that was deleted.
 
     `earliest` gives the first offsets of topics. Methods that take a name raise Unknown.
     """
@@ -61,10 +69,12 @@ class Connectors:
         self._aside: dict[str, dict[str, Any]] = {}
         self._held: dict[str, Held] = {}
         self._unconfirmed: dict[str, UnconfirmedKeys] = {}
+        self._waiting: dict[str, WaitingChanges] = {}
         self._written: dict[str, set[str]] = {}
         self.lock = threading.RLock()
         self._batch_ended = threading.Condition(self.lock)
         self.changed = threading.Event()
+        self.on_delete: Callable[[str], None] | None = None
         self.ending = False
 
     def load(self, files: Mapping[str, Mapping[str, str]]) -> None:
@@ -163,6 +173,7 @@ class Connectors:
             self._save()
             if topics:
                 self.unconfirmed(before).drop(topics, time.time())
+                self.waiting(before).drop(topics)
             return there is None
 
     def _let_end(self, name: str, settings: ConnectorSettings) -> None:
@@ -190,11 +201,12 @@ class Connectors:
             raise ConfigError([Problem(name, "query.group", settings.query_group, why)])
 
     def _take_along(self, topics: set[str], before: str, group: str) -> None:
-        """Hand topics to another group: their positions, their unconfirmed keys, and the time from which a start steps
-        back. Until the new configuration is saved, the former group has all of it, too.
+        """Hand topics to another group: their positions, unconfirmed keys and waiting changes, and the time from which
+        a start steps back. Until the new configuration is saved, the former group has all of it, too.
         """
         stood = self.held(before).where()
         self.unconfirmed(group).take(*self.unconfirmed(before).give(topics), time.time())
+        self.waiting(group).take(self.waiting(before).give(topics))
         for topic in topics:
             if stood.get(topic):
                 self.held(group).move(topic, stood[topic])
@@ -207,6 +219,8 @@ class Connectors:
             if connector.file is not None:
                 self._aside[name] = {"config": connector.config, "state": DELETED, "file": connector.file}
             self._save()
+            if self.on_delete is not None:
+                self.on_delete(name)
 
     def want(self, name: str, state: Wanted) -> None:
         """Pause, stop or resume a connector."""
@@ -261,6 +275,10 @@ class Connectors:
                 self._held[group] = Held(self._directory / group)
             return self._held[group]
 
+    def at(self, task: Task) -> dict[str, int]:
+        """Where a task is in its events topic: the next offset of each partition. Raises HelenusError(STATE)."""
+        return self.held(task.settings.query_group).where().get(task.settings.events, {})
+
     def unconfirmed(self, group: str) -> UnconfirmedKeys:
         """The unconfirmed keys of a query, by its `query.group`. Raises HelenusError(STATE)."""
         with self.lock:
@@ -269,6 +287,16 @@ class Connectors:
                 keys.load(time.time())
                 self._unconfirmed[group] = keys
             return self._unconfirmed[group]
+
+    def waiting(self, group: str) -> WaitingChanges:
+        """What waits at the gates of a query, by its `query.group`. Raises HelenusError(STATE)."""
+        with self.lock:
+            if group not in self._waiting:
+                changes = WaitingChanges(self._directory / group / "gate.waiting")
+                if not changes.load():
+                    self.unconfirmed(group).read_all_again(time.time())
+                self._waiting[group] = changes
+            return self._waiting[group]
 
     def writes(self, group: str, data: Iterable[str]) -> None:
         """A group's tasks may write these data topics, until the next call for the group."""

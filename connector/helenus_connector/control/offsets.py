@@ -58,7 +58,11 @@ def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, i
     """Let a connector go on from here in a topic, which has these partitions and no others."""
     connector = connectors.get(name)
     connectors.held(connector.settings.query_group).move(topic, offsets)
-    copies = connectors.unconfirmed(connector.settings.query_group).shrink(topic, {*map(int, offsets)})
+    partitions = {*map(int, offsets)}
+    group = connector.settings.query_group
+    copies = connectors.unconfirmed(group).shrink(topic, partitions) + connectors.waiting(group).shrink(
+        topic, partitions
+    )
     for task in connector.tasks.values():
         if copies and task.settings.events == topic:
             metrics.EVENTS.labels(*task.labels, "outdated").inc(copies)

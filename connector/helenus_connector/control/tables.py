@@ -10,6 +10,8 @@ from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate import levels
+from helenus_connector.gate.replicas import Replicas
 from helenus_connector.reread.definition import GRANT
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import schemas
@@ -78,6 +80,7 @@ class Tables:
         if away is not None and not any(registry.knows(f"{settings.of_table(name).data}-value") for name in named):
             raise away
         session = self._session(settings)
+        _check_gate(settings, session)
         return {name: _obstacle(settings.of_table(name), tables.get(name), session) for name in named}
 
     def close(self) -> None:
@@ -105,6 +108,17 @@ class Tables:
             what, advice = f"cannot read the schema: {error}", "check that a node of cassandra.local.dc answers"
             raise HelenusError(Kind.CASSANDRA_READ, what, settings.keyspace, advice) from None
         return known[1]
+
+
+def _check_gate(settings: ConnectorSettings, session: Any) -> None:
+    """Raise HelenusError CONFIG if the keyspace can't give the gate's level."""
+    if settings.gate == "one":
+        return
+    try:
+        session.cluster.refresh_keyspace_metadata(settings.keyspace)  # this session follows no schema
+    except (DriverException, NoHostAvailable):
+        return  # transient; the next start looks again
+    levels.check(settings, Replicas(session, settings))
 
 
 def _obstacle(settings: ConnectorSettings, table: Table | None, session: Any) -> HelenusError | None:

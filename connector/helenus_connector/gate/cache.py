@@ -42,6 +42,9 @@ CONFIRMED = 2
 BY_AGE = 4
 """It counts as confirmed since nothing spoke against it for long: a node that reports it later is heard."""
 
+RELEASED = 8
+"""Enough nodes reported it: it went on, and its copies do. Its key may not have been read since."""
+
 _NODES = 1024
 _BITS = 64
 _NODE = struct.Struct(">16sqq")

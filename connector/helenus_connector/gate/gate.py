@@ -7,11 +7,12 @@ has them wait with their key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from helenus_connector.gate.cache import BY_AGE, CONFIRMED, PUBLISHED, Caches, ChangeCache, Entry, change_id
 from helenus_connector.gate.event import check, decoded, identity, values_of, written_at
 from helenus_connector.gate.replicas import Replicas, routing_key
-from helenus_connector.interfaces.gate import Admitted, Event, Gap, Intake
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, Event, Gap, Intake, Waiting, Waits
 from helenus_schemas.codec.key import Key, KeyCodec, Outgrown
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
@@ -32,14 +33,23 @@ class OneGate:
         self._met: dict[tuple[int, bytes, bytes, bytes], tuple[Entry, Admitted]] = {}
         self._partition_columns: int | None = None
         self._codec: KeyCodec
+        self._counts_reports = False
 
-    def admit(self, events: Iterable[Event], codec: KeyCodec, made_at: float, intake: Intake) -> Iterator[Admitted]:
+    def admit(
+        self,
+        events: Iterable[Event],
+        codec: KeyCodec,
+        made_at: float,
+        intake: Intake,
+        waits: Waits = NOTHING_WAITS,
+    ) -> Iterator[Admitted]:
         self._codec, self._partition_columns = codec, None
         self._counts.clear()
         self._values.clear()
         self._met.clear()
         self._caches.begin()
-        return self._admitted(events, made_at, intake)
+        admitted = self._admitted(events, made_at, intake)
+        return chain(admitted, self._overdue(waits, made_at, intake)) if waits.overdue else admitted
 
     def nodes(self, topic: str, partition: int, values: Key, change: bytes) -> int:
         cache = self._caches.of(topic, partition)
@@ -98,7 +108,7 @@ class OneGate:
                     entry.nodes |= bit
                     cache.last[node] = match
                 admitted.copies += 1
-                return None
+                return self._counted(admitted, entry, node, event, intake) if self._counts_reports else None
             name: bytes | None = change_id(key, scope, digest)
         else:
             change, key = decoded(event, codec)
@@ -118,6 +128,8 @@ class OneGate:
         elif entry.flags & CONFIRMED:
             if entry.nodes & bit or not entry.flags & BY_AGE:
                 intake.confirmed += 1
+                if name is not None:
+                    self._is_done(name, event, intake)
                 return None
             entry.flags &= ~(CONFIRMED | BY_AGE)  # until its key is read, also if this batch is done again
         if match is not None:
@@ -137,7 +149,40 @@ class OneGate:
         admitted = Admitted(event, change, key, values, name, 1, name is not None and entry.flags & PUBLISHED > 0)
         if copied is not None and not admitted.is_published:
             self._met[copied] = entry, admitted
-        return admitted
+        return self._counted(admitted, entry, node, event, intake) if self._counts_reports else admitted
+
+    def _counted(self, admitted: Admitted, entry: Entry, node: bytes, event: Event, intake: Intake) -> Admitted | None:
+        """What goes on when one more `event` of a change came; only where reports are counted."""
+        raise NotImplementedError
+
+    def _is_done(self, change: bytes, event: Event, intake: Intake) -> None:
+        """A copy of a confirmed change came."""
+
+    def _overdue(self, waits: Waits, made_at: float, intake: Intake) -> Iterator[Admitted]:
+        """What has waited at the gate: it had another level before, and goes on."""
+        for waiting in waits.overdue:
+            admitted = self._again(waiting, made_at, intake)
+            intake.at_gate.gone.append((waiting.event.partition, waiting.id))
+            if admitted is not None:
+                intake.at_gate.completed += 1
+                yield admitted
+
+    def _again(self, waiting: Waiting, made_at: float, intake: Intake) -> Admitted | None:
+        """A change that waited, from its event; None if the table can't have its key any more."""
+        event, codec = waiting.event, self._codec
+        try:
+            change, key = decoded(event, codec)
+            values = values_of(codec, key)
+            if change.scope is _RANGE:
+                check(codec, values, (change.start, change.end))
+        except Malformed as error:
+            if isinstance(error, Outgrown) or written_at(event) < made_at:
+                intake.outdated += waiting.copies
+            else:
+                where = f"topic {event.topic}, partition {event.partition}, offset {event.offset}"
+                intake.poison.append((event, HelenusError(Kind.POISON_EVENT, str(error), where)))
+            return None
+        return Admitted(event, change, key, values, waiting.id, waiting.copies)
 
     def _reported(self, cache: ChangeCache, entry: Entry, key: Key) -> int:
         """How many replicas of a partition reported; the event at hand is of one, unless of another data centre."""

@@ -48,6 +48,45 @@ class Replicas:
         """The same in all data centres."""
         return {str(h.host_id) for h in self._hosts(partition_key)}
 
+    @property
+    def data_center(self) -> str | None:
+        """The one that is read; None while no node is known."""
+        return self._dc
+
+    @property
+    def counts_everywhere(self) -> bool:
+        """Whether `nodes` and `factor` are those of all data centres."""
+        return self._everywhere
+
+    def by_dc(self, partition_key: bytes | None) -> dict[str, set[str]]:
+        """Host ids of the nodes that hold a partition, by data centre; of all nodes if it is None."""
+        found: dict[str, set[str]] = {}
+        for host in self._hosts(partition_key):
+            found.setdefault(str(host.datacenter), set()).add(str(host.host_id))
+        return found
+
+    @property
+    def is_by_dc(self) -> bool:
+        """Whether the keyspace's strategy says how many replicas each data centre has."""
+        return bool(getattr(self._strategy, "dc_replication_factors_info", None))
+
+    def factors(self) -> dict[str, int]:
+        """The replication factor of each data centre that has replicas, as `factor` has it. A strategy that knows no
+        data centres has its own under the name "" where there are several.
+        """
+        strategy = self._strategy
+        if by_dc := getattr(strategy, "dc_replication_factors_info", None):
+            return {dc: n for dc, factor in by_dc.items() if (n := int(factor.all_replicas))}
+        nodes = self.by_dc(None)
+        if factor := getattr(strategy, "replication_factor_info", None):
+            return {next(iter(nodes)) if len(nodes) == 1 else "": int(factor.all_replicas)}
+        return {dc: len(found) for dc, found in nodes.items()}
+
+    @property
+    def _strategy(self) -> Any:
+        keyspace = self._metadata.keyspaces.get(self._keyspace)
+        return keyspace.replication_strategy if keyspace else None
+
     def _hosts(self, partition_key: bytes | None) -> Any:
         if partition_key is None:
             return self._metadata.all_hosts()
@@ -65,8 +104,7 @@ class Replicas:
         """The replication factor, with replicas that are transient. Where it is not known, or the strategy is another
         than Cassandra's two, all nodes: then what is proven is so by any.
         """
-        keyspace = self._metadata.keyspaces.get(self._keyspace)
-        strategy = keyspace.replication_strategy if keyspace else None
+        strategy = self._strategy
         if by_dc := getattr(strategy, "dc_replication_factors_info", None):
             factors = {dc: int(factor.all_replicas) for dc, factor in by_dc.items()}
             return sum(factors.values()) if self._everywhere else factors.get(self._dc) or max(factors.values())

@@ -1,13 +1,15 @@
 """The interface of a gate: which change events go on to the resolver.
 
     RF 3: three replicas report one INSERT, so three events come in. One goes on; the others are its copies.
+    At level LOCAL_QUORUM the first one waits, the second one completes the change and goes on, the third is a copy.
 
-A gate knows digests, the nodes that reported them and consistency levels. It knows no reads and no rows.
+A gate knows digests, the nodes that reported them and consistency levels. It knows no reads and no rows. What waits at
+it is kept by the driver, which gives it to each batch and takes back what became of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -36,14 +38,75 @@ class Gap(NamedTuple):
     until: int | None
 
 
+Nodes = tuple[str, ...]
+"""Host ids of nodes, in order, each once."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A change that waits at the gate: the first `event` of it, whole, and which `nodes` have reported it.
+
+    `copies` counts its events. The driver fills in `since`, when it first had it, s by the clock of the topic, and says
+    with `is_early` that its time is not over: it is to be verified to make room, and not to be dropped.
+    """
+
+    id: bytes
+    event: Event
+    nodes: Nodes
+    copies: int
+    since: float = 0.0
+    is_early: bool = False
+
+
+class Waits(NamedTuple):
+    """What waits at the gate of a topic when a batch begins, and may wait after it.
+
+    `reports` has by partition and id which nodes reported a change that waits, and in how many events. `overdue` are
+    those of them that have waited for too long. `room` is how many bytes more may wait.
+    """
+
+    reports: Mapping[int, Mapping[bytes, tuple[Nodes, int]]] = {}
+    overdue: Sequence[Waiting] = ()
+    room: float = float("inf")
+
+
+NOTHING_WAITS = Waits()
+
+
+@dataclass(slots=True)
+class AtGate:
+    """What a batch leaves at the gate, for the driver.
+
+    `waits` are changes that wait, new or with more reports than before, `gone` those that no longer do, by partition
+    and id.
+    `truncated` says in which partition which node has truncated the table: its reports of before count no longer.
+    `stopped` says for partitions that were not read to their end, since nothing more may wait, from which offset on.
+    `completed`, `verified`, `released` and `dropped` count changes that had waited by what became of them.
+    """
+
+    waits: list[Waiting] = field(default_factory=list)
+    gone: list[tuple[int, bytes]] = field(default_factory=list)
+    truncated: list[tuple[int, str]] = field(default_factory=list)
+    stopped: dict[int, int] = field(default_factory=dict)
+    completed: int = 0
+    verified: int = 0
+    released: int = 0
+    dropped: int = 0
+
+
 @dataclass(slots=True)
 class Admitted:
-    """A change event that goes on: the `event` as it was read, and what was decoded of it.
+    """A change event that goes on: the `event` as it was read, or of its copies the one that completed it, and what
+    the first of them says.
 
     `key` is the key in today's form, `values` are the CQL bytes of its columns (none if it concerns the whole table).
     `id` names the change among its replicas' copies; None if they can't be recognised, then each of them goes on.
-    `copies` counts the events of this batch that are it, itself included: it is right once all events are read. With
-    `is_published` an earlier batch published the change, and its read is not confirmed yet.
+    `copies` counts the events of this batch that are it, itself included, and those that waited at the gate: it is
+    right once all events are read. With `is_published` an earlier batch published the change, and its read is not
+    confirmed yet. `nodes` reported it, where that is counted.
+
+    One that waited for too long may go on below its level: if it is `verifying`, it is to be published if a read at the
+    gate's level shows it; with `is_released` in any case, marked as such.
     """
 
     event: Event
@@ -53,22 +116,28 @@ class Admitted:
     id: bytes | None
     copies: int = 1
     is_published: bool = False
+    nodes: Nodes | None = None
+    verifying: Waiting | None = None
+    is_released: bool = False
 
 
 @dataclass(slots=True)
 class Intake:
     """What became of a batch's events that do not go on.
 
-    read = copies of those that go on + confirmed + outdated + poison. `confirmed` are copies of changes that are fully
-    processed, and `gaps`. `outdated` are events of keys that the table can't have any more: it was recreated, or a type
-    in its partition key got a field, which older rows never have.
+    read + those that waited before = copies of those that go on + confirmed + outdated + dropped + poison + those that
+    wait `at_gate` now. `confirmed` are copies of changes that are fully processed, and `gaps`. `dropped` are events of
+    changes that were not reported by enough nodes in time. `outdated` are events of keys that the table can't have any
+    more: it was recreated, or a type in its partition key got a field, which older rows never have.
     """
 
     read: int = 0
     confirmed: int = 0
     outdated: int = 0
+    dropped: int = 0
     poison: list[tuple[Event, HelenusError]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    at_gate: AtGate = field(default_factory=AtGate)
 
 
 class Gate(Protocol):
@@ -78,8 +147,16 @@ class Gate(Protocol):
     when the next batch is admitted, so a batch that failed can be done again: the same events go on.
     """
 
-    def admit(self, events: Iterable[Event], codec: KeyCodec, made_at: float, intake: Intake) -> Iterator[Admitted]:
-        """The change events that go on, in the order in which they came; counts the others in `intake`.
+    def admit(
+        self,
+        events: Iterable[Event],
+        codec: KeyCodec,
+        made_at: float,
+        intake: Intake,
+        waits: Waits = NOTHING_WAITS,
+    ) -> Iterator[Admitted]:
+        """The change events that go on, in the order in which they came, a change with the event that completed it;
+        then what is overdue of the changes that wait. Counts the others in `intake`, and says there what waits.
 
         To be read to its end. The table was made at `made_at`, s since the epoch: a key that it can't have is poison
         only if it was written since. Raises nothing for an event: what can't be decoded is in `intake.poison`.

@@ -55,7 +55,8 @@ class Resolved:
     asks for it, of `events`; None if none does, as for a key that is read again. `parts` is the number of partitions
     that share a truncation; one that `continues` was begun by an earlier batch, which published its marker. `known` is
     the digest of what was published last, if that is known. `is_confirmed` says that the answer is final: no digest of
-    it is needed. `failure` is why there is no answer and never will be: to be dead-lettered.
+    it is needed. With `is_released` fewer replicas reported the change than the gate's level asks for. `failure` is why
+    there is no answer and never will be: to be dead-lettered.
 
     Of a resolver that reads no rows, `written` is what the one change of `event` says, and `after` and `read_rows` are
     None; `events` are its copies.
@@ -82,6 +83,7 @@ class Resolved:
     continues: bool = False
     known: bytes | None = None
     is_confirmed: bool = False
+    is_released: bool = False
     failure: HelenusError | None = None
     written: Cells | None = None
     digest: bytes = b""
@@ -101,7 +103,9 @@ class HandedBack:
 
     `waiting` are keys that wait from now on, `done` those that no longer do, `places` what was published where: their
     types are the resolver's own. `unread` counts keys that wait because they can't be read, `error` is why the first of
-    them can't. `contradicted` counts changes that are believed although their row spoke against them to the end.
+    them can't. `contradicted` counts changes that are believed although their row spoke against them to the end. Of the
+    changes that were `verifying`, a read at the gate's level shows those that are `verified`, and not the `unseen`; the
+    others could not be read.
     """
 
     published: int = 0
@@ -114,6 +118,8 @@ class HandedBack:
     unread: int = 0
     contradicted: int = 0
     error: HelenusError | None = None
+    verified: list[Admitted] = field(default_factory=list)
+    unseen: list[Admitted] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
     done: list[Any] = field(default_factory=list)
     places: dict[tuple[str, int], Any] = field(default_factory=dict)

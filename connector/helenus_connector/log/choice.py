@@ -80,8 +80,22 @@ def read_data(
 ) -> Generator[list[Message], None, None]:
     """As `read`, of data topics, with their records' headers. What a topic no longer has is left out."""
     if worker.log_of_data == "pulsar":
-        found: Generator[list[Message], None, None] = _of_pulsar("pulsar_reader").read(
-            _pulsar(worker), places, "continue", _ignored, failed, is_data=True
+        reader = _of_pulsar("pulsar_reader")
+        found: Generator[list[Message], None, None] = reader.read(
+            _pulsar(worker), places, "continue", _ignored, failed, reader.record
+        )
+        return found
+    return _kafka_reader.read(worker.consumer_config, places, "continue", _ignored, failed)
+
+
+def read_signals(
+    worker: WorkerSettings, places: Sequence[Range], failed: Callable[[Range, HelenusError], None]
+) -> Generator[list[Message], None, None]:
+    """As `read`, of topics of signals, where the events are: keys are text. What a topic no longer has is left out."""
+    if worker.log == "pulsar":
+        reader = _of_pulsar("pulsar_reader")
+        found: Generator[list[Message], None, None] = reader.read(
+            _pulsar(worker), places, "continue", _ignored, failed, reader.text
         )
         return found
     return _kafka_reader.read(worker.consumer_config, places, "continue", _ignored, failed)

@@ -23,6 +23,12 @@ class Range:
         return f"topic {self.topic}, partition {self.partition}, offsets {self.start} to {self.end}"
 
 
+def behind(topic: str, at: Mapping[str, int], ends: Mapping[str, int]) -> list[Range]:
+    """What a reader that is `at` these offsets has not read of a topic, up to these ends, both by partition."""
+    ranges = (Range(topic, int(p), at.get(p, 0), end) for p, end in ends.items())
+    return [place for place in ranges if place.start < place.end]
+
+
 class Message(Protocol):
     """A record that was read, with the methods of confluent-kafka's messages; times in ms since the epoch."""
 

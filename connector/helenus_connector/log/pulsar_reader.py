@@ -110,10 +110,10 @@ def read(
     data_loss: str,
     lost: Callable[[Range, int], None],
     failed: Callable[[Range, HelenusError], None],
-    is_data: bool = False,
+    make: Callable[[Range, Any], Message] | None = None,
 ) -> Generator[list[Message], None, None]:
-    """As `choice.read`, one range after the other; with `is_data` as `choice.read_data`. The process keeps its latest
-    readers between calls.
+    """As `choice.read`, one range after the other; as `choice.read_data` with `record`, and as `choice.read_signals`
+    with `text`. The process keeps its latest readers between calls.
 
     The number of lost events is not known: `lost` is given one, where a topic ends before a range does.
     """
@@ -129,7 +129,7 @@ def read(
                 reading = _Reading(config, place.topic, place.partition, place.start)
             _readings.pop(name, None)
             _readings[name] = reading  # the latest is the last
-            if not (yield from _read(reading, place, patience, _record if is_data else converted)):
+            if not (yield from _read(reading, place, patience, make or converted)):
                 if data_loss == "continue":
                     lost(place, 1)
                 else:
@@ -180,12 +180,18 @@ def _read(
     return whole
 
 
-def _record(place: Range, message: Any) -> Message:
+def record(place: Range, message: Any) -> Message:
     """A message of a data topic: no bytes are null, and properties are headers."""
     headers = [(name, text.encode()) for name, text in message.properties().items()]
     version = message._message.int_schema_version()
     time_ms = message.publish_timestamp()
     return Message(place, offset_of(message), time_ms, _key(message), message.data() or None, headers, version)
+
+
+def text(place: Range, message: Any) -> Message:
+    """A message whose key is text."""
+    key = message.partition_key().encode() or None
+    return Message(place, offset_of(message), message.publish_timestamp(), key, message.data() or None)
 
 
 def _key(message: Any) -> bytes | None:

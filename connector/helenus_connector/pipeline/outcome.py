@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from helenus_connector.interfaces.gate import Gap
+from helenus_connector.interfaces.gate import AtGate, Gap
 from helenus_connector.interfaces.resolver import HandedBack
 from helenus_connector.reread.unconfirmed import Place, Published, Unconfirmed
 from helenus_schemas.errors import HelenusError
@@ -15,8 +15,10 @@ from helenus_schemas.errors import HelenusError
 class Outcome:
     """What became of a batch.
 
-    Events: read = published + unchanged + confirmed + outdated + dead_lettered + those that now wait.
+    Events: read = published + unchanged + confirmed + outdated + dead_lettered + dropped + those that now wait.
 
+    `dropped` are events of changes that too few replicas reported, `at_gate` is what the batch left at the gate. The
+    events that it read are of `read_from` to `read_until`, s since the epoch, None if there were none.
     `waiting` are the keys that wait to be confirmed from now on, and `done` those that no longer do. `copies` of a
     key say how many events wait with it. `too_large` are records that were no records of the whole row, for their size.
     `unread` are keys that wait because they can't be read, `error` is why the first of them can't. `contradicted` are
@@ -31,6 +33,7 @@ class Outcome:
     confirmed: int = 0
     outdated: int = 0
     dead_lettered: int = 0
+    dropped: int = 0
     records: int = 0
     too_large: int = 0
     unpublished: int = 0
@@ -46,6 +49,9 @@ class Outcome:
     done: list[Unconfirmed] = field(default_factory=list)
     places: dict[Place, Published] = field(default_factory=lambda: defaultdict(Published))
     error: HelenusError | None = None
+    at_gate: AtGate = field(default_factory=AtGate)
+    read_from: float | None = None
+    read_until: float | None = None
 
     def add(self, handed: HandedBack) -> None:
         """Take over what the resolver hands back."""

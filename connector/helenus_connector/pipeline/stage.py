@@ -11,7 +11,6 @@ leaves the same events to be done again.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,15 +19,16 @@ from typing import Any
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import OneGate
+from helenus_connector.gate.level_gate import LevelGate, settle
 from helenus_connector.gate.replicas import Replicas
-from helenus_connector.interfaces.gate import Event, Gate, Intake
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Gate, Intake, Waits
 from helenus_connector.interfaces.resolver import Resolved, Resolver, RowsFailed, SchemaChanged
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.pipeline._digest import digest_of
 from helenus_connector.pipeline._table_version import Version, Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
-from helenus_connector.reread.budget import Budget
+from helenus_connector.reread import budget
 from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.resolve.none import AsWritten
@@ -39,6 +39,8 @@ from helenus_sinks.log import Log
 
 FLUSH_TIMEOUT_S = 60.0
 _ATTEMPTS = 3
+_RELEASED = ("gate", b"released")
+"""A header: fewer replicas reported the change than the gate's level asks for."""
 
 
 class Stage:
@@ -63,23 +65,34 @@ class Stage:
         self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
         self._replicas = Replicas(session, settings)
         caches = Caches(directory, settings.cache_max_capacity, settings.cache_expire_after_ms / 1000)
-        self._gate: Gate = OneGate(self._replicas, caches)
-        connector = hashlib.md5(settings.name.encode(), usedforsecurity=False).hexdigest()
-        budget = Budget((shared or directory) / f"{connector}.budget", settings.query_max_rate)
+        is_one = settings.gate == "one"
+        gate = OneGate(self._replicas, caches) if is_one else LevelGate(self._replicas, caches, settings)
+        self._gate: Gate = gate
         self._versions = Versions(settings, session, self._registry)
         self._resolver: Resolver = Reread(
-            settings, session, self._gate, self._replicas, caches, budget, lambda: self.log.topics()[self._now.topic]
+            settings,
+            session,
+            self._gate,
+            self._replicas,
+            caches,
+            budget.of(shared or directory, settings),
+            lambda: self.log.topics()[self._now.topic],
         )
         if settings.resolver == "none":
             self._resolver = AsWritten(self._gate, self._resolver, settings.columns)
         self._undeliverable = Undeliverable(settings)
 
     def run(
-        self, events: Iterable[Event], due: Sequence[Unconfirmed], trust_images: bool, may_wait: int = MOST_WAITING
+        self,
+        events: Iterable[Event],
+        due: Sequence[Unconfirmed],
+        trust_images: bool,
+        may_wait: int = MOST_WAITING,
+        waits: Waits = NOTHING_WAITS,
     ) -> Outcome:
         """Do one batch. `due` are unconfirmed keys of the same partitions, to be read again. `trust_images` says that
         no earlier attempt at this batch can have published something newer than a due key's image. At most `may_wait`
-        keys with events are left to wait because they can't be read.
+        keys with events are left to wait because they can't be read. `waits` is what waits at the gate.
 
         Raises HelenusError; then nothing is marked, and the batch is to be done again or the connector stopped.
         """
@@ -88,7 +101,7 @@ class Stage:
         self._resolver.use(self._now.table, self._now.codec)
         # 1. gate: the resolver takes what goes on.
         intake = Intake()
-        admitted = self._gate.admit(events, self._now.codec, self._now.made_at, intake)
+        admitted = self._gate.admit(events, self._now.codec, self._now.made_at, intake, waits)
         self._resolver.take(admitted, due, self._now.made_at)
         if intake.poison:
             self._renew()  # or is it of a table that the node that was asked does not know yet?
@@ -103,6 +116,7 @@ class Stage:
         reach("connector.after-mark")
         # 7. hand back
         outcome.add(handed)
+        outcome.dropped += settle(intake.at_gate, handed.verified, handed.unseen)
         return outcome
 
     def close(self) -> None:
@@ -123,6 +137,7 @@ class Stage:
     def _attempt(self, intake: Intake, trust_images: bool, may_wait: int, is_last: bool) -> Outcome | None:
         """Steps 2 to 5. None if they are to be done once more; if it `is_last` that is an error."""
         outcome = Outcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
+        outcome.dropped, outcome.at_gate = intake.dropped, intake.at_gate
         if self._now.shape.schemas is not None:
             self.log.declare(self._now.topic, self._now.shape.schemas)
         try:
@@ -195,6 +210,8 @@ class Stage:
                 self._undeliverable.large(self.log, resolved, shaped, self._now.shape, append, error)
 
     def _append_record(self, resolved: Resolved, outcome: Outcome, record: Record) -> None:
+        if resolved.is_released:
+            record = record._replace(headers=[*record.headers, _RELEASED])
         self.log.append(self._versions.now.topic, resolved.partition, *record)
         resolved.records += 1
         outcome.records += 1

@@ -16,11 +16,12 @@ from helenus_connector.control.checkpoint import committed, latest, planned
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held, overlaid
 from helenus_connector.control.status import Task
+from helenus_connector.gate.waiting import Limits, WaitingChanges
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query._task import DONE, Done, task
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
-from helenus_schemas.errors import HelenusError, error_in
+from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
@@ -32,8 +33,8 @@ class Batches:
 
     `planned` gives the plan as it is now and the tasks by events topic, and so does `begun`, which is called when a
     batch begins. They are called before and after each batch, so that the planner never goes by a plan from before a
-    batch's outcome. `unconfirmed` outlives the query. `lost` is called with a task and why changes of its table are
-    missing, before the batch ends. `failure` holds the error that ended the query.
+    batch's outcome. `unconfirmed` and what is `waiting` at the gates outlive the query. `lost` is called with a task
+    and why changes of its table are missing, before the batch ends. `failure` holds the error that ended the query.
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Batches:
         begun: Callable[[], tuple[Plan, Mapping[str, Task]]],
         held: Held,
         unconfirmed: UnconfirmedKeys,
+        waiting: WaitingChanges,
         lost: Callable[[Task, str], None],
     ) -> None:
         self._planned = planned
         self._begun = begun
         self._held = held
         self.unconfirmed = unconfirmed
+        self.waiting = waiting
         self._lost = lost
         unconfirmed.forget_images()  # what a failed batch published is not known
         plan, _ = planned()
@@ -69,6 +72,7 @@ class Batches:
                 {t: c.settle_timeout_ms / 1000 for t, c in plan.connectors.items()},
                 {t: c.settle_replay_ms / 1000 for t, c in plan.connectors.items()},
             )
+            self.waiting.use({t: Limits.of(c) for t, c in plan.connectors.items()})
             self._held.begin()
             all_done = self._run(frame, plan)
             if not self.done:
@@ -92,7 +96,8 @@ class Batches:
             due.setdefault(unconfirmed.topic, []).append(unconfirmed)
         try:
             may_wait = max(0, MOST_WAITING - len(self.unconfirmed))
-            rows = frame.mapInArrow(task(plan, due, may_wait), DONE).collect()
+            waits = self.waiting.hand_out(plan.max_batch_size)
+            rows = frame.mapInArrow(task(plan, due, may_wait, waits), DONE).collect()
         except PySparkException as failure:
             raise error_in(str(failure)) or failure from None
         return [pickle.loads(row.done) for row in rows]
@@ -110,6 +115,7 @@ class Batches:
 
     def _apply(self, tasks: Mapping[str, Task], all_done: list[Done], stepped_back: bool) -> None:
         now = time.time()
+        self._tick(tasks, all_done, now)
         # An operator may move a topic at any time: then a batch's positions of it no longer count.
         current: list[Done] = []
         for done in all_done:
@@ -125,16 +131,22 @@ class Batches:
                 self.unconfirmed.forget_images(done.topic)
                 continue
             self.unconfirmed.apply(done.outcome.done, done.outcome.waiting, now, done.outcome.places)
+            self.waiting.apply(done.topic, done.outcome.at_gate, done.outcome.read_from, now)
             _count(of_topic, done.outcome, now)
             if done.outcome.lost:
                 self._lost(of_topic, f"{done.outcome.lost} events expired before they were read")
             of_topic.unread = done.outcome.error or of_topic.unread
             self._count_gaps(done, done.outcome, of_topic)
+            if _is_stuck(done.outcome):
+                where = f"topic {done.topic}, partition {', '.join(map(str, sorted(done.outcome.at_gate.stopped)))}"
+                what = "as many changes wait at the gate as gate.max.waiting.bytes allows"
+                failed.setdefault(done.topic, HelenusError(Kind.GATE_FULL, what, where))
             if done.topic not in failed:
                 of_topic.succeeded()
         for topic, error in failed.items():
             if topic in tasks:
                 _failed(tasks[topic], error, now)
+        self.waiting.save(now)
         self.unconfirmed.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
         for done in current:
             # Its unconfirmed keys are saved by now.
@@ -149,6 +161,30 @@ class Batches:
             metrics.KEYS_UNREAD.labels(*of_topic.labels).set(unread)
             if not unread:
                 of_topic.unread = None
+            self._show_gate(topic, of_topic)
+
+    def _tick(self, tasks: Mapping[str, Task], all_done: list[Done], now: float) -> None:
+        """Move the clocks on by which changes wait at the gate: those of topics of which nothing failed."""
+        by_topic: dict[str, list[Outcome | None]] = {}
+        for done in all_done:
+            by_topic.setdefault(done.topic, []).append(done.outcome)
+        for topic in tasks:
+            outcomes = [one for one in by_topic.get(topic, ()) if one is not None]
+            if len(outcomes) < len(by_topic.get(topic, ())):
+                continue
+            # One that may not be read further has its clock run: what waits must expire, for it to go on.
+            read = [one.read_until for one in outcomes if one.read_until is not None and not one.at_gate.stopped]
+            self.waiting.tick(topic, now, min(read, default=None))
+
+    def _show_gate(self, topic: str, of_topic: Task) -> None:
+        changes, events, size, oldest = self.waiting.counts(topic)
+        for metric, value in (
+            (metrics.GATE_WAITING, changes),
+            (metrics.GATE_WAITING_EVENTS, events),
+            (metrics.GATE_WAITING_BYTES, size),
+            (metrics.GATE_OLDEST_SECONDS, oldest),
+        ):
+            metric.labels(*of_topic.labels).set(value)
 
     def _count_gaps(self, done: Done, outcome: Outcome, of_topic: Task) -> None:
         """Count and report each gap once: it is in every partition, and read again where a run steps back."""
@@ -168,8 +204,15 @@ class Batches:
             _log.warning("events.gap", **where, advice=_ADVICE)
 
     def _wake(self, plan: Plan) -> None:
-        due = self.unconfirmed.next_due()
+        now = time.time()
+        found = [due for due in (self.unconfirmed.next_due(), self.waiting.next_due(now)) if due is not None]
+        due = min(found, default=None)
         replace(plan.due_file, b"" if due is None else repr(due).encode())
+
+
+def _is_stuck(outcome: Outcome) -> bool:
+    """Whether no more events may wait at the gate, and none of those that wait went on."""
+    return bool(outcome.at_gate.stopped) and not outcome.at_gate.gone
 
 
 def _failed(of_topic: Task, error: HelenusError, now: float) -> None:
@@ -188,6 +231,11 @@ def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
     metrics.EVENTS_READ.labels(*labels).inc(outcome.read)
     for result in metrics.OUTCOMES:
         metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
+    for result in metrics.AT_GATE:
+        metrics.GATE_CHANGES.labels(*labels, result).inc(getattr(outcome.at_gate, result))
+    if outcome.at_gate.dropped:
+        advice = "too few replicas reported them, and no read at the gate's level shows them, if gate.expired=verify"
+        _log.warning("gate.dropped", connector=labels[0], changes=outcome.at_gate.dropped, advice=advice)
     metrics.RECORDS.labels(*labels).inc(outcome.records)
     metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
     metrics.ROWS_UNPUBLISHED.labels(*labels).inc(outcome.unpublished)

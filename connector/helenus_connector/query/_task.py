@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from helenus_connector.config.run_directory import use
 from helenus_connector.control.fences import enter
 from helenus_connector.control.plan import Plan
 from helenus_connector.gate.cache import prune
-from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Waits
 from helenus_connector.log.choice import data_log
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.pipeline.stage import Stage
@@ -63,10 +63,13 @@ _logs: dict[tuple[str, str], Log] = {}
 
 
 def task(
-    plan: Plan, due: dict[str, list[Unconfirmed]], may_wait: int = MOST_WAITING
+    plan: Plan,
+    due: dict[str, list[Unconfirmed]],
+    may_wait: int = MOST_WAITING,
+    waits: Mapping[str, Waits] | None = None,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`. `due` are unconfirmed keys by events topic; `may_wait` is how many more may
-    wait.
+    wait. `waits` is what waits at the gates, by events topic too.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -97,7 +100,8 @@ def task(
                 settings = plan.connectors.get(topic)
                 if settings is not None and about.error is None:
                     again = [p for p in due.get(topic, ()) if str(p.partition) in about.starts]
-                    _run(plan, settings, events[topic], again, first, about, may_wait)
+                    at_gate = _within(waits.get(topic), about.starts) if waits else NOTHING_WAITS
+                    _run(plan, settings, events[topic], again, first, about, may_wait, at_gate)
                     if about.outcome is not None:
                         about.outcome.lost = lost[topic]
         rows = [pickle.dumps(about) for about in done.values()]
@@ -115,9 +119,10 @@ def _run(
     trust_images: bool,
     about: Done,
     may_wait: int = MOST_WAITING,
+    waits: Waits = NOTHING_WAITS,
 ) -> None:
     """Run a table's stage. Its errors go to the driver, which handles each kind."""
-    if not events and not due:
+    if not (events or due or waits.overdue):
         about.outcome = Outcome()
         return
     own, shared = (plan.directory, settings.events), (plan.directory, "")
@@ -130,7 +135,10 @@ def _run(
         return
     largest = log.largest
     try:
-        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images, may_wait)
+        about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images, may_wait, waits)
+        if settings.gate != "one" and events:
+            _note_times(about.outcome, events)
+            about.ends.update({str(partition): at for partition, at in about.outcome.at_gate.stopped.items()})
         _failing.pop(settings.server, None)
     except HelenusError as error:
         about.error = error
@@ -148,6 +156,20 @@ def _run(
         if log.largest < largest and own not in _logs:
             # This table's topic has a smaller limit than others: it keeps this producer for itself.
             _logs[own] = _logs.pop(shared)
+
+
+def _within(waits: Waits | None, partitions: Mapping[str, int]) -> Waits:
+    """What waits at the gate of these partitions."""
+    if waits is None:
+        return NOTHING_WAITS
+    return waits._replace(overdue=[waiting for waiting in waits.overdue if str(waiting.event.partition) in partitions])
+
+
+def _note_times(outcome: Outcome, events: list[Event]) -> None:
+    """Note of when the oldest event is, and the oldest of the partitions' last ones."""
+    first = {event.partition: event.timestamp for event in reversed(events)}
+    last = {event.partition: event.timestamp for event in events}
+    outcome.read_from, outcome.read_until = min(first.values()) / 1000, min(last.values()) / 1000
 
 
 def _stage(plan: Plan, settings: ConnectorSettings, epoch: int, log: Log) -> Stage:

@@ -54,6 +54,7 @@ class Query:
         self._directory = directory
         self._held = connectors.held(group)
         self._unconfirmed = connectors.unconfirmed(group)
+        self._waiting = connectors.waiting(group)
         self._stopping = threading.Event()
         self._lock = threading.RLock()
         self._plan: Plan | None = None
@@ -185,7 +186,8 @@ class Query:
             return None
         self._start = start
         self._connectors.writes(self._group, ())
-        self._batches = batches = Batches(self.refresh, self._begin_batch, self._held, self._unconfirmed, self._lost)
+        batches = Batches(self.refresh, self._begin_batch, self._held, self._unconfirmed, self._waiting, self._lost)
+        self._batches = batches
         query = self._begin(spark, batches)
         _log.info("query.started", group=self._group)
         while query.isActive and not self._stopping.wait(0.1):

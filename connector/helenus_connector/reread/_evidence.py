@@ -90,6 +90,20 @@ class Evidence:
                 others.append((change, awaited, met, None))
         return self._judged(work, others, cache, deleted) if others else PROVEN
 
+    def unseen(self, work: Work) -> set[bytes]:
+        """The changes of a row that its read speaks against. Of more than a row it never does: what lives in the scope
+        is read, and follows the marker.
+        """
+        if work.is_marked and self._has_rows:
+            return set()
+        cache = self._caches.of(work.topic, work.partition)
+        row, deletions = _row(work.after), self._deletions(cache, work) if cache.has_deletions else []
+        return {
+            change
+            for change, awaited in work.awaited.items()
+            if self._witness(work, awaited, row, deletions, cache) is Witness.AGAINST
+        }
+
     def _judged(
         self,
         work: Work,
@@ -119,6 +133,8 @@ class Evidence:
 
     def _nodes_needed(self, consistency: int) -> int:
         """How many replicas have to report a change, so that each read of this level meets one of them."""
+        if consistency == ConsistencyLevel.QUORUM and not self._replicas.counts_everywhere:
+            return self.factor + 1  # it may meet few of the replicas that are counted
         return 0 if consistency == ConsistencyLevel.ALL else self.factor - block_for(consistency, self.factor) + 1
 
     def _witness(

@@ -33,7 +33,7 @@ _NO_TIME = -(2**63)
 
 def block_for(consistency: int, rf: int) -> int:
     """How many replicas a read of this level waits for, of the `rf` in its data centre."""
-    if consistency in (ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_QUORUM):
+    if consistency in (ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_QUORUM, ConsistencyLevel.EACH_QUORUM):
         return rf // 2 + 1
     return rf if consistency == ConsistencyLevel.ALL else 1
 

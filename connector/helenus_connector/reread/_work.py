@@ -46,6 +46,9 @@ class Work(Resolved):
     write time in µs of the oldest cell of the rows in its scope, and `timeless` says that some of them show no time.
     `is_outdated`: the table can't have this key any more. `is_scanned`: a snapshot asks for it, so it is likely that
     keys that are close to it on the ring are asked for too.
+
+    With changes that it is `verifying` it asks whether a read at the gate's level shows them, and is published if it
+    shows one: it has no `events` until then. The read speaks against those that are `unseen`.
     """
 
     consistency: int = 0
@@ -58,6 +61,8 @@ class Work(Resolved):
     timeless: bool = False
     is_outdated: bool = False
     is_scanned: bool = False
+    verifying: list[Admitted] | None = None
+    unseen: set[bytes] = field(default_factory=set)
 
     @property
     def is_marked(self) -> bool:
@@ -83,7 +88,7 @@ class Work(Resolved):
         """Forget an earlier attempt."""
         self.read_at = self.after = self.failure = self.read_rows = self.known = None
         self.published = self.dead_lettered = self.is_outdated = self.is_confirmed = False
-        self.digest, self.records = b"", 0
+        self.digest, self.records, self.unseen = b"", 0, set()
 
     def saw(self, image: Image | None) -> None:
         """Take note of what lives in a marker's scope; None for a row whose key has no form."""
@@ -96,15 +101,17 @@ class Work(Resolved):
 
 class Works:
     """What a batch reads: `by_name`; and what waits for a later one: `waiting`. `gone` are due keys that the table
-    can't have any more.
+    can't have any more. Works of `verified` ask whether a read at the gate's level shows their changes.
     """
 
-    def __init__(self, codec: KeyCodec, consistency: int) -> None:
+    def __init__(self, codec: KeyCodec, consistency: int, gate_level: int = 0) -> None:
         self.by_name: dict[Name, Work] = {}
+        self.verified: dict[Name, Work] = {}
         self.waiting: dict[Name, Unconfirmed] = {}
         self.gone: list[Unconfirmed] = []
         self._codec = codec
         self._consistency = consistency
+        self._gate_level = gate_level
         self._awaited: dict[Name, dict[bytes, Awaited]] = {}
         self._copied: list[tuple[Work, Admitted]] = []
 
@@ -114,6 +121,9 @@ class Works:
         bounds = (change.start, change.end) if change.scope is _RANGE else None
         name = (event.topic, event.partition, key, bounds)
         scope = scope_of(change, admitted.values)
+        if admitted.verifying is not None:
+            self._verify(name, scope, admitted)
+            return
         work = self.by_name.get(name)
         if work is None:
             if admitted.is_published and admitted.id is not None:
@@ -135,6 +145,7 @@ class Works:
         elif scope > work.scope:
             work.scope = scope
         work.events += 1
+        work.is_released |= admitted.is_released
         self._copied.append((work, admitted))
         if change.write_time is not None and (work.newest is None or change.write_time > work.newest):
             work.newest = change.write_time
@@ -156,6 +167,19 @@ class Works:
                 self.gone.append(unconfirmed)
         for name, waiting in self.waiting.items():
             waiting.awaited = packed(self._awaited[name])
+
+    def _verify(self, name: Name, scope: Scope, admitted: Admitted) -> None:
+        topic, partition, key, bounds = name
+        event, change = admitted.event, admitted.change
+        work = self.verified.get(name)
+        if work is None:
+            work = Work(topic, partition, key, admitted.values, scope, bounds, event=event)
+            work.consistency, work.verifying = self._gate_level, []
+            self.verified[name] = work
+        work.scope = max(work.scope, scope)
+        work.verifying = [*(work.verifying or ()), admitted]
+        work.newest = max((time for time in (work.newest, change.write_time) if time is not None), default=None)
+        work.awaited[admitted.id or b""] = awaited_of(change)
 
     def _wait(self, name: Name, admitted: Admitted, change: bytes) -> None:
         topic, partition, key, bounds = name

@@ -8,6 +8,7 @@ the machine's monotonic clock, which its processes share.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import math
 import mmap
 import os
@@ -19,6 +20,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import structlog
+
+from helenus_connector.config.connector import ConnectorSettings
 
 _log = structlog.get_logger(__name__)
 _LEAST = 100.0
@@ -49,6 +52,14 @@ class _State:
     best: float = 0.0
     rate: float = 0.0
     since: float = 0.0
+
+
+def of(directory: Path, settings: ConnectorSettings) -> Budget:
+    """A connector's budget on this host: that of all its tables, for changes, snapshots and verifications. `directory`
+    is that of its query in this run.
+    """
+    name = hashlib.md5(settings.name.encode(), usedforsecurity=False).hexdigest()
+    return Budget(directory / f"{name}.budget", settings.query_max_rate)
 
 
 class Budget:

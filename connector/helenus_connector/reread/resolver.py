@@ -21,6 +21,7 @@ from cassandra import ConsistencyLevel
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.event import written_at
+from helenus_connector.gate.levels import read_level
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import Admitted, Gate
 from helenus_connector.interfaces.image import Image
@@ -41,6 +42,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Scope
 
 _PROOF_S = 2.0
+_VERIFY_S = 5.0
 _log = structlog.get_logger(__name__)
 _ROW, _TABLE = Scope.ROW, Scope.TABLE  # an enum's members are slow to look up
 
@@ -98,7 +100,7 @@ class Reread:
     def take(self, changes: Iterable[Admitted], due: Sequence[Unconfirmed], made_at: float) -> None:
         self._made_at = made_at
         self._published = defaultdict(partial(Published, len(self.reader.table.clustering)))
-        works = self._works = Works(self._codec, self.consistency)
+        works = self._works = Works(self._codec, self.consistency, read_level(self._settings))
         self._has_begun = False
         min_age_s = self._settings.settle_min_age_ms / 1000
         self._evidence = Evidence(self._gate, self._replicas, self._caches, self._codec, min_age_s)
@@ -124,7 +126,7 @@ class Reread:
         self._unreached.clear()
         self._live = LiveRows(reader, self._codec)
         statements, seconds = reader.statements, reader.seconds
-        works = list(found.by_name.values())
+        works = [*found.by_name.values(), *found.verified.values()]
         for work in works if self._has_begun else ():
             work.begin()
         self._has_begun = True
@@ -149,27 +151,28 @@ class Reread:
         return level(self.consistency, nodes, self._evidence.factor)
 
     def _resolve(self, works: Sequence[Work]) -> Iterator[Resolved]:
-        scopes: dict[tuple[int, bool, int], list[Work]] = {}
-        rows: dict[tuple[bool, int], list[Work]] = {}
+        scopes: dict[tuple[int, bool, bool, int], list[Work]] = {}
+        rows: dict[tuple[bool, bool, int], list[Work]] = {}
         turns: dict[Key, int] = defaultdict(int)
         clustering = self.reader.table.clustering
         for work in sorted(works, key=attrgetter("scope"), reverse=True):
             stuck, consistency = self._unread.is_stuck(work), work.consistency
+            verifies = work.verifying is not None  # apart, as these are given up soon when replicas are away
             if work.scope is _TABLE:
                 yield from self._or_wait([work], partial(self._truncated, work))
             elif work.scope is _ROW or not clustering:
-                rows.setdefault((stuck, consistency), []).append(work)
+                rows.setdefault((verifies, stuck, consistency), []).append(work)
             else:
                 # What lies within the same partition is read one after the other: rows of it may be in both.
                 partition = work.values[: self._codec.partition_columns]
-                scopes.setdefault((turns[partition], stuck, consistency), []).append(work)
+                scopes.setdefault((turns[partition], verifies, stuck, consistency), []).append(work)
                 turns[partition] += 1
-        for (_, stuck, _), members in sorted(scopes.items(), key=lambda item: item[0][:2]):
+        for (_, _, stuck, _), members in sorted(scopes.items(), key=lambda item: item[0][:3]):
             cut: list[tuple[Work, HelenusError]] = []
             yield from self._or_wait(members, partial(self._scopes, members, cut), stuck)
             for work, error in cut:
                 yield from self._again(work, error)
-        for (stuck, consistency), members in sorted(rows.items(), key=lambda item: item[0][0]):
+        for (_, stuck, consistency), members in sorted(rows.items(), key=lambda item: item[0][:2]):
             yield from self._or_wait(members, partial(self._rows, members, consistency), stuck)
 
     def _or_wait(
@@ -183,7 +186,9 @@ class Reread:
         if alone and not stuck and consistency in self._unreached:
             return
         reader = self.reader
-        reader.until = time.monotonic() + _PROOF_S if stuck else self._patience if alone else math.inf
+        verifies = works[0].verifying is not None
+        soon = time.monotonic() + (_VERIFY_S if verifies else _PROOF_S)
+        reader.until = soon if stuck or verifies else self._patience if alone else math.inf
         reader.is_single = stuck
         try:
             yield from read()
@@ -269,7 +274,7 @@ class Reread:
         """For who honours the marker, the rows that did not follow are gone: what can't be published whole is not
         published at all.
         """
-        if work.is_asked_for:
+        if work.is_asked_for or work.verifying:
             self._unread.cut(work)
             raise error
         work.consistency, self.reader.until = self.consistency, math.inf
@@ -300,9 +305,15 @@ class Reread:
                     continue
                 work.after = image
                 self._prepare(work)
-                yield work
+                if work.verifying is None or self._is_verified(work):
+                    yield work
                 if image is not None:
                     work.after = Image((), image.write_time)
+
+    def _is_verified(self, work: Work) -> bool:
+        """Whether a read at the gate's level shows some of the changes that a row is read for."""
+        work.unseen = self._evidence.unseen(work)
+        return len(work.unseen) < len(work.awaited)
 
     def _images(
         self, asked: Mapping[Key, Sequence[Work]], consistency: int
@@ -361,7 +372,7 @@ class Reread:
         """Do without a key that no row can have: the table of before had it, or it is poison."""
         since = [written_at(work.event)] if work.event else []
         work.is_outdated = min(since + ([work.unconfirmed.since] if work.unconfirmed else [])) < self._made_at
-        if not work.is_asked_for and not work.is_outdated:
+        if not (work.is_asked_for or work.verifying or work.is_outdated):
             work.read_at = None  # it was read before
             return
         work.proof = PROVEN
@@ -399,6 +410,8 @@ class Reread:
     def confirm(self) -> HandedBack:
         rows_of_markers = len(self.reader.table.clustering) > 0
         for work in self._read:
+            if work.verifying is not None and not self._takes(work):
+                continue
             proof = work.proof
             if work.published and not (proof.unproven or proof.by_age or work.unconfirmed or work.dead_lettered):
                 self._handed.published += work.events  # the ordinary case
@@ -414,6 +427,19 @@ class Reread:
         # Of a batch that is over nothing is held until the next one.
         self._works, self._read, self._handed, self._published = Works(self._codec, 0), [], HandedBack(), {}
         return handed
+
+    def _takes(self, work: Work) -> bool:
+        """Whether changes that a read was to show are published now: as if their events had come with this batch."""
+        if work.read_at is None:
+            return False
+        found = [held for held in work.verifying or () if held.id not in work.unseen]
+        self._handed.verified += found
+        self._handed.unseen += [held for held in work.verifying or () if held.id in work.unseen]
+        work.events = sum(held.copies for held in found)
+        work.awaited = {change: one for change, one in work.awaited.items() if change not in work.unseen}
+        unproven = {change: one for change, one in work.proof.unproven.items() if change in work.awaited}
+        work.proof = work.proof._replace(unproven=unproven)
+        return bool(found)
 
     def _is_covered(self, work: Work) -> bool:
         """Whether a key may have been published with a marker of this batch."""

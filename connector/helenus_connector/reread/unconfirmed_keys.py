@@ -259,9 +259,18 @@ class UnconfirmedKeys:
             if damage:
                 advice = "topics are read again from their first event, as unconfirmed keys may be anywhere in them"
                 _log.warning("unconfirmed.damaged", reason="; ".join(damage), advice=advice)
-                self._ended = {"": Ended(0.0, 0.0)}
-                self._save_ended()  # this first: when the other file is whole again, nothing else shows the damage
+                self._read_all_again()  # this first: when the other file is whole again, nothing else shows the damage
                 self._save_keys(now)
+
+    def read_all_again(self, now: float) -> None:
+        """The next start reads all topics from their first event. Raises HelenusError(STATE)."""
+        with self._lock:
+            self._read_all_again()
+            self._save_keys(now)
+
+    def _read_all_again(self) -> None:
+        self._ended = {"": Ended(0.0, 0.0)}
+        self._save_ended()
 
     def shrink(self, topic: str, partitions: Collection[int]) -> int:
         """A topic has these partitions alone: forget keys of others, and say how many events waited with them."""

@@ -3,8 +3,9 @@
     UPDATE, UPDATE and DELETE of one key → three Resolved, in the order of the events; no row is read
 
 Changes without cells are resolved as `reread` does: those of agents whose `cells.include.list` lacks the table, events
-too large for their cells, tables with counters, snapshots, truncations, and what is read again since. They come after
-all that a batch has in cells: what is read of a key is then no older than what the batch wrote before it.
+too large for their cells, tables with counters, snapshots, truncations, and what is read again since. So are changes
+that the gate wants verified. They come after all that a batch has in cells: what is read of a key is then no older than
+what the batch wrote before it.
 """
 
 from __future__ import annotations
@@ -91,12 +92,12 @@ class AsWritten:
 
     def _without_cells(self, changes: Iterable[Admitted]) -> Iterator[Admitted]:
         """Keep the changes with cells, and give the others. What was published before it is confirmed was read: its
-        later copies wait with the key, whatever they have.
+        later copies wait with the key, whatever they have. What the gate wants verified is for a read to decide.
         """
         keep = self._written.append
         for admitted in changes:
             change = admitted.change
-            if change.cells is not None and not admitted.is_published:
+            if change.cells is not None and not admitted.is_published and admitted.verifying is None:
                 keep(admitted)
                 continue
             if change.cells is None and change.origin is _LOG and change.scope is not _TABLE:
@@ -117,7 +118,7 @@ class AsWritten:
         event, change = admitted.event, admitted.change
         bounds = (change.start, change.end) if change.scope is _RANGE else None
         made = Resolved(event.topic, event.partition, admitted.key, admitted.values, change.scope, bounds, event=event)
-        made.events, made.is_confirmed = admitted.copies, True
+        made.events, made.is_confirmed, made.is_released = admitted.copies, True, admitted.is_released
         made.newest = made.write_time = change.write_time
         made.expires = change.expires_at
         try:

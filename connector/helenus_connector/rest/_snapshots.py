@@ -9,6 +9,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from helenus_connector.control.connectors import UnderWay
 from helenus_connector.rest._call import Call, Resources, known
 from helenus_connector.snapshot.asked import Asked, of_key, token_range
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -49,9 +50,10 @@ class SnapshotResources:
             asked = _asked(body)
             with _known(call):
                 return _answer(self._snapshots.begin(call.name, tables, asked), 202)
+        except UnderWay as error:
+            raise HTTPException(409, str(error)) from None
         except HelenusError as error:
-            status = 409 if "under way" in error.what else 400 if error.kind is Kind.CONFIG else 500
-            raise HTTPException(status, str(error)) from None
+            raise HTTPException(400 if error.kind is Kind.CONFIG else 500, str(error)) from None
 
     def _stop(self, call: Call) -> Response:
         table = call.path.get("table")

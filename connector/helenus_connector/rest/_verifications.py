@@ -8,6 +8,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from helenus_connector.control.connectors import UnderWay
 from helenus_connector.rest._call import Call, Resources, known
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.verifications import Verification, Verifications
@@ -42,8 +43,10 @@ class VerificationResources:
         try:
             with _known(call):
                 return _answer(self._verifications.begin(call.name, tables, options), 202)
+        except UnderWay as error:
+            raise HTTPException(409, str(error)) from None
         except HelenusError as error:
-            raise HTTPException(409 if "under way" in error.what else 400, str(error)) from None
+            raise HTTPException(400, str(error)) from None
 
     def _stop(self, call: Call) -> Response:
         with _known(call):

@@ -24,9 +24,9 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Change, Origin, Scope
+from helenus_schemas.event.change import Origin, Scope
 from helenus_schemas.event.placement import partition
-from helenus_schemas.event.wire import encode
+from helenus_schemas.event.wire import request
 from helenus_schemas.service.failpoints import reach
 from helenus_schemas.service.logs import Setup, follow
 from helenus_sinks.log import Log
@@ -74,11 +74,6 @@ class Scanned:
     seconds: float = 0.0
 
 
-def event(scope: Scope, origin: Origin) -> bytes:
-    """The value of an event that no commit log has."""
-    return encode(Change(None, None, scope, origin=origin))
-
-
 def task(slice_: Slice) -> Callable[[Iterable[object]], Iterator[Scanned]]:
     """The function for a Spark job of one task."""
 
@@ -123,13 +118,13 @@ def _scan(slice_: Slice, log: Log) -> Scanned:
     table, stretch, topic = slice_.table, slice_.stretch, slice_.settings.events
     codec, partitions = KeyCodec(table), slice_.partitions
     scope = Scope.STATIC if stretch.statics else Scope.ROW
-    value = event(scope, Origin.SNAPSHOT)
+    value = request(scope, Origin.SNAPSHOT)
     width = len(table.partition_key) if stretch.statics else len(table.primary_key)
     no_row: tuple[None, ...] = (None,) * (len(table.primary_key) - width)
     until = time.monotonic() + slice_.seconds
     rows = skipped = 0
     at, last = stretch.at, None
-    first = event(scope, Origin.SNAPSHOT_FIRST) if slice_.is_first else None
+    first = request(scope, Origin.SNAPSHOT_FIRST) if slice_.is_first else None
     for page in _reader(slice_).pages(stretch, slice_.where, slice_.most):
         records: dict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
         for row in page.rows:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from helenus_connector.snapshot.ring import FIRST, LAST
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event import placement
+from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
 
 _STRING = r"'(?:[^']|'')*'"
-_LITERAL = rf"(?:{_STRING}|0[xX][0-9a-fA-F]*|[0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}|[-+.\w]+)"
+_LITERAL = rf"(?:{_STRING}|[-+.\w]+)"  # numbers, uuids and blobs too; two ways to match one would take for ever
 _CONDITION = re.compile(
     rf'\s*(?:"((?:[^"]|"")+)"|(\w+))\s*(?:=\s*({_LITERAL})|[iI][nN]\s*\(\s*({_LITERAL}(?:\s*,\s*{_LITERAL})*)\s*\))\s*'
 )
@@ -24,25 +25,22 @@ _AND = re.compile(r"and\b", re.IGNORECASE)
 class Asked:
     """The partitions with tokens above `after`, up to `until`; or those that `where` names, as CQL."""
 
-    after: int = FIRST
-    until: int = LAST
+    after: int = LEAST_TOKEN
+    until: int = MOST_TOKEN
     where: str = ""
 
     @property
     def is_whole(self) -> bool:
         """Whether it is the whole table."""
-        return not self.where and (self.after, self.until) == (FIRST, LAST)
+        return not self.where and (self.after, self.until) == (LEAST_TOKEN, MOST_TOKEN)
 
 
 def token_range(text: str) -> Asked:
     """Of `AFTER:UNTIL`, two tokens: above the first, up to the second. Raises HelenusError CONFIG."""
-    match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
-    if match is None:
-        raise _wrong(f"{text}: give a token range as AFTER:UNTIL", "for example -100:2000")
-    after, until = int(match[1]), int(match[2])
-    if not FIRST <= after < until <= LAST:
-        raise _wrong(f"{text}: the first token must be below the second, both from {FIRST} to {LAST}")
-    return Asked(after, until)
+    try:
+        return Asked(*placement.token_range(text))
+    except ValueError as error:
+        raise _wrong(str(error)) from None
 
 
 def of_key(key: Mapping[str, Any]) -> Asked:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-FIRST, LAST = -(1 << 63), (1 << 63) - 1
-"""No partition has the first token; the last one is a partition's."""
+from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
+
 _RING = 1 << 64
 
 
@@ -48,7 +48,7 @@ class Stretch:
         return replace(self, after=after, at=after, paging=None)
 
 
-def stretch(after: int = FIRST, until: int = LAST, statics: bool = False) -> Stretch:
+def stretch(after: int = LEAST_TOKEN, until: int = MOST_TOKEN, statics: bool = False) -> Stretch:
     """A stretch of which nothing is scanned."""
     return Stretch(after, until, after, None, statics)
 

@@ -24,24 +24,25 @@ import structlog
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
-from helenus_connector.control.connectors import Connectors, Unknown
+from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
 from helenus_connector.control.status import Connector, Task
 from helenus_connector.log.choice import event_schemas, events_log, planner
-from helenus_connector.log.events import Planner, Range
+from helenus_connector.log.events import Planner, behind
 from helenus_connector.snapshot import _metrics
 from helenus_connector.snapshot._jobs import Jobs
 from helenus_connector.snapshot._pace import Rate, room, unprocessed
 from helenus_connector.snapshot._run import Run, end
-from helenus_connector.snapshot._scan import Slice, event
+from helenus_connector.snapshot._scan import Slice
 from helenus_connector.snapshot._tables import Tables
 from helenus_connector.snapshot.asked import Asked, checked
 from helenus_connector.snapshot.state import Known, Snapshot, Store, snapshot
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.wire import request
 from helenus_schemas.service.logs import setup
 
 _log = structlog.get_logger(__name__)
-_TURN_S, _IDLE_S = 0.05, 1.0
+_TURN_S, _IDLE_S = 0.2, 1.0
 _LOOK_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ASK_S = 0.2
@@ -59,7 +60,7 @@ class Snapshots:
     def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
         self._worker = worker
         self._connectors = connectors
-        self._store = Store(worker.checkpoint_dir.absolute() / "snapshots")
+        self.store = Store(worker.checkpoint_dir.absolute() / "snapshots")
         self._tables = Tables()
         self._asking = threading.Lock()  # of the tables, which are for one thread at a time
         self._runs: dict[tuple[str, str], Run] = {}
@@ -70,11 +71,13 @@ class Snapshots:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._look_at = 0.0
+        self._held: set[tuple[str, str]] = set()
         self._failing: dict[tuple[str, str], tuple[int, float]] = {}
+        connectors.on_delete = self.forget
 
     def begin(self, name: str, tables: Sequence[str] = (), asked: Asked | None = None) -> list[Snapshot]:
-        """Begin a snapshot of these tables of a connector, by default of all. Raises HelenusError CONFIG if there is no
-        such table, if one is under way, and for a `where` that is not of the partition key; then none is begun.
+        """Begin a snapshot of these tables of a connector, by default of all. Raises UnderWay, and HelenusError CONFIG
+        if there is no such table, and for a `where` that is not of the partition key; then none is begun.
         """
         asked = asked or Asked()
         begun: list[Snapshot] = []
@@ -85,14 +88,13 @@ class Snapshots:
                 if wanted.where:
                     self._tables.check(task.settings, table, wanted.where)
             begun.append(self._new(task, table.id, "signal", wanted, bool(table.statics)))
-        with self._store.changing():
+        with self.store.changing():
             for one in begun:
-                known = self._store.of(name, one.table)
+                known = self.store.of(name, one.table)
                 if known.snapshot is not None and not known.snapshot.is_over:
-                    what = f"a snapshot of {one.table} is under way: wait for it, or stop it"
-                    raise HelenusError(Kind.CONFIG, what, name)
+                    raise UnderWay(f"a snapshot of {one.table} is under way", name)
             for one in begun:
-                self._keep(self._store.of(name, one.table), one)
+                self._keep(self.store.of(name, one.table), one)
         self._look_at = 0.0
         self._changed.set()
         return begun
@@ -101,14 +103,14 @@ class Snapshots:
         """The last snapshot of each table of a connector."""
         with self._connectors.lock:
             self._connectors.get(name)
-        return self._store.snapshots(name)
+        return self.store.snapshots(name)
 
     def stop(self, name: str, tables: Sequence[str] = ()) -> list[Snapshot]:
         """End the snapshots of a connector that are under way, or those of some tables. What is appended to the events
         topic is published all the same.
         """
         there = [one for one in self.of(name) if not one.is_over and (not tables or one.table in tables)]
-        with self._store.changing():
+        with self.store.changing():
             for one in there:
                 end(one, "STOPPED")
         self._changed.set()
@@ -117,11 +119,18 @@ class Snapshots:
     def pause(self, name: str, paused: bool) -> list[Snapshot]:
         """Pause the snapshots of a connector that are under way, or have them go on."""
         there = [one for one in self.of(name) if not one.is_over]
-        with self._store.changing():
+        with self.store.changing():
             for one in there:
                 one.is_paused = paused
         self._changed.set()
         return there
+
+    def forget(self, name: str) -> None:
+        """A connector was deleted, and its snapshots with it. Where it is in its topics of signals stays."""
+        self._fresh = {place for place in self._fresh if place[0] != name}
+        with self.store.changing():
+            self.store.forget(name)
+        self._changed.set()
 
     def need(self, task: Task, why: str) -> None:
         """Changes of a table were lost: with snapshot.mode=when_needed another snapshot makes up for them. Returns when
@@ -129,8 +138,8 @@ class Snapshots:
         """
         if task.settings.snapshot_mode != "when_needed":
             return
-        with self._store.changing():
-            self._store.of(task.connector, task.settings.table).needed = why
+        with self.store.changing():
+            self.store.of(task.connector, task.settings.table).needed = why
         self._changed.set()
 
     def start(self, spark: Any) -> None:
@@ -159,7 +168,9 @@ class Snapshots:
                         at = f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: "
                     _log.error("snapshots.error", error=f"{at}{error}")
                     self._stopping.wait(_FIRST_PAUSE_S)
-            self._changed.wait(_TURN_S if self._runs else _IDLE_S)
+            # A slice that is done wakes it too: what it has to look for itself is the connector's lag, and the rate.
+            goes_on = any(run.snapshot.waiting is None for run in list(self._runs.values()))
+            self._changed.wait(_TURN_S if goes_on else _IDLE_S)
             self._changed.clear()
         self._forget_planner()
         self._tables.close()
@@ -179,21 +190,25 @@ class Snapshots:
                     self._guarded(place, partial(self._due, task))
         for place, run in list(self._runs.items()):
             self._rate(place[0]).took(-run.collect(), run.task.settings.snapshot_max_rate)
-            if run.snapshot.is_over:
-                del self._runs[place]
+            if run.snapshot.is_over or self.store.of(*place).snapshot is not run.snapshot:
+                del self._runs[place]  # or its connector was deleted
                 continue
             if place not in tasks:
-                continue  # its connector was deleted, or its table left: it goes on if that comes back
+                continue  # its table left the connector: it goes on if that comes back
             connector, run.task = tasks[place]
             waits = _goes_on(connector, run.task) or ("it is paused" if run.snapshot.is_paused else None)
             if waits is not None:
                 run.snapshot.waiting = waits
+                self._held.add(place)
                 continue
+            if place in self._held:
+                self._held.remove(place)
+                run.snapshot.waiting = None
             self._guarded(place, partial(self._advance, run, jobs))
             run.say()
         if looks:
             self._end_initial_only(tasks)
-            _metrics.show(self._store.snapshots(), set(tasks))
+            _metrics.show(self.store.snapshots(), set(tasks))
 
     def _guarded(self, place: tuple[str, str], step: Callable[[], None]) -> None:
         """Do this for a table. If a server does not answer, it is tried again after a pause; other tables go on."""
@@ -208,14 +223,14 @@ class Snapshots:
             self._failing[place] = failures + 1, time.monotonic() + wait
             where = {"connector": place[0], "table": place[1]}
             _log.warning("snapshot.waiting", **where, reason=str(error), retry_in_s=round(wait, 1))
-            if (one := self._store.of(*place).snapshot) is not None:
+            if (one := self.store.of(*place).snapshot) is not None:
                 one.waiting = str(error)
             if error.kind is Kind.BROKER_UNREACHABLE:
                 self._forget_planner()
 
     def _due(self, task: Task) -> None:
         """Go on with a table's snapshot, or begin one if it is time."""
-        known = self._store.of(task.connector, task.settings.table)
+        known = self.store.of(task.connector, task.settings.table)
         place = (task.connector, task.settings.table)
         one, cause = known.snapshot, None
         if one is None or one.is_over:
@@ -223,7 +238,7 @@ class Snapshots:
                 return
             with self._asking:
                 now = self._tables.id(task.settings)
-            cause = now and self._cause(task, known, now)
+            cause = now and known.cause(task.settings.snapshot_mode, now, place in self._fresh)
             if not cause:
                 return
         active = [run for (name, _), run in self._runs.items() if name == task.connector]
@@ -235,7 +250,7 @@ class Snapshots:
             table = self._tables.definition(task.settings)
         if cause:
             one = self._new(task, table.id, cause, Asked(), bool(table.statics))
-            with self._store.changing():
+            with self.store.changing():
                 self._keep(known, one)
         assert one is not None
         self._fresh.add(place)
@@ -250,22 +265,7 @@ class Snapshots:
         where = {"connector": task.connector, "table": task.table}
         _log.info("snapshot.started", **where, cause=one.cause, done=round(one.done, 4), rows=one.rows)
         one.waiting = None
-        self._runs[place] = Run(one, task, table, partitions, self._store, has_begun=one.rows > 0)
-
-    def _cause(self, task: Task, known: Known, table_id: str) -> str | None:
-        """Why a snapshot of the whole table is to begin now, None if none is."""
-        mode = task.settings.snapshot_mode
-        last = known.snapshot
-        if known.needed and mode == "when_needed":
-            return known.needed
-        if mode == "always":
-            return None if (task.connector, task.settings.table) in self._fresh else "always"
-        if last is not None and last.table_id == table_id and last.is_whole:
-            if last.state == "FAILED":  # it begins again with the worker, also if an earlier one is complete
-                return None if (task.connector, task.settings.table) in self._fresh else last.cause
-            if last.state == "STOPPED":
-                return None
-        return None if known.complete == table_id else "initial"
+        self._runs[place] = Run(one, task, table, partitions, self.store, has_begun=one.rows > 0)
 
     @staticmethod
     def _new(task: Task, table_id: object, cause: str, asked: Asked, has_statics: bool) -> Snapshot:
@@ -322,33 +322,34 @@ class Snapshots:
             )
             run.has_begun = True
             rate.took(most, settings.snapshot_max_rate)
-            run.flying[jobs.submit(slice_)] = stretch, most
+            future = jobs.submit(slice_)
+            future.add_done_callback(lambda _: self._changed.set())
+            run.flying[future] = stretch, most
             if is_first:
                 return  # it shows how dense the table is
 
     def _scanned(self, run: Run) -> None:
         one = run.snapshot
-        with self._store.changing():
+        with self.store.changing():
             one.ends = self._ends(run)
             one.state = "PUBLISHING"
 
     def _publish(self, run: Run) -> None:
         """Complete a snapshot once the connector is past its events; then its last one once more, marked as such."""
-        one, topic = run.snapshot, run.task.settings.events
+        one = run.snapshot
         if time.monotonic() - run.asked_at < _ASK_S:
             return
         run.asked_at = time.monotonic()
-        at = self._connectors.held(run.task.settings.query_group).where().get(topic, {})
-        if any(at.get(partition, 0) < end_ for partition, end_ in one.ends.items()):
+        if behind(run.task.settings.events, self._connectors.at(run.task), one.ends):
             return
         if one.last is not None and not one.marked:
             self._mark(run)
-            with self._store.changing():
+            with self.store.changing():
                 one.ends, one.marked = self._ends(run), True
             return
-        with self._store.changing():
+        with self.store.changing():
             if one.is_whole:
-                self._store.of(one.connector, one.table).complete = one.table_id
+                self.store.of(one.connector, one.table).complete = one.table_id
             end(one, "COMPLETE")
 
     def _mark(self, run: Run) -> None:
@@ -359,7 +360,7 @@ class Snapshots:
         try:
             if log.keeps_schemas:
                 log.declare(topic, event_schemas(run.table))
-            log.append(topic, partition, bytes.fromhex(key), event(Scope.ROW, Origin.SNAPSHOT_LAST))
+            log.append(topic, partition, bytes.fromhex(key), request(Scope.ROW, Origin.SNAPSHOT_LAST))
             log.flush(_FLUSH_S)
         finally:
             log.close()
@@ -381,16 +382,13 @@ class Snapshots:
         return True
 
     def _replaced(self, one: Snapshot) -> None:
-        with self._store.changing():
+        with self.store.changing():
             end(one, "FAILED", "the table was dropped, or recreated, while the snapshot was under way")
 
     def _behind(self, run: Run) -> int:
         """How many events of the table are not processed."""
-        topic = run.task.settings.events
-        at = self._connectors.held(run.task.settings.query_group).where().get(topic, {})
-        broker = self._broker()
-        ends = broker.latest({topic: run.partitions}).get(topic, {})
-        return sum(broker.size(Range(topic, int(p), at.get(p, 0), last)) for p, last in ends.items())
+        unread = behind(run.task.settings.events, self._connectors.at(run.task), self._ends(run))
+        return sum(map(self._broker().size, unread))
 
     def _ends(self, run: Run) -> dict[str, int]:
         topic = run.task.settings.events
@@ -401,7 +399,7 @@ class Snapshots:
         names = {name for (name, _), (_, task) in tasks.items() if task.settings.snapshot_mode == "initial_only"}
         for name in names:
             own = [(connector, task) for (other, _), (connector, task) in tasks.items() if other == name]
-            last = [self._store.of(name, task.settings.table).snapshot for _, task in own]
+            last = [self.store.of(name, task.settings.table).snapshot for _, task in own]
             if own[0][0].wanted == "RUNNING" and all(one is not None and one.state == "COMPLETE" for one in last):
                 _log.info("connector.stopped", connector=name, reason="snapshot.mode=initial_only: it is complete")
                 with suppress(Unknown):

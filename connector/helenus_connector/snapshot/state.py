@@ -16,7 +16,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import durable
 
 State = Literal["SCANNING", "PUBLISHING", "COMPLETE", "STOPPED", "FAILED"]
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(eq=False)
@@ -111,16 +111,34 @@ class Known:
     needed: str = ""
     snapshot: Snapshot | None = None
 
+    def cause(self, mode: str, table_id: str, is_old: bool) -> str | None:
+        """Why a snapshot of the whole table is to begin now, None if none is. `is_old`: the worker has begun one, or
+        gone on with one, since its start.
+        """
+        last = self.snapshot
+        if self.needed and mode == "when_needed":
+            return self.needed
+        if mode == "always":
+            return None if is_old else "always"
+        if last is not None and last.table_id == table_id and last.is_whole:
+            if last.state == "FAILED":  # it begins again with the worker, also if an earlier one is complete
+                return None if is_old else last.cause
+            if last.state == "STOPPED":
+                return None
+        return None if self.complete == table_id else "initial"
+
 
 class Store:
-    """The snapshots of a worker's connectors, by connector and table, in a file. Any thread may use it; `lock` is held
-    over what belongs together. Raises HelenusError(STATE) if the file can't be read or written.
+    """The snapshots of a worker's connectors, by connector and table, in a file. `signals` is where connectors are in
+    their signal topics: the next offset of each partition. Any thread may use it; `lock` is held over what belongs
+    together. Raises HelenusError(STATE) if the file can't be read or written.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.lock = threading.RLock()
         self._known: dict[tuple[str, str], Known] = {}
+        self.signals: dict[tuple[str, str], dict[str, int]] = {}
         try:
             content = durable.load(file, _VERSION)
         except FileNotFoundError:
@@ -130,7 +148,9 @@ class Store:
                 f"the progress of snapshots is damaged: {error}. Restore the file; or delete it: then snapshots begin"
             )
             raise HelenusError(Kind.STATE, f"{what} again, as snapshot.mode says", str(file)) from None
-        for one in content:
+        for one in content["signals"]:
+            self.signals[one["connector"], one["topic"]] = one["offsets"]
+        for one in content["tables"]:
             self._known[one["connector"], one["table"]] = Known(one["complete"], one["needed"], _read(one["snapshot"]))
 
     def of(self, connector: str, table: str) -> Known:
@@ -143,6 +163,15 @@ class Store:
             found = [(name, known.snapshot) for (name, _), known in self._known.items()]
         return [one for name, one in found if one is not None and connector in (None, name)]
 
+    def signalled(self, connector: str, topic: str) -> dict[str, int]:
+        """Where a connector is in a signal topic, by partition: a copy."""
+        with self.lock:
+            return dict(self.signals.get((connector, topic), {}))
+
+    def forget(self, connector: str) -> None:
+        """Forget the snapshots of a connector; the caller saves it."""
+        self._known = {place: known for place, known in self._known.items() if place[0] != connector}
+
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Hold the lock, and save what was changed."""
@@ -151,7 +180,7 @@ class Store:
             self._save()
 
     def _save(self) -> None:
-        content = [
+        tables = [
             {
                 "connector": connector,
                 "table": table,
@@ -162,6 +191,8 @@ class Store:
             for (connector, table), known in self._known.items()
             if known.complete or known.needed or known.snapshot
         ]
+        signals = [{"connector": c, "topic": t, "offsets": at} for (c, t), at in self.signals.items()]
+        content = {"tables": tables, "signals": signals}
         durable.make_directory(self._file.parent)
         durable.save(self._file, content, _VERSION, "the progress of snapshots", "snapshots.after-write")
 

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -32,7 +33,7 @@ _SLICES = 1000
 @dataclass(frozen=True)
 class Job:
     """`settings` are of one table, `table` is as its records show it. `topic` has so many `partitions`, the shuffle so
-    many `parts`. `tokens` are looked at, in order; None for all.
+    many `parts`. `tokens` are looked at, in order; None for all. `directory` is the run's.
     """
 
     worker: WorkerSettings
@@ -44,6 +45,7 @@ class Job:
     tokens: tuple[Tokens, ...] | None
     keeps_schemas: bool
     logging: Setup
+    directory: Path | None = None
 
     def has(self, token: int) -> bool:
         """Whether a token is looked at."""

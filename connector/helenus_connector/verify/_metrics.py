@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from prometheus_client import Gauge
 
 from helenus_connector.verify.report import Report
@@ -29,7 +27,7 @@ def show(report: Report) -> None:
     ROWS.labels(*labels).set(report.rows)
     RECORDS.labels(*labels).set(report.records)
     SECONDS.labels(*labels).set(report.seconds)
-    ENDED.labels(*labels).set(time.time())
+    ENDED.labels(*labels).set(report.started + report.seconds)
 
 
 def forget(labels: tuple[str, str, str]) -> None:

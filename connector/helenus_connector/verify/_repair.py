@@ -11,8 +11,8 @@ from helenus_connector.verify._entry import batches, counts, entries
 from helenus_connector.verify._job import Job, Task, begin
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement
-from helenus_schemas.event.change import Change, Origin, Scope
-from helenus_schemas.event.wire import encode
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.wire import request
 
 _FLUSH_TIMEOUT_S = 60.0
 _AT_ONCE = 10_000
@@ -30,10 +30,7 @@ def repair(job: Job) -> Task:
 
 def _append(job: Job, found: Iterator[pa.RecordBatch]) -> int:
     events, appended = job.settings.events, 0
-    values = {
-        scope is Scope.STATIC: encode(Change(None, None, scope, origin=Origin.REPAIR))
-        for scope in (Scope.ROW, Scope.STATIC)
-    }
+    values = {scope is Scope.STATIC: request(scope, Origin.REPAIR) for scope in (Scope.ROW, Scope.STATIC)}
     log = events_log(job.worker)
     try:
         partitions = log.topics().get(events)

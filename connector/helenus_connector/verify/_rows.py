@@ -9,9 +9,11 @@ from typing import Any
 import pyarrow as pa
 from cassandra import ConsistencyLevel
 
+from helenus_connector.config.run_directory import use
 from helenus_connector.gate.event import values_of
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.query import sessions
+from helenus_connector.reread import budget
 from helenus_connector.reread.reader import KeyRefused, Reader, Unread
 from helenus_connector.verify._contents import Contents, Values
 from helenus_connector.verify._entry import ASKED, KEY, ROW, Entry, batches, counts, entries
@@ -164,9 +166,15 @@ def _known(answer: Any) -> Any:
 def _reader(job: Job) -> Reader:
     """This process's reader of a table, whose statements are prepared."""
     session = sessions.of(job.settings)
-    for made_for, reader in _readers:
-        if made_for is session and reader.table == job.table:
-            return reader
-    reader = Reader(session, job.table, job.settings, times=False)
-    _readers[:] = [(session, reader)]
+    reader = next((one for made_for, one in _readers if made_for is session and one.table == job.table), None)
+    if reader is None:
+        reader = Reader(session, job.table, job.settings, times=False)
+        _readers[:] = [(session, reader)]
+    if reader.budget is not None:
+        reader.budget.close()
+        reader.budget = None
+    if job.directory is not None:
+        directory = use(job.directory) / job.settings.query_group  # as the query's tasks have it
+        directory.mkdir(mode=0o700, exist_ok=True)
+        reader.budget = budget.of(directory, job.settings)
     return reader

@@ -16,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -63,13 +64,15 @@ def verify(
     options: Options | None = None,
     progress: Progress | None = None,
     behind: Callable[[], Behind] | None = None,
+    directory: Path | None = None,
 ) -> Report:
     """Compare the data topic of a connector's table, of which alone `settings` are, with the table.
 
     `behind` is asked each time when keys are to be looked at again; what it returns says when the connector has
-    published what was there. Raises HelenusError, and Stopped if `progress` says so.
+    published what was there. `directory` is the run's on each host: rows are taken from the connector's budget there.
+    Without it `query.max.rate` is no limit. Raises HelenusError, and Stopped if `progress` says so.
     """
-    run = _Run(spark, worker, settings, options or Options(), progress or Progress(), behind)
+    run = _Run(spark, worker, settings, options or Options(), progress or Progress(), behind, directory)
     try:
         with _spark_errors(), run.grouped():
             return run.verify()
@@ -88,12 +91,13 @@ class _Run:
         options: Options,
         progress: Progress,
         behind: Callable[[], Behind] | None,
+        directory: Path | None,
     ) -> None:
         self._spark = spark
         self._options = options
         self._progress = progress
         self._behind = behind
-        self._job, self._bytes = _planned(worker, settings, options, spark)
+        self._job, self._bytes = _planned(worker, settings, options, spark, directory)
         self._planner = data_planner(worker)
         self._ends: dict[int, int] = {}
         self._waited = 0.0
@@ -283,7 +287,9 @@ def _unmoved(found: Any, kinds: list[str]) -> Any:
     return found.filter(found.kind.isin(kinds)).select(*SCHEMA_COLUMNS)
 
 
-def _planned(worker: WorkerSettings, settings: ConnectorSettings, options: Options, spark: Any) -> tuple[Job, int]:
+def _planned(
+    worker: WorkerSettings, settings: ConnectorSettings, options: Options, spark: Any, directory: Path | None
+) -> tuple[Job, int]:
     """What is to be done, and about how many bytes the table has. Raises HelenusError."""
     if settings.output_format == "debezium":
         what, advice = "records of output.format=debezium can't be verified yet", "take another output.format to verify"
@@ -305,7 +311,9 @@ def _planned(worker: WorkerSettings, settings: ConnectorSettings, options: Optio
             tokens = tuple(sampled(options.tokens, options.sample) if options.sample < 1 else [options.tokens])
         slots = spark.sparkContext.defaultParallelism
         parts = max(slots, min(4096, math.ceil(size / _BYTES_A_ROW / _ENTRIES_A_PART)))
-        return Job(worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup()), size
+        return Job(
+            worker, settings, table, topic, topics[topic], parts, tokens, log.keeps_schemas, setup(), directory
+        ), size
 
 
 @contextmanager

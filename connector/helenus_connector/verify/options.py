@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
+from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN, token_range
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,6 @@ class Options:
     patience: float = 30.0
 
     def __post_init__(self) -> None:
-        first, last = self.tokens
-        if not LEAST_TOKEN <= first <= last <= MOST_TOKEN:
-            raise ValueError(f"token_range: {first}:{last} is no range of tokens, from -2^63 to 2^63-1")
         if not 0 < self.sample <= 1:
             raise ValueError(f"sample: {self.sample:g} is no share: give more than 0, and 1 at most")
         if not 0 <= self.limit <= 100_000:
@@ -51,7 +48,11 @@ class Options:
                 raise ValueError(f"repair: {given['repair']} is neither true nor false")
             options["repair"] = given["repair"]
         if "token_range" in given:
-            options["tokens"] = tokens(str(given["token_range"]))
+            try:
+                after, until = token_range(str(given["token_range"]))
+            except ValueError as error:
+                raise ValueError(f"token_range: {error}") from None
+            options["tokens"] = (after if after == LEAST_TOKEN else after + 1, until)
         for name, kind in (("sample", float), ("limit", int), ("patience", float)):
             if name in given:
                 try:
@@ -59,16 +60,3 @@ class Options:
                 except (TypeError, ValueError):
                     raise ValueError(f"{name}: {given[name]} is no number") from None
         return cls(**options)
-
-
-def tokens(text: str) -> tuple[int, int]:
-    """First and last token of `after:until`, as snapshots have it: those above the one, up to the other, either of
-    which may be left out. Raises ValueError.
-    """
-    after, mark, until = text.partition(":")
-    try:
-        if not mark:
-            raise ValueError
-        return int(after) + 1 if after else LEAST_TOKEN, int(until) if until else MOST_TOKEN
-    except ValueError:
-        raise ValueError(f"token_range: {text} is not of the form AFTER:UNTIL") from None

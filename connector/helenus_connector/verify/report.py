@@ -77,6 +77,15 @@ class Report:
             "apart": {kind: self._shown(kind) for kind in NO_DIFFERENCES},
         }
 
+    @classmethod
+    def of_json(cls, shown: dict[str, Any]) -> Report:
+        """That of which `as_json` showed this. Raises KeyError and TypeError for what is none."""
+        found = {
+            k: Found(one["count"], list(one["keys"])) for k, one in {**shown["differences"], **shown["apart"]}.items()
+        }
+        own = {name: shown[name] for name in cls.__dataclass_fields__ if name != "found"}
+        return cls(**own, found=found)
+
     def _shown(self, kind: str) -> dict[str, Any]:
         return {"count": self.found[kind].count, "keys": self.found[kind].keys}
 

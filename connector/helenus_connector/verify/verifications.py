@@ -7,15 +7,19 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import structlog
 
 from helenus_connector.config.worker import WorkerSettings
-from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.connectors import Connectors, UnderWay, Unknown
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import planner
+from helenus_connector.log.events import behind
+from helenus_connector.metrics import Labels
 from helenus_connector.verify import _metrics
+from helenus_connector.verify._kept import Kept
 from helenus_connector.verify.engine import Behind, verify
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import Progress, Report, Stopped
@@ -30,9 +34,9 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Verification:
-    """That of one table; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
+    """That of a table, by its labels; `report` once it is DONE, `error` if it FAILED. `id` is one of this worker's."""
 
-    task: Task
+    labels: Labels
     options: Options
     id: int = field(default_factory=lambda: next(_numbers))
     state: State = "WAITING"
@@ -46,7 +50,7 @@ class Verification:
 
     def shown(self) -> dict[str, Any]:
         """As the REST API shows it."""
-        shown: dict[str, Any] = {"id": self.id, "table": self.task.settings.table, "state": self.state}
+        shown: dict[str, Any] = {"id": self.id, "table": self.labels[2], "state": self.state}
         if not self.is_over:
             shown["progress"] = self.progress.as_json()
         if self.report is not None:
@@ -55,7 +59,8 @@ class Verification:
 
 
 class Verifications:
-    """All verifications of a worker. `start` begins its thread; any thread may call the other methods.
+    """All verifications of a worker. `start` begins its thread; any thread may call the other methods. The last results
+    outlive the worker.
 
     Methods that take a connector's name raise Unknown.
     """
@@ -63,25 +68,32 @@ class Verifications:
     def __init__(self, worker: WorkerSettings, connectors: Connectors) -> None:
         self._worker = worker
         self._connectors = connectors
+        self._kept = Kept(worker.checkpoint_dir.absolute() / "verifications")
         self._last: dict[tuple[str, str], Verification] = {}
+        for report in self._kept.reports():
+            one = Verification(
+                (report.connector, report.keyspace, report.table), Options(), state="DONE", report=report
+            )
+            self._last[report.connector, report.table] = one
+            _metrics.show(report)
         self._lock = threading.Lock()
+        self._directory: Path | None = None
         self._asked = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, name: str, tables: Sequence[str], options: Options) -> list[Verification]:
         """Ask for these tables of a connector, by default for all. Raises HelenusError CONFIG if there is no such
-        table, and if one of them is being verified.
+        table, and UnderWay if one of them is being verified.
         """
         tasks = self._tasks(name, tables)
         with self._lock:
             for task in tasks:
                 before = self._last.get((name, task.settings.table))
                 if before is not None and not before.is_over:
-                    what = f"a verification of {task.settings.table} is under way: wait for it, or stop it"
-                    raise HelenusError(Kind.CONFIG, what, name)
-            begun = [Verification(task, options) for task in tasks]
-            self._last.update({(name, one.task.settings.table): one for one in begun})
+                    raise UnderWay(f"a verification of {task.settings.table} is under way", name)
+            begun = [Verification(task.labels, options) for task in tasks]
+            self._last.update({(name, one.labels[2]): one for one in begun})
         self._asked.set()
         return begun
 
@@ -99,8 +111,9 @@ class Verifications:
             one.progress.cancel()
         return there
 
-    def start(self, spark: Any) -> None:
-        """Run them on this session from now on."""
+    def start(self, spark: Any, directory: Path | None = None) -> None:
+        """Run them on this session from now on. `directory` is the run's, where budgets of rows are."""
+        self._directory = directory
         self._thread = threading.Thread(target=self._run, args=(spark,), name="verifications", daemon=True)
         self._thread.start()
 
@@ -126,17 +139,27 @@ class Verifications:
             self._asked.clear()
 
     def _verify(self, spark: Any, one: Verification) -> None:
-        where = {"connector": one.task.connector, "table": one.task.table}
+        connector, keyspace, table = one.labels
+        where = {"connector": connector, "table": f"{keyspace}.{table}"}
         one.state, one.progress.since = "RUNNING", time.time()
         _log.info("verify.started", **where)
         try:
             one.progress.check()
+            [task] = self._tasks(connector, [table])
             report = verify(
-                spark, self._worker, one.task.settings, one.options, one.progress, lambda: self._behind(one.task)
+                spark,
+                self._worker,
+                task.settings,
+                one.options,
+                one.progress,
+                lambda: self._behind(task),
+                self._directory,
             )
         except Stopped:
             one.state = "STOPPED"
             _log.info("verify.stopped", **where)
+        except Unknown:
+            one.state = "STOPPED"  # its connector was deleted
         except HelenusError as error:
             if one.progress.stop.is_set():
                 one.state = "STOPPED"
@@ -151,37 +174,47 @@ class Verifications:
             one.report = report
             one.state = "DONE"
             _metrics.show(report)
+            self._keep()
             counts = {kind: found.count for kind, found in report.found.items() if found.count}
             seconds = round(report.seconds, 1)
             _log.info("verify.done", **where, rows=report.rows, records=report.records, seconds=seconds, **counts)
 
     def _behind(self, task: Task) -> Behind:
         """Says whether the connector has published what the events topic has now."""
-        events, group = task.settings.events, task.settings.query_group
+        events = task.settings.events
         broker = planner(self._worker)
         try:
             ends = broker.latest({t: n for t, n in broker.partitions([events]).items() if n}).get(events, {})
         finally:
             broker.close()
 
-        def behind() -> str | None:
-            at = self._connectors.held(group).where().get(events, {})
-            if all(at.get(partition, 0) >= end for partition, end in ends.items()):
+        def why() -> str | None:
+            if not behind(events, self._connectors.at(task), ends):
                 return None
             with self._connectors.lock:
                 states = {t.id: t.state for t in self._connectors.get(task.connector).status().tasks}
             state = states.get(task.id, "STOPPED")
             return "the connector has not read all events yet" if state == "RUNNING" else f"the connector is {state}"
 
-        return behind
+        return why
 
     def _forget(self) -> None:
         """Forget the tables of connectors that were deleted."""
         names = self._connectors.all().keys()
         with self._lock:
-            for place in [place for place in self._last if place[0] not in names]:
-                one = self._last.pop(place)
-                _metrics.forget((place[0], one.task.settings.keyspace, place[1]))
+            gone = [self._last.pop(place) for place in [place for place in self._last if place[0] not in names]]
+        for one in gone:
+            _metrics.forget(one.labels)
+        if gone:
+            self._keep()
+
+    def _keep(self) -> None:
+        with self._lock:
+            reports = [one.report for one in self._last.values() if one.report is not None]
+        try:
+            self._kept.save(reports)
+        except HelenusError as error:
+            _log.warning("verify.not_kept", reason=str(error))
 
     def _tasks(self, name: str, tables: Sequence[str]) -> list[Task]:
         with self._connectors.lock:

@@ -6,10 +6,25 @@ partitions`. So a key's events keep their order, and all rows of a Cassandra par
 
 from __future__ import annotations
 
+import re
+
 STRIPES = 1 << 16
 """How many stripes of equal width the ring of Murmur3 tokens has: a topic's partitions take them in turn."""
 LEAST_TOKEN, MOST_TOKEN = -(1 << 63), (1 << 63) - 1
-"""The ring's ends."""
+"""The ring's ends. No partition has the first one: Cassandra takes the last for it."""
+
+
+def token_range(text: str) -> tuple[int, int]:
+    """Of `AFTER:UNTIL`: two tokens, for those above the first, up to the second. Either may be left out. Raises
+    ValueError.
+    """
+    match = re.fullmatch(r"\s*(-?\d{1,19})?\s*:\s*(-?\d{1,19})?\s*", text, re.ASCII)
+    if match is None:
+        raise ValueError(f"{text}: give a token range as AFTER:UNTIL, for example -100:2000")
+    after, until = int(match[1] or LEAST_TOKEN), int(match[2] or MOST_TOKEN)
+    if not LEAST_TOKEN <= after < until <= MOST_TOKEN:
+        raise ValueError(f"{text}: the first token must be below the second, both from {LEAST_TOKEN} to {MOST_TOKEN}")
+    return after, until
 
 
 def stripe(token: int) -> int:

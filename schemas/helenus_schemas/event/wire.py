@@ -115,6 +115,11 @@ def encode(change: Change) -> bytes:
     )
 
 
+def request(scope: Scope, origin: Origin) -> bytes:
+    """The value of an event that no commit log has: it asks for its key to be read."""
+    return encode(Change(None, None, scope, origin=origin))
+
+
 def decode(data: bytes) -> Change:
     """Read a Change: ours, or DataStax's three fields in either order. Raises Malformed for other bytes."""
     digest: str | None

@@ -41,8 +41,10 @@ import org.apache.cassandra.utils.ByteBufferUtil;
  * What Cassandra's own reader finds in commit log segments: `Oracle <schema> <segment>...`.
  *
  * The schema is a file of CQL statements, each ended by a zero byte. A line of JSON per effect: [segment, position, MD5 of
- * the mutation's bytes, table id, partition key, scope, clustering values, start, end, write time, expiry], bytes as hex,
- * a bound as [inclusive, values], null for what is not there. Bytes outside the format end it with an error.
+ * the mutation's bytes, table id, partition key, scope, clustering values, start, end, write time, expiry, cells], bytes and
+ * names as hex, a bound as [inclusive, values], null for what is not there. Cells: [liveness, deletion, deletions of
+ * columns, cells], of these a cell as [column, path, value, write time, TTL, local deletion time]. Bytes outside the format
+ * end it with an error.
  */
 public class Oracle extends CommitLogReader implements CommitLogReadHandler
 {
@@ -98,7 +100,7 @@ public class Oracle extends CommitLogReader implements CommitLogReadHandler
         List<String> effects = new ArrayList<>();
         DeletionTime deletion = update.partitionLevelDeletion();
         if (!deletion.isLive())
-            effects.add(effect("PARTITION", "null", "null", "null", deletion.markedForDeleteAt(), Long.MAX_VALUE));
+            effects.add(effect("PARTITION", "null", "null", "null", deletion.markedForDeleteAt(), Long.MAX_VALUE, cells(deletion)));
         if (!update.staticRow().isEmpty())
             effects.add(effect("STATIC", "null", update.staticRow()));
         String start = null;
@@ -116,7 +118,8 @@ public class Oracle extends CommitLogReader implements CommitLogReadHandler
                 if (marker.isClose(false))
                 {
                     String end = bound(marker.closeBound(false), marker.closeIsInclusive(false));
-                    effects.add(effect("RANGE", "null", start, end, marker.closeDeletionTime(false).markedForDeleteAt(), Long.MAX_VALUE));
+                    DeletionTime time = marker.closeDeletionTime(false);
+                    effects.add(effect("RANGE", "null", start, end, time.markedForDeleteAt(), Long.MAX_VALUE, cells(time)));
                 }
                 if (marker.isOpen(false))
                     start = bound(marker.openBound(false), marker.openIsInclusive(false));
@@ -145,13 +148,45 @@ public class Oracle extends CommitLogReader implements CommitLogReadHandler
             if (cell.isExpiring())
                 expiry = Math.min(expiry, cell.localDeletionTime());
         }
-        return effect(scope, clustering, "null", "null", newest, expiry);
+        return effect(scope, clustering, "null", "null", newest, expiry, cells(row));
     }
 
-    private static String effect(String scope, String clustering, String start, String end, long newest, long expiry)
+    private static String cells(DeletionTime deletion)
+    {
+        return "[null," + deletion(deletion) + ",[],[]]";
+    }
+
+    private static String cells(Row row)
+    {
+        LivenessInfo liveness = row.primaryKeyLivenessInfo();
+        List<String> deletions = new ArrayList<>();
+        List<String> cells = new ArrayList<>();
+        for (ColumnData column : row)
+            if (column instanceof ComplexColumnData && !((ComplexColumnData) column).complexDeletion().isLive())
+                deletions.add("[" + hex(column.column().name.bytes) + ',' + deletion(((ComplexColumnData) column).complexDeletion()) + ']');
+        for (Cell<?> cell : row.cells())
+            cells.add("[" + hex(cell.column().name.bytes)
+                      + ',' + (cell.path() == null ? "null" : hex(cell.path().get(0)))
+                      + ',' + (cell.isTombstone() ? "null" : hex(cell.buffer()))
+                      + ',' + cell.timestamp()
+                      + ',' + (cell.isExpiring() ? cell.ttl() : "null")
+                      + ',' + (cell.isExpiring() || cell.isTombstone() ? cell.localDeletionTime() : "null") + ']');
+        return "[" + (liveness.isEmpty() ? "null" : "[" + liveness.timestamp()
+                                                    + ',' + (liveness.isExpiring() ? liveness.ttl() : "null")
+                                                    + ',' + (liveness.isExpiring() ? liveness.localExpirationTime() : "null") + ']')
+               + ',' + (row.deletion().isLive() ? "null" : deletion(row.deletion().time()))
+               + ",[" + String.join(",", deletions) + "],[" + String.join(",", cells) + "]]";
+    }
+
+    private static String deletion(DeletionTime deletion)
+    {
+        return "[" + deletion.markedForDeleteAt() + ',' + deletion.localDeletionTime() + ']';
+    }
+
+    private static String effect(String scope, String clustering, String start, String end, long newest, long expiry, String cells)
     {
         return '"' + scope + "\"," + clustering + ',' + start + ',' + end
-               + ',' + (newest == Long.MIN_VALUE ? "null" : newest) + ',' + (expiry == Long.MAX_VALUE ? "null" : expiry);
+               + ',' + (newest == Long.MIN_VALUE ? "null" : newest) + ',' + (expiry == Long.MAX_VALUE ? "null" : expiry) + ',' + cells;
     }
 
     private static String bound(ClusteringPrefix<?> bound, boolean inclusive)

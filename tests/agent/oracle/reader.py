@@ -17,6 +17,7 @@ from helenus_agent.commitlog.segment import Segment
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.event import change, wire
+from helenus_schemas.event.cells import Cell, Deletion, Liveness, decode_cells
 from helenus_schemas.event.change import Bound, Scope
 from helenus_stack.cassandra import MODULES
 from helenus_stack.jars import fetch, read_lock
@@ -30,6 +31,15 @@ SOURCE = Path(__file__).with_name("Oracle.java")
 NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
 # They hold packages of Java's own, which confuses the compiler.
 _UNFIT = ("high-scale-lib-", "sjk-cli-")
+
+
+class Said(NamedTuple):
+    """The cells of a Change, without what they are of."""
+
+    liveness: Liveness | None
+    deletion: Deletion | None
+    deletions: tuple[tuple[str, Deletion], ...]
+    cells: tuple[Cell, ...]
 
 
 class Record(NamedTuple):
@@ -48,6 +58,7 @@ class Record(NamedTuple):
     end: Bound | None
     write_time: int | None
     expires_at: int | None
+    said: Said
 
 
 class Oracle:
@@ -95,7 +106,7 @@ def classpath_option(jars: Sequence[Path]) -> list[str]:
 
 
 def _record(line: Sequence[Any]) -> Record:
-    segment, position, digest, table, partition, scope, clustering, start, end, *times = line
+    segment, position, digest, table, partition, scope, clustering, start, end, write_time, expires_at, cells = line
     return Record(
         segment,
         position,
@@ -108,8 +119,26 @@ def _record(line: Sequence[Any]) -> Record:
         None if clustering is None else _values(clustering),
         None if start is None else Bound(start[0], _values(start[1])),
         None if end is None else Bound(end[0], _values(end[1])),
-        *times,
+        write_time,
+        expires_at,
+        _said(*cells),
     )
+
+
+def _said(liveness: Any, deletion: Any, deletions: Any, cells: Any) -> Said:
+    return Said(
+        liveness and Liveness(*liveness),
+        deletion and Deletion(*deletion),
+        tuple((bytes.fromhex(column).decode(), Deletion(*times)) for column, times in deletions),
+        tuple(_cell(*cell) for cell in cells),
+    )
+
+
+def _cell(column: str, path: str | None, value: str | None, time: int, ttl: int | None, local: int | None) -> Cell:
+    name, of = bytes.fromhex(column).decode(), None if path is None else bytes.fromhex(path)
+    if value is None:
+        return Cell(name, time, None, of, deleted_at=local)
+    return Cell(name, time, bytes.fromhex(value), of, ttl, local)
 
 
 def _values(texts: Sequence[str | None]) -> tuple[Any, ...]:
@@ -146,11 +175,17 @@ def followed(tables: Mapping[UUID, Table]) -> dict[UUID, KeyCodec]:
 def decoded(
     decoder: ModuleType, tables: Mapping[UUID, Table], views: Collection[UUID], segments: Sequence[Path], most: int
 ) -> Iterator[Record]:
-    """The agent's Changes in the segments, of the `followed` tables, read `most` bytes at a time."""
+    """The agent's Changes in the segments, of the `followed` tables, read `most` bytes at a time.
+
+    Events with cells; without them they are the same.
+    """
     codecs = followed(tables)
     order = list(codecs)
-    plans = {i.bytes: decoder.plan_of(t, order.index(i) if i in codecs else -1) for i, t in tables.items()}
-    plans |= {view.bytes: decoder.Plan() for view in views}
+    index = {table: order.index(table) if table in codecs else -1 for table in tables}
+    plans = {i.bytes: decoder.plan_of(t, index[i], cells=index[i] >= 0) for i, t in tables.items()}
+    light = {i.bytes: decoder.plan_of(t, index[i]) for i, t in tables.items()}
+    for known in (plans, light):
+        known |= {view.bytes: decoder.Plan() for view in views}
     for path in segments:
         segment = Segment(path)
         segment.look()
@@ -166,17 +201,23 @@ def decoded(
                 size *= 2  # an entry is longer than that
             if batch.unknown:  # a table that was dropped
                 assert batch.unknown.column is None, batch.unknown
-                plans[batch.unknown.table] = decoder.Plan(known=False)
+                plans[batch.unknown.table] = light[batch.unknown.table] = decoder.Plan(known=False)
             else:
                 assert batch.next, path
             segment.advance(at + batch.next)
-            for index, partition, key, value in batch.changes:
-                yield _change(order[index], codecs[order[index]], partition, key, wire.decode(value))
+            without = decoder.decode(
+                data[: batch.next], at, False, light, NODE, segment.id, 10**6, padded=padded
+            ).changes
+            for (place, partition, key, value), change_without in zip(batch.changes, without, strict=True):
+                assert change_without == (place, partition, key, wire.without_cells(value))
+                yield _change(order[place], codecs[order[place]], partition, key, wire.decode(value))
         segment.close()
 
 
 def _change(table: UUID, codec: KeyCodec, partition: bytes, key: bytes, found: change.Change) -> Record:
     assert (found.node, found.digest) != (None, None)
+    cells = decode_cells(found.cells or b"", found.scope)
+    assert cells.table == table.bytes
     columns = codec.decode(key)
     of_partition, clustering = columns[: codec.partition_columns], columns[codec.partition_columns :]
     if len(of_partition) == 1:
@@ -197,4 +238,5 @@ def _change(table: UUID, codec: KeyCodec, partition: bytes, key: bytes, found: c
         found.end,
         found.write_time,
         found.expires_at,
+        Said(cells.liveness, cells.deletion, tuple(cells.deletions.items()), cells.cells),
     )

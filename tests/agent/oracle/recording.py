@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from agent.oracle.fold import Selected, may_be_folded, select
 from agent.oracle.reader import Oracle, Record, followed, schema_of
 from agent.oracle.workload import ALTERATIONS, KEYSPACE, SETUP, Done, Runner, Workload
 from cassandra.cluster import Cluster
@@ -24,7 +25,9 @@ LONGEST_TTL = 300_000_000
 
 @dataclass
 class Recording:
-    """What was done, and the segments it is in; `records` are what Cassandra's own reader finds there."""
+    """What was done, and the segments it is in; `records` are what Cassandra's own reader finds there, and `selected`
+    the rows that there were in the end, of tables by id.
+    """
 
     seed: int
     done: list[Done]
@@ -32,6 +35,7 @@ class Recording:
     views: list[UUID]
     segments: list[Path]
     records: list[Record]
+    selected: dict[UUID, Selected]
 
 
 def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Oracle) -> Recording:
@@ -52,12 +56,14 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
             tables = read_tables(session)
             views = [row.id for row in session.execute("SELECT id FROM system_schema.views")]
             schema = schema_of(session, KEYSPACE)
+            ours = [table for table in tables.values() if table.keyspace == KEYSPACE and may_be_folded(table)]
+            selected = {table.id: select(session, table) for table in ours}
         finally:
             cluster.shutdown()
         time.sleep(1)  # until what was written is synced
     segments = sorted(Path(status.nodes[0].cdc_raw).glob("*.log"))
     records = oracle.read(Path(status.nodes[0].cassandra_yaml), schema, segments, followed(tables))
-    return Recording(seed, done, tables, views, segments, records)
+    return Recording(seed, done, tables, views, segments, records, selected)
 
 
 def _work(session: object, seed: int) -> list[Done]:

@@ -1,0 +1,52 @@
+"""What is kept of the changes that wait at the gate, next to a query's checkpoint: `gate.waiting`.
+
+`{"nodes": [[host id, ...], ...], "changes": [[topic, [[partition, offset, timestamp, key, value, id, n, copies, for how
+long it waits in s], ...]], ...]}`, where `n` is the place of the nodes that reported it. Bytes are in hexadecimal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from helenus_connector.interfaces.gate import Event, Nodes, Waiting
+from helenus_schemas.service import durable
+
+_VERSION = 1
+
+
+def save(file: Path, changes: Iterable[tuple[Waiting, float]]) -> None:
+    """Each with for how long it waits, s. Raises HelenusError(STATE)."""
+    sets: dict[Nodes, int] = {}
+    topics: dict[str, list[Any]] = {}
+    for waiting, waited in changes:
+        topic, partition, offset, timestamp, key, value = waiting.event
+        of_event = partition, offset, timestamp, _text(key), _text(value)
+        nodes = sets.setdefault(waiting.nodes, len(sets))
+        topics.setdefault(topic, []).append([*of_event, waiting.id.hex(), nodes, waiting.copies, waited])
+    durable.make_directory(file.parent)
+    content = {"nodes": list(sets), "changes": list(topics.items())}
+    durable.save(file, content, _VERSION, "the changes that wait at the gate", "gate.waiting-after-write")
+
+
+def load(file: Path) -> list[Waiting]:
+    """As `save` has them, `since` of each is for how long it waits. Raises Damaged, and HelenusError(STATE)."""
+    try:
+        found = durable.load(file, _VERSION)
+    except FileNotFoundError:
+        return []
+    sets: list[Nodes] = [tuple(nodes) for nodes in found["nodes"]]
+    return [
+        Waiting(bytes.fromhex(name), Event(topic, p, at, written, _bytes(key), _bytes(value)), sets[n], copies, waited)
+        for topic, changes in found["changes"]
+        for p, at, written, key, value, name, n, copies, waited in changes
+    ]
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.hex()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)

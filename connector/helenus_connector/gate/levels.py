@@ -1,0 +1,87 @@
+"""The gate's levels: of how many nodes a change needs reports before it goes on.
+
+    gate=local_quorum, RF 3 in the local data centre: two of its three replicas.
+
+The replication factor is the one of now, and only current replicas count: not a node that was removed or replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from cassandra import ConsistencyLevel
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate.replicas import Replicas
+from helenus_schemas.errors import HelenusError, Kind
+
+_READ_AT = {
+    "local_quorum": ConsistencyLevel.LOCAL_QUORUM,
+    "quorum": ConsistencyLevel.QUORUM,
+    "each_quorum": ConsistencyLevel.EACH_QUORUM,
+    "all": ConsistencyLevel.ALL,
+}
+_ORDER = ("LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL")
+
+
+def read_level(settings: ConnectorSettings) -> int:
+    """The consistency level of a read that shows whether a change is at the gate's level: no lower than that of all
+    reads.
+    """
+    names = settings.query_consistency, settings.gate.upper() if settings.gate != "one" else "LOCAL_ONE"
+    return int(getattr(ConsistencyLevel, max(names, key=_ORDER.index)))
+
+
+def is_met(
+    level: str,
+    factors: Mapping[str, int],
+    local: str | None,
+    replicas: Mapping[str, Collection[str]],
+    nodes: Collection[str],
+) -> bool:
+    """Whether reports of these nodes reach a level, of a partition with these `replicas` by data centre; `factors` as
+    `Replicas.factors` gives them.
+    """
+    reported = {dc: sum(node in nodes for node in held) for dc, held in replicas.items()}
+    everywhere, total = sum(reported.values()), sum(factors.values())
+    if level == "one":
+        return everywhere > 0
+    if level == "local_quorum":
+        return reported.get(local or "", 0) >= _quorum(factors.get(local or "", total))
+    if level == "each_quorum" and "" not in factors:
+        return all(reported.get(dc, 0) >= _quorum(factor) for dc, factor in factors.items())
+    return everywhere >= (total if level == "all" else _quorum(total))
+
+
+def _quorum(factor: int) -> int:
+    return factor // 2 + 1
+
+
+def check(settings: ConnectorSettings, replicas: Replicas) -> None:
+    """Raise HelenusError CONFIG if the keyspace can't give the gate's level."""
+    level, local, factors = settings.gate, replicas.data_center or "", replicas.factors()
+    if level == "one":
+        return
+    nodes = {dc: len(held) for dc, held in replicas.by_dc(None).items()}
+    able = {dc: min(factor, nodes.get(dc, 0) if dc else sum(nodes.values())) for dc, factor in factors.items()}
+    if not replicas.is_by_dc and (level == "each_quorum" or (level == "local_quorum" and "" in factors)):
+        what = f"its replication knows no data centres; there are {', '.join(sorted(nodes))}"
+        _refuse(settings, what, "use NetworkTopologyStrategy, or gate=quorum")
+    if level == "local_quorum" and local not in factors:
+        what = f"it has no replicas in {local}, the local data centre, only in {', '.join(sorted(factors))}"
+        _refuse(settings, what, "correct cassandra.local.dc, or the keyspace's replication")
+    total = {"": sum(factors.values())}, {"": sum(able.values())}
+    wanted, there = {
+        "local_quorum": ({local: factors.get(local, 0)}, able),
+        "each_quorum": (factors, able),
+    }.get(level, total)
+    for dc, factor in wanted.items():
+        needed = factor if level == "all" else _quorum(factor)
+        if needed > there[dc]:
+            of_dc = f" in {dc}" if dc else ""
+            what = f"it needs reports of {needed} replicas{of_dc}, and {there[dc]} nodes can hold one"
+            _refuse(settings, what, "add nodes, lower the replication factor, or choose a lower level")
+
+
+def _refuse(settings: ConnectorSettings, what: str, advice: str) -> None:
+    raise HelenusError(Kind.CONFIG, what, f"gate={settings.gate}, keyspace {settings.keyspace}", advice)

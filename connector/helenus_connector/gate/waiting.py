@@ -1,0 +1,330 @@
+"""The changes that wait at the gate, of all tables of a query: kept by the driver, given to each batch.
+
+    a batch ends: 3 changes wait, each with the nodes that reported it → the next one, wherever it runs, has them
+
+What waits is the driver's alone to remember: tasks run on any host, and their caches may be gone. A restart steps back
+`replay_s` in the events topic, and finds again what came since; what came before is in a file.
+
+How long a change waits goes by a clock of its topic, which runs while the topic is read up to date, or as fast as
+that goes on: a worker that was down, or lags, has not read what other nodes reported meanwhile.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate import _waiting_file
+from helenus_connector.interfaces.gate import AtGate, Event, Nodes, Waiting, Waits
+from helenus_schemas.service.durable import Damaged
+
+_log = structlog.get_logger(__name__)
+WEIGHT = 600
+"""Bytes of the driver's memory that a waiting change takes in addition to those of its event's key and value."""
+_AGAIN_S = 10.0  # after which one that is overdue is handed out again, if it could not be read, say
+_STEP_S = 60.0  # at most, for which the clock runs between two batches
+_LAG_S = 10.0  # events that are older when they are read: the topic is not read up to date
+_ADVICE = "topics are read again from their first event, as waiting changes may be anywhere in them"
+_FEW = 1000
+_MOST_EARLY = 5000  # in a batch
+_CROWDED = 0.5  # of what may wait; above it, the oldest are verified early
+
+
+def weight(event: Event) -> int:
+    """Bytes of the driver's memory that a waiting change takes."""
+    return WEIGHT + len(event.key or b"") + len(event.value or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one topic: for how long its changes wait, how many bytes of them, and whether they may be verified early.
+
+    A restart steps back `replay_s` in it. So many `tasks` read it at once. At level one (`is_one`) nothing waits.
+    """
+
+    timeout_s: float
+    bytes: int
+    verifies: bool
+    replay_s: float
+    tasks: int = 1
+    is_one: bool = False
+
+    @staticmethod
+    def of(settings: ConnectorSettings) -> Limits:
+        """Those of a table."""
+        is_one = settings.gate == "one"
+        return Limits(
+            0.0 if is_one else settings.gate_timeout_ms / 1000,
+            settings.gate_max_waiting_bytes,
+            settings.gate_expired == "verify" and not is_one,
+            settings.settle_replay_ms / 1000,
+            settings.tasks_max,
+            is_one,
+        )
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What waits of one topic: `changes` by partition and id. `clock` in s, `read_until` and `read_at` as of its last
+    batch: s since the epoch, and by the driver's clock.
+    """
+
+    clock: float = 0.0
+    read_until: float | None = None
+    read_at: float | None = None
+    size: int = 0
+    copies: int = 0
+    changes: dict[int, dict[bytes, Waiting]] = field(default_factory=dict)
+    reports: dict[int, dict[bytes, tuple[Nodes, int]]] = field(default_factory=dict)
+    same: dict[tuple[Nodes, int], tuple[Nodes, int]] = field(default_factory=dict)
+    due: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by since when, as if it had come then
+    early: list[tuple[float, int, Waiting]] = field(default_factory=list)  # by when they may be verified early
+
+    def __len__(self) -> int:
+        return sum(map(len, self.changes.values()))
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return (waiting for found in self.changes.values() for waiting in found.values())
+
+    def has(self, waiting: Waiting) -> bool:
+        return self.changes.get(waiting.event.partition, {}).get(waiting.id) is waiting
+
+    def add(self, waiting: Waiting) -> None:
+        self.remove(waiting.event.partition, waiting.id)
+        self.changes.setdefault(waiting.event.partition, {})[waiting.id] = waiting
+        self.size += weight(waiting.event)
+        self.copies += waiting.copies
+        self.report(waiting, waiting.nodes, waiting.copies)
+
+    def report(self, waiting: Waiting, nodes: Nodes, copies: int) -> None:
+        """Note who reported a change, by one object for all that the same nodes reported: that is soon handed out."""
+        self.copies += copies - waiting.copies
+        reported = self.same.setdefault((nodes, copies), (nodes, copies))
+        waiting.nodes, waiting.copies = reported
+        self.reports.setdefault(waiting.event.partition, {})[waiting.id] = reported
+
+    def remove(self, partition: int, change: bytes) -> None:
+        gone = self.changes.get(partition, {}).pop(change, None)
+        if gone is not None:
+            del self.reports[partition][change]
+            self.size -= weight(gone.event)
+            self.copies -= gone.copies
+
+    def forget_gone(self) -> None:
+        """Let go of changes that wait no longer, when they are many."""
+        most = 2 * len(self) + _FEW
+        if len(self.same) > most:
+            self.same.clear()
+        for heap in (self.due, self.early):
+            if len(heap) > most:
+                heap[:] = [entry for entry in heap if self.has(entry[2])]
+                heapq.heapify(heap)
+
+
+class WaitingChanges:
+    """Its methods may be called from any thread; `clock` is one that nobody sets, in s."""
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file = file
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._limits: Mapping[str, Limits] = {}
+        self._topics: dict[str, _Topic] = {}
+        self._numbers = itertools.count()
+        self._is_old = self._has_changed = self._has_file = False
+        self._saved_at = -math.inf
+
+    def use(self, limits: Mapping[str, Limits]) -> None:
+        """Go by these limits. The changes of a topic that has none wait until it has again."""
+        with self._lock:
+            self._limits = limits
+
+    def counts(self, topic: str) -> tuple[int, int, int, float]:
+        """Of one events topic: changes that wait, their events, their bytes, and for how long the oldest waits, s."""
+        with self._lock:
+            of = self._topics.get(topic)
+            if of is None or not len(of):
+                return 0, 0, 0, 0.0
+            oldest = min(next(iter(found.values())).since for found in of.changes.values() if found)
+            return len(of), of.copies, of.size, of.clock - oldest
+
+    def next_due(self, now: float) -> float | None:
+        """When the next change is to be handed out as overdue, s since the epoch, as `now` is."""
+        with self._lock:
+            waits = []
+            for topic, limits in self._limits.items():
+                of = self._topics.get(topic)
+                while of and of.due and not of.has(of.due[0][2]):
+                    heapq.heappop(of.due)
+                if of and of.due:
+                    waits.append(of.due[0][0] + limits.timeout_s - of.clock)
+                if of and of.early and _is_crowded(of, limits):
+                    waits.append(of.early[0][0] - of.clock)
+            return now + max(0.0, min(waits)) if waits else None
+
+    def hand_out(self, limit: int) -> dict[str, Waits]:
+        """What waits, by topic; at most so many in all as overdue. These stay until `apply` hears of them."""
+        with self._lock:
+            given = {}
+            for topic, limits in self._limits.items():
+                of = self._topics.setdefault(topic, _Topic())
+                if limits.is_one and not len(of):
+                    continue
+                overdue = self._overdue(of, limits, limit)
+                limit -= len(overdue)
+                reports = {partition: found for partition, found in of.reports.items() if found}
+                given[topic] = Waits(reports, overdue, max(0, limits.bytes - of.size) / limits.tasks)
+            return given
+
+    def _overdue(self, of: _Topic, limits: Limits, limit: int) -> list[Waiting]:
+        found: dict[int, Waiting] = {}
+        while of.due and of.due[0][0] + limits.timeout_s <= of.clock and len(found) < limit:
+            waiting = heapq.heappop(of.due)[2]
+            if of.has(waiting) and id(waiting) not in found:
+                waiting.is_early = False
+                found[id(waiting)] = waiting
+        for waiting in found.values():
+            heapq.heappush(of.due, (of.clock + _AGAIN_S - limits.timeout_s, next(self._numbers), waiting))
+        most = min(limit, len(found) + _MOST_EARLY)
+        while _is_crowded(of, limits) and of.early and of.early[0][0] <= of.clock and len(found) < most:
+            waiting = heapq.heappop(of.early)[2]
+            if of.has(waiting) and id(waiting) not in found:
+                waiting.is_early = True
+                found[id(waiting)] = waiting
+                heapq.heappush(of.early, (of.clock + _STEP_S, next(self._numbers), waiting))
+        return list(found.values())
+
+    def tick(self, topic: str, now: float, read_until: float | None = None) -> None:
+        """A batch read a topic up to events of this time, s since the epoch as `now`; None: it read all there were.
+        What it says is applied after that: so what it found does not wait yet.
+        """
+        with self._lock:
+            of = self._topics.get(topic)
+            if of is None:
+                return
+            until = now if read_until is None or read_until > now - _LAG_S else read_until
+            at = self._clock()
+            if of.read_at is not None and of.read_until is not None:
+                of.clock += max(0.0, min(at - of.read_at, until - of.read_until, _STEP_S))
+            of.read_at, of.read_until = at, until
+
+    def apply(self, topic: str, left: AtGate, read_from: float | None, now: float) -> None:
+        """Take over what a batch of a topic left at the gate; the oldest event it read was of `read_from`, s since the
+        epoch as `now`.
+        """
+        if not (left.gone or left.waits or left.truncated):
+            return
+        with self._lock:
+            of = self._topics.setdefault(topic, _Topic())
+            for partition, node in left.truncated:
+                for waiting in of.changes.get(partition, {}).values():
+                    if node in waiting.nodes:
+                        of.report(waiting, tuple(other for other in waiting.nodes if other != node), waiting.copies)
+            for partition, change in left.gone:
+                of.remove(partition, change)
+            for waiting in left.waits:
+                held = of.changes.get(waiting.event.partition, {}).get(waiting.id)
+                if held is not None:
+                    of.report(held, waiting.nodes, waiting.copies)
+                    continue
+                waiting.event = waiting.event._replace(topic=topic)  # one text for all of them
+                waiting.since, waiting.is_early = of.clock, False
+                self._add(of, waiting)
+            of.forget_gone()
+            self._has_changed = True
+            self._is_old |= (read_from or now) < now - self._replay(topic) / 2
+
+    def _add(self, of: _Topic, waiting: Waiting) -> None:
+        of.add(waiting)
+        heapq.heappush(of.due, (waiting.since, next(self._numbers), waiting))
+        heapq.heappush(of.early, (waiting.since, next(self._numbers), waiting))
+
+    def _replay(self, topic: str) -> float:
+        limits = self._limits.get(topic)
+        return limits.replay_s if limits else 0.0
+
+    def save(self, now: float) -> None:
+        """Keep what a restart would not step back to: once in a while, or at once where events were old when they came.
+        Raises HelenusError(STATE).
+        """
+        with self._lock:
+            often = min((limits.replay_s for limits in self._limits.values()), default=0.0) / 4
+            if not self._has_changed or not (self._is_old or not 0 <= now - self._saved_at < often):
+                return
+            kept = self._save(now)
+            # What is too young to be kept now, is to be kept later.
+            self._has_changed = kept < sum(map(len, self._topics.values()))
+            self._is_old, self._saved_at = False, now
+
+    def _save(self, now: float) -> int:
+        """Keep what is older than half of what a restart steps back, and say how many changes that are."""
+        kept = [
+            (waiting, of.clock - waiting.since)
+            for topic, of in self._topics.items()
+            for waiting in of
+            if waiting.event.timestamp / 1000 < now - self._replay(topic) / 2
+        ]
+        if kept or self._has_file:
+            _waiting_file.save(self._file, kept)
+            self._has_file = bool(kept)
+        return len(kept)
+
+    def load(self) -> bool:
+        """Take over what an earlier run kept. False if it is damaged: then all that waits is to be read again, which
+        is anywhere in the topics. Raises HelenusError(STATE) if it can't be read.
+        """
+        with self._lock:
+            try:
+                found = _waiting_file.load(self._file)
+            except Damaged as error:
+                _log.warning("gate.damaged", reason=f"{self._file}: {error}", advice=_ADVICE)
+                self._has_file = self._has_changed = True  # to be replaced
+                return False
+            self._has_file = True
+            for waiting in found:
+                of = self._topics.setdefault(waiting.event.topic, _Topic())
+                waiting.since = of.clock - waiting.since
+                self._add(of, waiting)
+            return True
+
+    def shrink(self, topic: str, partitions: Collection[int]) -> int:
+        """A topic has these partitions alone: forget changes of others, and say how many events waited with them."""
+        with self._lock:
+            of = self._topics.get(topic, _Topic())
+            gone = [w for p, found in of.changes.items() if p not in partitions for w in found.values()]
+            self.apply(topic, AtGate(gone=[(waiting.event.partition, waiting.id) for waiting in gone]), None, 0.0)
+            return sum(waiting.copies for waiting in gone)
+
+    def give(self, topics: Collection[str]) -> list[Waiting]:
+        """What waits of these topics, for another query: `since` is for how long, s."""
+        with self._lock:
+            given = ((topic, of) for topic, of in self._topics.items() if topic in topics)
+            return [replace(waiting, since=of.clock - waiting.since) for _, of in given for waiting in of]
+
+    def take(self, given: Iterable[Waiting]) -> None:
+        """Go on with changes of another query. They are on the disk when this returns. Raises HelenusError(STATE)."""
+        with self._lock:
+            for waiting in given:
+                of = self._topics.setdefault(waiting.event.topic, _Topic())
+                self._add(of, replace(waiting, since=of.clock - waiting.since))
+            self._save(math.inf)
+
+    def drop(self, topics: Collection[str]) -> None:
+        """Another query goes on with these topics. Raises HelenusError(STATE)."""
+        with self._lock:
+            if sum(len(self._topics.pop(topic, ())) for topic in topics):
+                self._save(math.inf)
+
+
+def _is_crowded(of: _Topic, limits: Limits) -> bool:
+    """Whether so many wait that the oldest are verified early."""
+    return limits.verifies and of.size > limits.bytes * _CROWDED

@@ -1,0 +1,217 @@
+"""Signals from a topic, Debezium's habit: a message whose key is a connector's name begins or stops snapshots of it.
+
+Positions are kept with the snapshots, once a signal is acted on. After a kill between the two it is read again; then
+what it began is under way, and it changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.backoff import pause
+from helenus_connector.control.connectors import Connectors, Unknown
+from helenus_connector.log.choice import planner, read_signals
+from helenus_connector.log.events import Message, Offsets, Planner, Range
+from helenus_connector.snapshot import _signal
+from helenus_connector.snapshot._signal import EXECUTE, PAUSE, STOP
+from helenus_connector.snapshot.asked import Asked
+from helenus_connector.snapshot.snapshots import Snapshots
+from helenus_schemas.errors import Action, HelenusError, Kind
+
+_log = structlog.get_logger(__name__)
+_TURN_S = 1.0
+_COUNT_S = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_GRACE_S = 3.0
+
+
+class Signals:
+    """Reads the signal topics of all connectors, in a thread of its own from `start` on."""
+
+    def __init__(self, worker: WorkerSettings, connectors: Connectors, snapshots: Snapshots) -> None:
+        self._worker = worker
+        self._connectors = connectors
+        self._snapshots = snapshots
+        self._planner: Planner | None = None
+        self._counts: dict[str, int] = {}
+        self._counted_at = 0.0
+        self._failures = 0
+        self._missing: set[str] = set()
+        self._held: dict[str, tuple[int, float]] = {}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Act on signals from now on."""
+        self._thread = threading.Thread(target=self._run, name="signals", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End within seconds."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_GRACE_S)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._wait()):
+            try:
+                self.turn()
+                self._failures = 0
+            except Exception as error:  # no broker, a full disk; and a bug of ours must not end all signals
+                self._forget()
+                if self._stopping.is_set():
+                    break
+                self._failures += 1
+                reason = str(error)
+                if not isinstance(error, HelenusError):
+                    where = traceback.extract_tb(error.__traceback__)[-1]
+                    reason = f"{type(error).__name__} at {Path(where.filename).name}:{where.lineno}: {error}"
+                if self._failures == 1:
+                    _log.warning("signals.waiting", reason=reason)
+        self._forget()
+
+    def _wait(self) -> float:
+        return pause(self._failures, _FIRST_PAUSE_S, _LONGEST_PAUSE_S) if self._failures else _TURN_S
+
+    def turn(self) -> None:
+        """Act on what the topics have now. Raises HelenusError if brokers are away, or positions can't be kept."""
+        topics: dict[str, list[str]] = {}
+        for name, connector in self._connectors.all().items():
+            topic = connector.settings.signal_kafka_topic
+            _, at = self._held.get(name, (0, 0.0))
+            if (
+                topic
+                and time.monotonic() >= at
+                and connector.wanted == "RUNNING"
+                and connector.looked
+                and not connector.error
+            ):
+                topics.setdefault(topic, []).append(name)
+        if not topics:
+            return
+        failed: list[tuple[Range, HelenusError]] = []
+        for topic, ends in self._ends(list(topics)).items():
+            failed += self._follow(topic, topics[topic], ends)
+        for _, error in failed:
+            raise error
+
+    def _ends(self, topics: list[str]) -> Offsets:
+        """The ends of these topics' partitions; of none that is not there."""
+        self._planner = self._planner or planner(self._worker)
+        now = time.monotonic()
+        if now - self._counted_at > _COUNT_S or not all(self._counts.get(topic) for topic in topics):
+            self._counts, self._counted_at = self._planner.partitions(topics), now
+        there = {topic: self._counts[topic] for topic in topics if self._counts[topic]}
+        for topic in topics:
+            if topic not in there and topic not in self._missing:
+                _log.warning(
+                    "signals.waiting", reason=f"there is no topic {topic}, or one of its partitions has no leader"
+                )
+        self._missing = set(topics) - there.keys()
+        return self._planner.latest(there) if there else {}
+
+    def _follow(self, topic: str, names: list[str], ends: Mapping[str, int]) -> list[tuple[Range, HelenusError]]:
+        """Read a topic to its end. Returns what of it can't be read, and why."""
+        at = {name: self._snapshots.store.signalled(name, topic) for name in names}
+        before = {name: dict(of) for name, of in at.items()}
+        ranges = []
+        for p, end in ends.items():
+            for of in at.values():
+                if 0 <= end < of.get(p, 0):
+                    of[p] = 0  # it is another topic of the same name
+            start = min(of.get(p, 0) for of in at.values())
+            if start < end:
+                ranges.append(Range(topic, int(p), start, end))
+        failed: list[tuple[Range, HelenusError]] = []
+        for chunk in read_signals(self._worker, ranges, lambda place, error: failed.append((place, error))):
+            for message in chunk:
+                if self._stopping.is_set():
+                    return []
+                name, p = (message.key() or b"").decode(errors="replace"), str(message.partition())
+                if name not in at or message.offset() < at[name].get(p, 0):
+                    continue
+                if not self._may_pass(name, message):
+                    del at[name]
+                    continue
+                at[name][p] = message.offset() + 1
+                self._keep(topic, {name: at[name]})
+        broken = {place.partition for place, _ in failed}
+        for place in ranges:
+            for of in at.values():
+                if place.partition not in broken:
+                    of[str(place.partition)] = max(place.end, of.get(str(place.partition), 0))
+        self._keep(topic, {name: of for name, of in at.items() if of != before[name]})
+        return failed
+
+    def _may_pass(self, name: str, message: Message) -> bool:
+        """Act on a message; False if the connector's signals have to wait: Cassandra does not answer."""
+        try:
+            self._act(name, message)
+        except Unknown:
+            return False
+        except HelenusError as error:
+            failures, _ = self._held.get(name, (0, 0.0))
+            self._held[name] = failures + 1, time.monotonic() + pause(failures + 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            if not failures:
+                _log.warning("signals.waiting", connector=name, reason=str(error))
+            return False
+        self._held.pop(name, None)
+        return True
+
+    def _keep(self, topic: str, at: Mapping[str, dict[str, int]]) -> None:
+        if at:
+            store = self._snapshots.store
+            with store.changing():
+                for name, of in at.items():
+                    store.signals[name, topic] = dict(of)
+
+    def _act(self, name: str, message: Message) -> None:
+        """Do what a message says, or log why not. Raises Unknown, and HelenusError for what has to be tried again."""
+        value = message.value()
+        if not value:
+            return
+        place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
+        with self._connectors.lock:
+            tasks = self._connectors.get(name).tasks.values()
+            tables = {task.table: task.settings.table for task in tasks}
+        try:
+            signal = _signal.read(value)
+            wanted = {tables[full]: signal.where(full) for full in signal.tables(list(tables))}
+            if not wanted:
+                raise ValueError(f"no table of the connector matches: it has {', '.join(tables) or 'none yet'}")
+        except ValueError as error:
+            _log.warning("signal.skipped", connector=name, **place, reason=str(error))
+            return
+        if signal.type == EXECUTE:
+            done = [table for table, where in wanted.items() if self._began(name, table, where, place)]
+            if not done:
+                return
+        elif signal.type == STOP:
+            done = [one.table for one in self._snapshots.stop(name, list(wanted))]
+        else:
+            done = [one.table for one in self._snapshots.pause(name, signal.type == PAUSE)]
+        _log.info("signal.done", connector=name, type=signal.type, tables=",".join(done), **place)
+
+    def _began(self, name: str, table: str, where: str, place: Mapping[str, object]) -> bool:
+        """Begin a snapshot of a table; False, and a line in the log, if it can't be."""
+        try:
+            self._snapshots.begin(name, [table], Asked(where=where))
+        except HelenusError as error:
+            if error.action is Action.RETRY or error.kind is Kind.STATE:
+                raise
+            _log.warning("signal.skipped", connector=name, table=table, **place, reason=str(error))
+            return False
+        return True
+
+    def _forget(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+        self._counts = {}

@@ -1,0 +1,47 @@
+"""The last result of each table, in a file that outlives the worker: of a kind it names a few keys only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from helenus_connector.verify.report import Report
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.service import durable
+
+_log = structlog.get_logger(__name__)
+_VERSION = 1
+_KEYS = 10
+
+
+class Kept:
+    """The results in `file`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def reports(self) -> list[Report]:
+        """What was saved; nothing where that can't be read, as the log says then: the next result replaces it."""
+        try:
+            return [Report.of_json(shown) for shown in durable.load(self._file, _VERSION)]
+        except FileNotFoundError:
+            return []
+        except (durable.Damaged, HelenusError, KeyError, TypeError) as error:
+            _log.warning("verify.not_kept", reason=f"the last results can't be read: {error}", file=str(self._file))
+            return []
+
+    def save(self, reports: Iterable[Report]) -> None:
+        """Replace what was saved. Raises HelenusError(STATE)."""
+        durable.make_directory(self._file.parent)
+        durable.save(self._file, [_short(one) for one in reports], _VERSION, "results of verify", "verify.after-write")
+
+
+def _short(report: Report) -> dict[str, Any]:
+    shown = report.as_json()
+    for kinds in (shown["differences"], shown["apart"]):
+        for kind, found in kinds.items():
+            kinds[kind] = {**found, "keys": found["keys"][:_KEYS]}
+    return shown

@@ -1,0 +1,367 @@
+"""Nothing goes on below its level before its time, and nothing is lost, whatever is late, repeated, killed or moved.
+
+Replicas report changes in any order, some for the second time, some never, some long after every limit. Real gates and
+the driver's real set of what waits take them, on several hosts whose caches come and go; each of them is killed between
+any two steps.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import pickle
+import random
+import struct
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra.metadata import NetworkTopologyStrategy
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate import levels
+from helenus_connector.gate.cache import Caches
+from helenus_connector.gate.level_gate import LevelGate, settle
+from helenus_connector.gate.replicas import Replicas, routing_key
+from helenus_connector.gate.waiting import Limits, WaitingChanges
+from helenus_connector.interfaces.gate import Admitted, AtGate, Event, Intake
+from helenus_connector.testing.cassandra import Host, Session
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.types import parse
+from helenus_schemas.event.change import Change
+from helenus_schemas.event.wire import decode, encode
+
+TABLE = Table("ks", "t", uuid.UUID(int=1), (Column("k", parse("int"), "partition_key", 0), Column("v", parse("int"))))
+CODEC = KeyCodec(TABLE)
+TOPIC = "events-ks.t"
+PARTITIONS = 3
+TIMEOUT, REPLAY = 100.0, 30.0
+
+
+class Died(Exception):
+    """A process that was killed."""
+
+
+@dataclass
+class Truth:
+    """A write: which nodes it reached by now, and what became of it."""
+
+    key: bytes
+    digest: str
+    has: set[str] = field(default_factory=set)
+    reported: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    first_read: float | None = None
+    published: list[str] = field(default_factory=list)
+    dropped: int = 0
+
+
+class World:
+    """Nodes in two data centres, an events topic, and a clock."""
+
+    def __init__(self, seed: int, nodes: int, **settings: str) -> None:
+        self.random = random.Random(seed)
+        self.now = 1_000_000.0
+        self.hosts: Any = [Host(uuid.UUID(int=n + 1), "one" if n % 2 else "two") for n in range(nodes)]
+        given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.local.dc": "one"}
+        more = {"gate.timeout.ms": f"{TIMEOUT * 1000:.0f}", "cache.max.capacity": "4096"}
+        self.settings = ConnectorSettings.of({**given, **more, **settings}, "test")
+        factors = {"one": str(min(3, nodes // 2)), "two": str(min(3, nodes - nodes // 2))}
+        session = Session(self.hosts, {"ks": NetworkTopologyStrategy(factors)}, replicas=self.replicas_of)
+        self.replicas = Replicas(session, self.settings)
+        self.partitions: list[list[tuple[float, bytes, bytes]]] = [[] for _ in range(PARTITIONS)]
+        self.writes: dict[tuple[bytes, str], Truth] = {}
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count(1)
+
+    def replicas_of(self, keyspace: str, key: bytes) -> list[Any]:
+        """Three nodes of each data centre from a place that the key decides on."""
+        start = int.from_bytes(key, "big")
+        found: Counter[str] = Counter()
+        held = []
+        for n in range(len(self.hosts)):
+            host = self.hosts[(start + n) % len(self.hosts)]
+            found[host.datacenter] += 1
+            if found[host.datacenter] <= 3:
+                held.append(host)
+        return held
+
+    def after(self, seconds: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
+
+    def pass_by(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._later and self._later[0][0] <= until:
+            self.now, _, what = heapq.heappop(self._later)
+            what()
+        self.now = until
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self._later
+
+    def write(self) -> None:
+        key = CODEC.encode((struct.pack(">i", self.random.randrange(40)),))
+        digest = f"{next(self._numbers):032x}"
+        truth = self.writes[key, digest] = Truth(key, digest)
+        for host in self.replicas_of("ks", routing_key(CODEC.decode(key))):
+            chance = self.random.random()
+            if chance < 0.15:
+                continue  # it never gets there
+            delay = self.random.choice((0, 0.1, 3, 40, 1.5 * TIMEOUT, 4 * TIMEOUT)) * self.random.random()
+            self.after(delay, lambda node=str(host.host_id): self.report(truth, node))  # type: ignore[misc]
+            if chance < 0.3:  # a client's second try, or a hint of what was in a socket's buffer
+                self.after(delay + self.random.random(), lambda node=str(host.host_id): self.report(truth, node))  # type: ignore[misc]
+
+    def report(self, truth: Truth, node: str) -> None:
+        truth.has.add(node)
+        partition = truth.key[-1] % PARTITIONS
+        change = Change(truth.digest, node, segment=1, position=next(self._numbers), write_time=int(self.now * 1e6))
+        truth.reported[len(self.partitions[partition])].add(node)
+        self.partitions[partition].append((self.now, truth.key, encode(change)))
+
+    def is_met(self, key: bytes, nodes: set[str]) -> bool:
+        held = self.replicas.by_dc(routing_key(CODEC.decode(key)))
+        return levels.is_met(self.settings.gate, self.replicas.factors(), "one", held, nodes)
+
+    def has_expired(self, truth: Truth) -> bool:
+        return truth.first_read is not None and self.now - truth.first_read >= TIMEOUT - 0.001
+
+
+class Connector:
+    """A driver, and hosts with caches. `kills` says how often something dies on the way."""
+
+    def __init__(self, world: World, directory: Path, hosts: int, kills: float) -> None:
+        self.world, self.directory, self.hosts, self.kills = world, directory, hosts, kills
+        self.offsets = [0] * PARTITIONS
+        self.done_until = [0] * PARTITIONS
+        self.totals: Counter[str] = Counter()
+        self.runs = 0
+        self.ended: float | None = None
+        self.start()
+
+    def start(self) -> None:
+        """A new driver: it has the offsets that Spark committed, and the file; all caches are new."""
+        self.runs += 1
+        self.waiting = WaitingChanges(self.directory / "gate.waiting", lambda: self.world.now)
+        assert self.waiting.load()
+        self.gates: list[LevelGate] = []
+        for n in range(self.hosts):
+            place = self.directory / f"{self.runs}-{n}"
+            place.mkdir()
+            self.gates.append(LevelGate(self.world.replicas, Caches(place, 4096, 1e9), self.world.settings))
+        if self.ended is not None:
+            for partition, events in enumerate(self.world.partitions):
+                while self.offsets[partition] and events[self.offsets[partition] - 1][0] >= self.ended - REPLAY:
+                    self.offsets[partition] -= 1
+
+    def dies(self) -> None:
+        if self.world.random.random() < self.kills:
+            raise Died
+
+    def batch(self, size: int) -> None:
+        """One micro-batch: what dies in a task is done again, what dies in the driver is started again."""
+        chance = self.world.random
+        ends = [
+            min(len(events), at + chance.randrange(size + 1))
+            for at, events in zip(self.offsets, self.world.partitions, strict=True)
+        ]
+        try:
+            while not self._attempt(ends):
+                self.world.pass_by(chance.choice((0.1, 5)))
+        except Died:
+            self.world.pass_by(chance.choice((0.1, 20, 500)))
+            self.start()
+
+    def _attempt(self, ends: list[int]) -> bool:
+        world = self.world
+        self.waiting.use({TOPIC: Limits.of(world.settings)})
+        waits = self.waiting.hand_out(1000)[TOPIC]
+        handed = pickle.dumps(waits)
+        tasks: list[tuple[AtGate, float | None, float | None, list[int]]] = []
+        parts = list(range(PARTITIONS))
+        world.random.shuffle(parts)
+        cut = world.random.choice((1, PARTITIONS))
+        for share in (parts[:cut], parts[cut:]):
+            if not share:
+                continue
+            events = [
+                Event(TOPIC, p, at, int(world.partitions[p][at][0] * 1000), *world.partitions[p][at][1:])
+                for p in share
+                for at in range(self.offsets[p], ends[p])
+            ]
+            given = pickle.loads(handed)
+            mine = given._replace(overdue=[w for w in given.overdue if w.event.partition in share])
+            try:
+                left = pickle.loads(pickle.dumps(self._task(events, mine)))
+            except Died:
+                return False
+            times = {e.partition: e.timestamp / 1000 for e in events}
+            tasks.append(
+                (
+                    left,
+                    min((e.timestamp / 1000 for e in events), default=None),
+                    min(times.values(), default=None),
+                    share,
+                )
+            )
+        read = [until for left, _, until, _ in tasks if until is not None and not left.stopped]
+        self.waiting.tick(TOPIC, world.now, min(read, default=None))
+        for left, read_from, _, _ in tasks:
+            self.waiting.apply(TOPIC, left, read_from, world.now)
+            self.totals["stopped"] += len(left.stopped)
+            for name in ("completed", "verified", "released", "dropped"):
+                self.totals[name] += getattr(left, name)
+        self.dies()
+        self.waiting.save(world.now)
+        self.dies()
+        self.ended = world.now
+        for left, _, _, share in tasks:
+            for p in share:
+                self.offsets[p] = left.stopped.get(p, ends[p])
+        return True
+
+    def _task(self, events: list[Event], waits: Any) -> AtGate:
+        world, gate = self.world, self.world.random.choice(self.gates)
+        for event in events:
+            # What was read once counts for good, whoever died then.
+            truth = self._truth(event)
+            truth.first_read = truth.first_read or world.now
+        intake = Intake()
+        admitted = list(gate.admit(events, CODEC, 0.0, intake, waits))
+        verified, unseen = [], []
+        ends = {
+            p: max([self.offsets[p], *(e.offset + 1 for e in events if e.partition == p)]) for p in range(PARTITIONS)
+        }
+        self.dies()
+        out: list[tuple[Truth, str]] = []
+        for held in admitted:
+            truth = self._truth(held.event)
+            if held.verifying is not None:
+                assert held.verifying.is_early or world.has_expired(truth), "verified before its time"
+                if world.random.random() < 0.2:
+                    continue  # it can't be read
+                # A read at the level meets one of the nodes that have it, or it does not.
+                is_shown = world.is_met(truth.key, truth.has) or (bool(truth.has) and world.random.random() < 0.5)
+                (verified if is_shown else unseen).append(held)
+                if is_shown:
+                    out.append((truth, "verified"))
+            elif held.is_released:
+                assert world.has_expired(truth), "released before its time"
+                out.append((truth, "released"))
+            else:
+                self._is_at_its_level(held, truth, ends[held.event.partition])
+                out.append((truth, "level"))
+        for truth, how in out:
+            truth.published.append(how)  # flushed
+        self.dies()
+        is_confirmed = {held.id: world.random.random() < 0.7 for held in admitted}
+        for held in [h for h in admitted if h.verifying is None] + verified:
+            gate.mark(TOPIC, held.event.partition, held.id or b"", is_confirmed[held.id])
+        gate.save()
+        left = intake.at_gate
+        late = {(w.event.partition, w.id): w for w in waits.overdue}
+        dropped = settle(left, verified, unseen) + intake.dropped
+        if left.dropped:
+            gone = [late[name] for name in left.gone if name in late]
+            for waiting in gone:
+                truth = self._truth(waiting.event)
+                if not truth.published:
+                    truth.dropped += 1
+                    assert world.has_expired(truth), "dropped before its time"
+        self.totals["read"] += intake.read
+        self.totals["confirmed"] += intake.confirmed
+        self.totals["events"] += sum(h.copies for h in admitted if h.verifying is None) + sum(
+            h.copies for h in verified
+        )
+        self.totals["events dropped"] += dropped
+        self.dies()
+        return left
+
+    def _is_at_its_level(self, held: Admitted, truth: Truth, end: int) -> None:
+        nodes = {node for at, found in truth.reported.items() if at < end for node in found}
+        went_on = any(how in ("verified", "released", "level") for how in truth.published)
+        assert went_on or self.world.is_met(truth.key, nodes), f"below its level, of {sorted(nodes)}"
+
+    def _truth(self, event: Event) -> Truth:
+        change = decode(event.value or b"")
+        return self.world.writes[event.key or b"", change.digest or ""]
+
+
+def run(world: World, connector: Connector, writes: int = 150) -> None:
+    chance = world.random
+    for _ in range(writes):
+        world.write()
+        if chance.random() < 0.5:
+            world.pass_by(chance.choice((0.01, 0.5, 5)))
+            connector.batch(chance.choice((0, 3, 30, 300)))
+        if connector.kills and chance.random() < 0.02:
+            world.pass_by(chance.choice((1, 60, 1000)))
+            connector.start()
+    for _ in range(2000):
+        world.pass_by(chance.choice((1, 10)))
+        connector.batch(1000)
+        is_read = all(at == len(events) for at, events in zip(connector.offsets, world.partitions, strict=True))
+        if world.is_quiet and is_read and not connector.waiting.counts(TOPIC)[0]:
+            return
+    raise AssertionError(f"changes wait for ever: {connector.waiting.counts(TOPIC)}")
+
+
+def settled(world: World) -> None:
+    """Nothing is lost: what enough replicas have is out, and what is not out was dropped."""
+    for truth in world.writes.values():
+        if not truth.reported:
+            continue
+        if world.settings.gate_expired == "release":
+            assert truth.published, truth
+        assert truth.published or truth.dropped, f"lost: {truth}"
+
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10))]
+
+
+LEVELS = ("local_quorum", "quorum", "each_quorum", "all")
+CLUSTERS = [
+    *((6, level) for level in LEVELS),
+    (140, "local_quorum"),
+    *(pytest.param(nodes, level, marks=pytest.mark.long) for nodes in (9, 140) for level in LEVELS),
+]
+
+
+@pytest.mark.parametrize(("nodes", "level"), CLUSTERS)
+@pytest.mark.parametrize("expired", ["verify", "release", "drop"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_early_and_nothing_is_lost(tmp_path: Path, seed: int, nodes: int, level: str, expired: str) -> None:
+    world = World(seed, nodes, gate=level, **{"gate.expired": expired})
+    connector = Connector(world, tmp_path, hosts=3, kills=0.05)
+    run(world, connector)
+    settled(world)
+
+
+@pytest.mark.parametrize("expired", ["verify", "release", "drop"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_troubles_nothing_is_published_twice(tmp_path: Path, seed: int, expired: str) -> None:
+    """One host, nothing dies: each change that reached its level goes on once, with all its events accounted for."""
+    world = World(seed, 6, gate="local_quorum", **{"gate.expired": expired})
+    connector = Connector(world, tmp_path, hosts=1, kills=0.0)
+    run(world, connector)
+    settled(world)
+    once = Counter(len([how for how in truth.published if how == "level"]) for truth in world.writes.values())
+    assert once[0] < once[1]
+    totals = connector.totals
+    assert totals["read"] == totals["events"] + totals["confirmed"] + totals["events dropped"]
+
+
+@pytest.mark.parametrize("expired", ["verify", "release", "drop"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_with_room_for_few_nothing_is_lost(tmp_path: Path, seed: int, expired: str) -> None:
+    """The table is read no further while too many wait; what waits is never more than there is room for."""
+    world = World(seed, 6, gate="all", **{"gate.expired": expired, "gate.max.waiting.bytes": "65536"})
+    connector = Connector(world, tmp_path, hosts=2, kills=0.02)
+    run(world, connector, 500)
+    settled(world)
+    assert expired == "verify" or connector.totals["stopped"] > 0

@@ -1,0 +1,571 @@
+"""Which change goes on at which level, what the driver keeps of those that wait, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.metadata import NetworkTopologyStrategy, SimpleStrategy
+from connector.staged import EVENTS, Staged, int32, table
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.gate import levels
+from helenus_connector.gate.cache import Caches
+from helenus_connector.gate.level_gate import LevelGate
+from helenus_connector.gate.replicas import Replicas
+from helenus_connector.gate.waiting import Limits, WaitingChanges, weight
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, AtGate, Event, Intake, Nodes, Waiting, Waits
+from helenus_connector.interfaces.image import Image, Timed
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.testing.cassandra import Host, Session
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Bound, Change, Effect, Scope, column_bit
+from helenus_schemas.event.wire import encode
+from helenus_schemas.settings.properties import ConfigError
+
+NODES = [str(uuid.UUID(int=n)) for n in range(1, 7)]
+DIGEST = "1" * 32
+
+
+def settings(**more: str) -> ConnectorSettings:
+    given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "key-value-json", "gate": "local_quorum"}
+    return ConnectorSettings.of({**given, **{k.replace("_", "."): v for k, v in more.items()}}, "test")
+
+
+def hosts(*dcs: str) -> list[Any]:
+    return [Host(uuid.UUID(int=n), dc) for n, dc in enumerate(dcs, 1)]
+
+
+TWO = ("one", "one", "one", "two", "two", "two")
+BY_DC = {"one": 3, "two": 3}
+
+
+@pytest.mark.parametrize(
+    ("level", "enough", "too_few"),
+    [
+        ("one", [[1], [4]], [[]]),
+        ("local_quorum", [[1, 2], [1, 3, 4]], [[1], [1, 4, 5, 6], []]),
+        ("quorum", [[1, 2, 3, 4], [1, 4, 5, 6]], [[1, 2, 3], [1, 4, 5]]),
+        ("each_quorum", [[1, 2, 4, 5]], [[1, 2, 3, 4], [1, 4, 5, 6]]),
+        ("all", [[1, 2, 3, 4, 5, 6]], [[1, 2, 3, 4, 5]]),
+    ],
+)
+def test_levels_count_the_right_replicas(level: str, enough: list[list[int]], too_few: list[list[int]]) -> None:
+    held = {"one": set(NODES[:3]), "two": set(NODES[3:])}
+
+    def is_met(nodes: list[int]) -> bool:
+        return levels.is_met(level, BY_DC, "one", held, [NODES[n - 1] for n in nodes])
+
+    assert [is_met(nodes) for nodes in enough] == [True] * len(enough)
+    assert [is_met(nodes) for nodes in too_few] == [False] * len(too_few)
+
+
+def test_a_node_that_was_replaced_counts_no_more() -> None:
+    """The factor is the one of now, and so are the replicas: its successor has another host id."""
+    held = {"one": {NODES[1], NODES[2], NODES[3]}}
+    assert not levels.is_met("local_quorum", {"one": 3}, "one", held, NODES[:2])
+    assert levels.is_met("local_quorum", {"one": 1}, "one", held, NODES[:2]), "of one replica one is enough"
+
+
+@pytest.mark.parametrize(
+    ("gate", "dcs", "strategy", "said"),
+    [
+        ("local_quorum", TWO, NetworkTopologyStrategy({"two": "3"}), "no replicas in one, the local data centre"),
+        ("local_quorum", TWO, SimpleStrategy({"replication_factor": "3"}), "knows no data centres"),
+        ("each_quorum", ("one",), SimpleStrategy({"replication_factor": "1"}), "knows no data centres"),
+        ("all", ("one", "one"), NetworkTopologyStrategy({"one": "3"}), "reports of 3 replicas, and 2 nodes"),
+        ("quorum", ("one",), SimpleStrategy({"replication_factor": "3"}), "reports of 2 replicas, and 1 nodes"),
+        ("each_quorum", TWO[:4], NetworkTopologyStrategy({"one": "3", "two": "3"}), "2 replicas in two, and 1 nodes"),
+    ],
+)
+def test_a_level_that_the_keyspace_cannot_give(gate: str, dcs: Sequence[str], strategy: Any, said: str) -> None:
+    of = settings(gate=gate, cassandra_local_dc="one")
+    with pytest.raises(HelenusError, match=said) as caught:
+        levels.check(of, Replicas(Session(hosts(*dcs), {"ks": strategy}), of))
+    assert caught.value.kind is Kind.CONFIG
+    assert f"gate={gate}, keyspace ks" in str(caught.value)
+
+
+@pytest.mark.parametrize("gate", ["one", "local_quorum", "quorum", "all"])
+def test_levels_that_a_keyspace_of_one_replica_gives(gate: str) -> None:
+    of = settings(gate=gate)
+    levels.check(of, Replicas(Session(hosts("dc"), {"ks": 1}), of))
+
+
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ConfigError, match="gate=two"):
+        settings(gate="two")
+
+
+@pytest.mark.parametrize(
+    ("gate", "consistency", "level"),
+    [
+        ("local_quorum", "LOCAL_ONE", ConsistencyLevel.LOCAL_QUORUM),
+        ("local_quorum", "ALL", ConsistencyLevel.ALL),
+        ("each_quorum", "LOCAL_QUORUM", ConsistencyLevel.EACH_QUORUM),
+    ],
+)
+def test_what_is_verified_is_read_at_both_levels(gate: str, consistency: str, level: int) -> None:
+    assert levels.read_level(settings(gate=gate, query_consistency=consistency)) == level
+
+
+INT = table(("k", "int", "partition_key"))
+
+
+class Gated:
+    """A gate of its own, and events for it; three nodes hold each row."""
+
+    def __init__(self, directory: Path, **more: str) -> None:
+        self.hosts = hosts("dc", "dc", "dc")
+        of = settings(**more)
+        self.caches = Caches(directory, 1000, 600)
+        self.gate = LevelGate(Replicas(Session(self.hosts, {"ks": 3}), of), self.caches, of)
+        self.codec = KeyCodec(INT)
+        self.offset = 0
+        self.intake = Intake()
+
+    def event(self, node: str, key: int = 1, digest: str = DIGEST, position: int = 0, partition: int = 0) -> Event:
+        self.offset += 1
+        change = Change(digest, node, segment=1, position=position or self.offset, write_time=5)
+        return Event(EVENTS, partition, self.offset, 1000, self.codec.encode((int32(key),)), encode(change))
+
+    def admit(self, *events: Event, waits: Waits = NOTHING_WAITS) -> list[Admitted]:
+        self.intake = Intake()
+        return list(self.gate.admit(events, self.codec, 0.0, self.intake, waits))
+
+    def publish(self, admitted: Sequence[Admitted]) -> None:
+        for one in admitted:
+            self.gate.mark(EVENTS, one.event.partition, one.id or b"", True)
+        self.gate.save()
+
+    @property
+    def left(self) -> AtGate:
+        return self.intake.at_gate
+
+
+def waits(*held: Waiting, overdue: Sequence[Waiting] = (), room: float = float("inf")) -> Waits:
+    reports: dict[int, dict[bytes, tuple[Nodes, int]]] = {}
+    for one in held:
+        reports.setdefault(one.event.partition, {})[one.id] = one.nodes, one.copies
+    return Waits(reports, overdue, room)
+
+
+def test_the_second_of_three_reports_completes_a_change(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    first, second, third = (gated.event(node) for node in NODES[:3])
+    assert gated.admit(first) == []
+    (held,) = gated.left.waits
+    assert (held.nodes, held.copies, held.event) == ((NODES[0],), 1, first)
+    (admitted,) = gated.admit(second, waits=waits(held))
+    assert (admitted.event, admitted.copies, admitted.nodes) == (second, 2, (NODES[0], NODES[1]))
+    assert (gated.left.gone, gated.left.waits, gated.left.completed) == ([(0, held.id)], [], 1)
+    gated.publish([admitted])
+    assert gated.admit(third) == []
+    assert (gated.intake.confirmed, gated.left.waits) == (1, [])
+
+
+def test_a_node_counts_once_however_often_it_reports(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    assert gated.admit(*(gated.event(NODES[0]) for _ in range(3))) == []
+    (held,) = gated.left.waits
+    assert (held.nodes, held.copies) == ((NODES[0],), 3)
+    assert gated.admit(gated.event(NODES[0]), waits=waits(held)) == []
+    assert gated.left.waits[0].copies == 4
+
+
+def test_copies_of_a_range_delete_in_one_batch_go_on_once(tmp_path: Path) -> None:
+    """They are no event of a key, which is recognised by its bytes: each is decoded."""
+    gated = Gated(tmp_path)
+    gated.codec = KeyCodec(table(("a", "int", "partition_key"), ("c", "int", "clustering")))
+    key, bound = gated.codec.encode((int32(1), None)), Bound(True, (int32(2),))
+    gone = Change(DIGEST, None, Scope.RANGE, segment=1, position=1, write_time=5, start=bound)
+    events = [Event(EVENTS, 0, n, 1000, key, encode(gone._replace(node=node))) for n, node in enumerate(NODES[:3])]
+    (admitted,) = gated.admit(*events)
+    assert (admitted.event, admitted.copies) == (events[1], 3)
+
+
+def test_nodes_that_hold_no_replica_do_not_count(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    assert gated.admit(gated.event(NODES[0]), gated.event(NODES[4]), gated.event(NODES[5])) == []
+    (admitted,) = gated.admit(gated.event(NODES[2]), waits=waits(*gated.left.waits))
+    assert admitted.copies == 4
+
+
+def test_nodes_that_share_a_bit_of_the_cache_count_each(tmp_path: Path) -> None:
+    """Of more than 64 nodes the cache tells some apart no more; the gate does."""
+    gated = Gated(tmp_path)
+    ids = [uuid.UUID(int=n) for n in range(100, 229)]
+    gated.hosts[:] = [Host(one, "dc") for one in ids[:1] + ids[64:65] + ids[128:129]]
+    for n, one in enumerate(ids):
+        gated.admit(gated.event(str(one), digest=f"{n:032x}"))
+        gated.gate.save()
+    cache = gated.caches.of(EVENTS, 0)
+    assert cache.bit(str(ids[0]).encode()) == cache.bit(str(ids[64]).encode())
+    assert gated.admit(gated.event(str(ids[0]))) == []
+    (admitted,) = gated.admit(gated.event(str(ids[64])), waits=waits(*gated.left.waits))
+    assert admitted.copies == 2
+
+
+def test_a_batch_that_is_done_again_gives_the_same(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    first, second = gated.event(NODES[0]), gated.event(NODES[1])
+    for _ in range(2):
+        assert len(gated.admit(first, second)) == 1
+    gated.publish(gated.admit(first, second))
+    assert gated.admit(first, second) == []
+    assert gated.intake.confirmed == 2
+
+
+def test_what_was_published_by_a_batch_that_the_driver_did_not_hear_of(tmp_path: Path) -> None:
+    """The driver still has it wait: it says that it went on, and its events are accounted for."""
+    gated = Gated(tmp_path)
+    gated.admit(gated.event(NODES[0]))
+    (held,) = gated.left.waits
+    second = gated.event(NODES[1])
+    gated.publish(gated.admit(second, waits=waits(held)))
+    assert gated.admit(second, waits=waits(held)) == []
+    assert (gated.left.gone, gated.intake.confirmed) == ([(0, held.id)], 2)
+
+
+def test_a_truncation_goes_on_and_takes_its_nodes_reports(tmp_path: Path) -> None:
+    """Node 1 holds nothing any more of what it reported before; with the same bytes written again, it does."""
+    gated = Gated(tmp_path)
+    gated.admit(gated.event(NODES[0]))
+    (held,) = gated.left.waits
+    truncation = Event(
+        EVENTS, 0, 50, 1000, None, encode(Change("2" * 32, NODES[0], Scope.TABLE, segment=1, position=60))
+    )
+    admitted = gated.admit(truncation, gated.event(NODES[1], position=70), waits=waits(held))
+    assert [one.change.scope for one in admitted] == [Scope.TABLE]
+    assert gated.left.truncated == [(0, NODES[0])]
+    assert gated.left.waits[0].nodes == (NODES[1],)
+    (again,) = gated.admit(gated.event(NODES[0], position=80), waits=waits(*gated.left.waits))
+    assert again.copies == 3
+
+
+def test_events_of_no_commit_log_go_on(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    key = gated.codec.encode((int32(1),))
+    assert len(gated.admit(Event(EVENTS, 0, 1, 1000, key, encode(Change(None, None))))) == 1
+
+
+def test_a_partition_is_read_no_further_when_no_more_may_wait(tmp_path: Path) -> None:
+    """What completes a change is taken, and what waits already; the rest is read again."""
+    gated = Gated(tmp_path)
+    gated.admit(gated.event(NODES[0], key=1))
+    (held,) = gated.left.waits
+    completing, stopping = gated.event(NODES[1], key=1), gated.event(NODES[0], key=2, digest="2" * 32)
+    later = gated.event(NODES[1], key=2, digest="2" * 32)
+    other = gated.event(NODES[0], key=3, digest="3" * 32, partition=1)
+    admitted = gated.admit(completing, stopping, later, other, waits=waits(held, room=weight(stopping) - 1))
+    assert [one.event for one in admitted] == [completing]
+    assert gated.left.stopped == {0: stopping.offset, 1: other.offset}
+    assert (gated.intake.read, gated.left.waits) == (1, [])
+
+
+def test_an_event_larger_than_all_that_may_wait_waits_alone(tmp_path: Path) -> None:
+    gated = Gated(tmp_path)
+    assert gated.admit(gated.event(NODES[0]), waits=waits(room=10.0)) == []
+    assert (len(gated.left.waits), gated.left.stopped) == (1, {})
+
+
+def test_a_level_that_is_lower_now_lets_go_what_waited(tmp_path: Path) -> None:
+    gated = Gated(tmp_path, gate_expired="drop")
+    gated.admit(gated.event(NODES[0]))
+    (held,) = gated.left.waits
+    gated.hosts[:] = gated.hosts[:1]
+    gated.gate._replicas._metadata.keyspaces["ks"].replication_strategy = SimpleStrategy({"replication_factor": "1"})
+    assert len(gated.admit(waits=waits(held, overdue=[held]))) == 1
+    assert (gated.left.completed, gated.left.dropped) == (1, 0)
+
+
+LIMITS = Limits(100.0, 1 << 20, True, 30.0)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def changes(tmp_path: Path, clock: Clock) -> WaitingChanges:
+    return driver(tmp_path, clock)
+
+
+def driver(directory: Path, clock: Clock, limits: Limits = LIMITS) -> WaitingChanges:
+    found = WaitingChanges(directory / "gate.waiting", clock)
+    assert found.load()
+    found.use({EVENTS: limits})
+    return found
+
+
+def change(n: int, partition: int = 0, timestamp: float = 0.0, nodes: tuple[str, ...] = (NODES[0],)) -> Waiting:
+    event = Event(EVENTS, partition, n, int(timestamp * 1000), b"k%d" % n, b"v")
+    return Waiting(struct.pack(">16x")[:12] + struct.pack(">I", n), event, nodes, 1)
+
+
+def pass_by(changes: WaitingChanges, clock: Clock, seconds: float, read_until: float | None = None) -> None:
+    """So many seconds of batches that read all there is, or up to a time."""
+    while seconds > 0:
+        step = min(seconds, 20.0)
+        clock.now, seconds = clock.now + step, seconds - step
+        changes.tick(EVENTS, clock.now, read_until)
+
+
+def overdue(changes: WaitingChanges) -> list[int]:
+    return [waiting.event.offset for waiting in changes.hand_out(1000)[EVENTS].overdue]
+
+
+def add(changes: WaitingChanges, clock: Clock, *found: Waiting, read_from: float | None = None) -> None:
+    changes.apply(EVENTS, AtGate(waits=list(found)), read_from, clock.now)
+    changes.tick(EVENTS, clock.now)
+
+
+def test_a_change_is_overdue_after_its_time(changes: WaitingChanges, clock: Clock) -> None:
+    add(changes, clock, change(1))
+    pass_by(changes, clock, 99)
+    assert overdue(changes) == []
+    assert changes.next_due(1000.0) == 1001.0
+    pass_by(changes, clock, 1)
+    assert overdue(changes) == [1]
+    assert overdue(changes) == [], "it is handed out again only after a while"
+    pass_by(changes, clock, 10)
+    assert overdue(changes) == [1]
+    changes.apply(EVENTS, AtGate(gone=[(0, change(1).id)]), None, clock.now)
+    assert changes.counts(EVENTS) == (0, 0, 0, 0.0)
+
+
+def test_time_in_which_a_topic_is_not_read_does_not_count(changes: WaitingChanges, clock: Clock) -> None:
+    """For an hour nothing ran, or what was read did not get newer: what other nodes reported is still in the topic."""
+    add(changes, clock, change(1))
+    clock.now += 3600
+    changes.tick(EVENTS, clock.now)
+    pass_by(changes, clock, 300, read_until=clock.now - 1000)
+    assert overdue(changes) == []
+    pass_by(changes, clock, 100)
+    assert overdue(changes) == [1]
+
+
+def test_only_what_a_restart_does_not_step_back_to_is_kept(
+    tmp_path: Path, changes: WaitingChanges, clock: Clock
+) -> None:
+    add(changes, clock, change(1, timestamp=0.0, nodes=(NODES[0], NODES[1])))
+    pass_by(changes, clock, 60)
+    add(changes, clock, change(2, timestamp=clock.now))
+    changes.save(clock.now)
+    clock.now += 1e6
+    after = driver(tmp_path, clock)
+    assert after.counts(EVENTS)[0] == 1
+    given = after.hand_out(10)[EVENTS]
+    assert list(given.reports[0].values()) == [((NODES[0], NODES[1]), 1)]
+    after.tick(EVENTS, clock.now)
+    pass_by(after, clock, 39)
+    assert overdue(after) == []
+    pass_by(after, clock, 2)
+    assert overdue(after) == [1], "it has waited for 60 s before"
+
+
+def test_what_was_old_when_it_came_is_kept_at_once(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
+    clock.now = 1000.0
+    for n in range(3):
+        add(changes, clock, change(n, timestamp=100.0), read_from=100.0)
+        changes.save(clock.now)
+        assert driver(tmp_path, clock).counts(EVENTS)[0] == n + 1
+
+
+def test_a_damaged_file_is_said(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
+    add(changes, clock, change(1, timestamp=-100.0))
+    changes.save(clock.now)
+    file = tmp_path / "gate.waiting"
+    file.write_text(file.read_text().replace("6b31", "6b32"))
+    assert not WaitingChanges(file, clock).load()
+
+
+def test_the_oldest_are_verified_early_when_many_wait(tmp_path: Path, clock: Clock) -> None:
+    room = weight(change(1).event) * 10
+    changes = driver(tmp_path, clock, Limits(100.0, room, True, 30.0))
+    add(changes, clock, *(change(n) for n in range(5)))
+    assert changes.hand_out(1000)[EVENTS].overdue == []
+    add(changes, clock, *(change(n) for n in range(5, 8)))
+    assert changes.next_due(1000.0) == 1000.0
+    given = changes.hand_out(3)[EVENTS]
+    assert [(w.event.offset, w.is_early) for w in given.overdue] == [(0, True), (1, True), (2, True)]
+    assert given.room == pytest.approx(2 * room / 10, abs=20)
+    assert [w.event.offset for w in changes.hand_out(3)[EVENTS].overdue] == [3, 4, 5]
+    pass_by(changes, clock, 100)
+    assert {(w.event.offset, w.is_early) for w in changes.hand_out(20)[EVENTS].overdue} == {
+        (n, False) for n in range(8)
+    }
+
+
+def test_changes_go_along_to_another_query(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
+    add(changes, clock, change(1), change(2, partition=1))
+    pass_by(changes, clock, 50)
+    other = WaitingChanges(tmp_path / "other" / "gate.waiting", clock)
+    for _ in range(2):  # the first time it died before the other query let go
+        other.take(changes.give([EVENTS]))
+    changes.drop(["events-ks.u", EVENTS])
+    assert (changes.counts(EVENTS)[0], other.counts(EVENTS)[0]) == (0, 2)
+    again = WaitingChanges(tmp_path / "other" / "gate.waiting", clock)
+    assert again.load()
+    assert again.counts(EVENTS)[3] == 50.0
+    assert other.shrink(EVENTS, [0]) == 1
+
+
+def test_level_one_lets_all_go_that_waited_at_another(tmp_path: Path, changes: WaitingChanges, clock: Clock) -> None:
+    add(changes, clock, change(1), change(2))
+    changes.use({EVENTS: Limits.of(settings(gate="one"))})
+    assert overdue(changes) == [1, 2]
+
+
+TIMED = Timed.of(INT.regulars, [])
+LIVE = int(Effect.LIVE | column_bit("v"))
+
+
+class Waited(Staged):
+    """A stage of three replicas at which a write waits, that one node reported; the driver finds it overdue."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, of: Any = INT, **more: str) -> None:
+        self.now: Any = None
+        given = {"gate": "local_quorum", **{k.replace("_", "."): v for k, v in more.items()}}
+        super().__init__(of, directory, monkeypatch, **given)
+        self.session.hosts[:] = hosts("dc", "dc", "dc")
+        self.stage.session.cluster.metadata.keyspaces["ks"].replication_strategy = SimpleStrategy(
+            {"replication_factor": "3"}
+        )
+
+    def report(self, change: Change, key: bytes | None, held: Waits = NOTHING_WAITS, offset: int = 7) -> Outcome:
+        return self.stage.run([Event(EVENTS, 0, offset, 1000, key, encode(change))], (), True, waits=held)
+
+    def expire(self, *held: Waiting, early: bool = False) -> Outcome:
+        for one in held:
+            one.is_early = early
+        return self.stage.run([], (), True, waits=waits(*held, overdue=held))
+
+
+def write(node: str = NODES[0], time: int = 5, digest: str = DIGEST) -> Change:
+    return Change(digest, node, segment=1, position=1, write_time=time, effect=LIVE)
+
+
+def row(value: int, time: int) -> Image:
+    return Image((int32(value),), time, [time.to_bytes(8, "big", signed=True)], TIMED)
+
+
+@pytest.fixture
+def waited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waited:
+    return Waited(tmp_path, monkeypatch)
+
+
+KEY = (int32(1),)
+
+
+def records(staged: Staged) -> list[tuple[Any, Any]]:
+    return staged.of("data-ks.t")
+
+
+def test_a_change_that_a_read_shows_is_published_when_it_expires(waited: Waited) -> None:
+    outcome = waited.report(write(), waited.codec.encode(KEY))
+    assert (records(waited), outcome.published) == ([], 0)
+    (held,) = outcome.at_gate.waits
+    waited.live[KEY] = row(3, 5)
+    outcome = waited.expire(held)
+    assert records(waited) == [({"k": 1}, {"v": 3})]
+    assert (outcome.published, outcome.dropped, outcome.at_gate.verified) == (1, 0, 1)
+    assert (outcome.at_gate.gone, outcome.at_gate.waits) == ([(0, held.id)], [])
+    assert len(outcome.waiting) == 1, "one replica reported it: its key waits to be confirmed"
+
+
+def test_a_change_that_a_read_does_not_show_is_dropped_when_it_expires(waited: Waited) -> None:
+    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    waited.live[KEY] = row(3, 4)
+    outcome = waited.expire(held)
+    assert (records(waited), outcome.waiting) == ([], [])
+    assert (outcome.published, outcome.dropped, outcome.at_gate.dropped) == (0, 1, 1)
+    assert outcome.at_gate.gone == [(0, held.id)]
+
+
+def test_a_change_that_is_verified_early_and_not_shown_waits_on(waited: Waited) -> None:
+    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    waited.live[KEY] = row(3, 4)
+    outcome = waited.expire(held, early=True)
+    assert (records(waited), outcome.dropped, outcome.at_gate.gone) == ([], 0, [])
+    waited.live[KEY] = row(3, 5)
+    assert waited.expire(held, early=True).at_gate.verified == 1
+
+
+def test_of_two_changes_of_a_key_the_one_that_is_shown_is_published(waited: Waited) -> None:
+    key = waited.codec.encode(KEY)
+    (first,) = waited.report(write(), key).at_gate.waits
+    (second,) = waited.report(write(time=9, digest="2" * 32), key).at_gate.waits
+    waited.live[KEY] = row(3, 5)
+    outcome = waited.expire(first, second)
+    assert records(waited) == [({"k": 1}, {"v": 3})]
+    assert (outcome.published, outcome.dropped, outcome.at_gate.verified, outcome.at_gate.dropped) == (1, 1, 1, 1)
+
+
+def test_what_cannot_be_read_stays_at_the_gate(waited: Waited, monkeypatch: pytest.MonkeyPatch) -> None:
+    from helenus_connector.reread._asking import Unread
+
+    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    away = Unread(HelenusError(Kind.CASSANDRA_READ, "away"), True)
+    reader: Any = waited.stage._resolver.reader  # type: ignore[attr-defined]
+    monkeypatch.setattr(reader, "rows", lambda keys, consistency: iter([(key, away) for key in keys]))
+    outcome = waited.expire(held)
+    assert (outcome.at_gate.gone, outcome.waiting, outcome.unread, records(waited)) == ([], [], 0, [])
+
+
+def test_at_level_one_all_goes_on_that_waited_at_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = Waited(tmp_path, monkeypatch, gate="one")
+    waited.live[KEY] = row(3, 5)
+    held = Waiting(bytes(16), Event(EVENTS, 0, 7, 1000, waited.codec.encode(KEY), encode(write())), (NODES[0],), 2)
+    outcome = waited.expire(held)
+    assert records(waited) == [({"k": 1}, {"v": 3})]
+    assert (outcome.published, outcome.at_gate.completed, outcome.at_gate.gone) == (2, 1, [(0, bytes(16))])
+
+
+def test_a_change_that_is_released_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = Waited(tmp_path, monkeypatch, gate_expired="release")
+    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    waited.live[KEY] = row(3, 5)
+    outcome = waited.expire(held)
+    (record,) = [record for record in waited.appended if record.topic == "data-ks.t"]
+    assert dict(record.headers)["gate"] == b"released"
+    assert json.loads(record.value or b"") == {"v": 3}
+    assert (outcome.published, outcome.at_gate.released) == (1, 1)
+
+
+def test_a_change_that_is_dropped_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = Waited(tmp_path, monkeypatch, gate_expired="drop")
+    (held,) = waited.report(write(), waited.codec.encode(KEY)).at_gate.waits
+    waited.live[KEY] = row(3, 5)
+    outcome = waited.expire(held)
+    assert (records(waited), outcome.dropped, outcome.at_gate.dropped) == ([], 1, 1)
+
+
+def test_a_deletion_of_rows_that_expires_is_published_with_what_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A marker and the rows of a read at the level are true at the level, whoever reported the deletion."""
+    clustered = table(("a", "int", "partition_key"), ("c", "int", "clustering"))
+    waited = Waited(tmp_path, monkeypatch, of=clustered)
+    bound = Bound(True, (int32(2),))
+    gone = Change(DIGEST, NODES[0], Scope.RANGE, segment=1, position=1, write_time=5, start=bound, end=None)
+    (held,) = waited.report(gone, waited.codec.encode((int32(1), None))).at_gate.waits
+    waited.live[int32(1), int32(3)] = Image((int32(7),), 9)
+    outcome = waited.expire(held)
+    assert records(waited) == [({"a": 1, "c": None}, None), ({"a": 1, "c": 3}, {"v": 7})]
+    assert outcome.at_gate.verified == 1

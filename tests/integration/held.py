@@ -1,0 +1,64 @@
+"""Records of data topics of Kafka, read and decoded once: who waits for something asks for them twice a second."""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from helenus_stack.readers import Reader
+from helenus_stack.records import PATIENCE_S, Record
+from helenus_stack.status import Status
+
+
+class Held:
+    """All that topics hold, as `Reader.messages` and `Reader.record` give it.
+
+    A topic is read on from where it was read last: what Kafka deletes or compacts after that stays in the answer. A
+    topic must not be deleted.
+    """
+
+    def __init__(self, status: Status, reader: Reader) -> None:
+        self._reader = reader
+        self._topics: dict[str, dict[int, _Partition]] = {}
+        self._consumer = Consumer(
+            {
+                **status.kafka(),
+                "group.id": "helenus-tests",
+                "enable.auto.commit": "false",
+                "log_level": "0",
+                "reconnect.backoff.max.ms": "500",  # brokers are stopped, and come back
+            }
+        )
+
+    def records(self, topic: str) -> list[Record]:
+        """Partition by partition. Raises KafkaException if the brokers are away."""
+        partitions = self._topics.setdefault(topic, {})
+        for number in self._consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions:
+            start, end = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)
+            partition = partitions.setdefault(number, _Partition(start))
+            if partition.at < end:
+                self._read(TopicPartition(topic, number, partition.at), end, partition)
+        return [record for number in sorted(partitions) for record in partitions[number].records]
+
+    def _read(self, place: TopicPartition, end: int, partition: _Partition) -> None:
+        self._consumer.assign([place])
+        try:
+            while partition.at < end:
+                messages: list[Message] = self._consumer.consume(min(10_000, end - partition.at), timeout=PATIENCE_S)
+                if not messages:
+                    raise TimeoutError(f"no message within {PATIENCE_S} s: {place}, now at {partition.at}")
+                for message in messages:
+                    if message.error():
+                        raise KafkaException(message.error())
+                    partition.records.append(self._reader.record(message))
+                    partition.at = message.offset() + 1
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class _Partition:
+    def __init__(self, start: int) -> None:
+        self.at = start
+        self.records: list[Record] = []

@@ -1,0 +1,51 @@
+"""In a keyspace of one replica each of the gate's levels is like one, and nothing waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.pipeline import Pipeline, write_properties
+from patience import eventually
+
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+LEVELS = ("local_quorum", "quorum", "each_quorum", "all")
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    status = status.only("kafka")
+    pipeline = Pipeline(status, directory)
+    replication = f"{{'class': 'NetworkTopologyStrategy', '{status.local_dc}': 1}}"
+    session.execute(f"CREATE KEYSPACE single WITH replication = {replication}")
+    for level in LEVELS:
+        session.execute(f"CREATE TABLE single.{level} (k int PRIMARY KEY, v int) WITH cdc = true")
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect(*(f"single.{level}" for level in LEVELS))
+        for level in LEVELS:
+            given = {**pipeline.connector_properties(f"single.{level}"), "gate": level}
+            write_properties(directory / f"single.{level}.properties", given)
+        pipeline.connector.start().ready()
+        yield pipeline
+    finally:
+        pipeline.stop()
+
+
+def test_every_level_of_one_replica_goes_on_at_once(pipeline: Pipeline, session: Any) -> None:
+    for level in LEVELS:
+        for k in range(30):
+            session.execute(f"INSERT INTO single.{level} (k, v) VALUES ({k}, {k})")
+        session.execute(f"DELETE FROM single.{level} WHERE k = 0")
+    for level in LEVELS:
+        found = lambda level=level: {r.key["k"]: r.value for r in pipeline.records(f"single.{level}")}  # noqa: E731
+        wanted = {k: {"v": k} if k else None for k in range(30)}
+        eventually(lambda found=found, wanted=wanted: found() == wanted, f"{level} is published")  # type: ignore[misc]
+        pipeline.adds_up(f"single-{level}")
+    assert pipeline.connector.total("helenus_connector_gate_waiting_changes") == 0
+    assert pipeline.connector.total("helenus_connector_gate_changes_total") == 0

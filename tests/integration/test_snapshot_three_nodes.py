@@ -1,0 +1,102 @@
+"""Rows that were there before, on three nodes with RF 3: whatever dies or stands still, `verify` finds nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import WhiteListRoundRobinPolicy
+from integration.test_snapshot import Table, in_order, snapshots
+from integration.test_three_nodes import SEED, Three, paused
+from integration.test_verify import command as verify
+from patience import eventually
+
+from helenus_stack.stack import Stack
+
+pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(1800)]
+KINDS = ("worker", "task", "saving", "agent", "replica")
+
+
+@pytest.fixture(scope="module")
+def session(three: Stack) -> Iterator[Any]:
+    """Writes at LOCAL_QUORUM through the first node, which is never paused."""
+    status = three.status()
+    first = WhiteListRoundRobinPolicy(status.contact_points[:1])
+    profile = ExecutionProfile(first, consistency_level=ConsistencyLevel.LOCAL_QUORUM, request_timeout=30)
+    profiles = {EXEC_PROFILE_DEFAULT: profile}
+    cluster = Cluster(status.contact_points[:1], port=status.cql_port, execution_profiles=profiles)
+    yield cluster.connect()
+    cluster.shutdown()
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
+def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_path: Path) -> None:
+    """Writes, deletes, TTL and an ALTER go on meanwhile."""
+    chance = random.Random(SEED)
+    table = Table(session, f"snapshots_three.t{kills}", "'NetworkTopologyStrategy', 'datacenter1': 3")
+    session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
+    name = table.name.replace(".", "-")
+    pipeline = Three(three.status(), tmp_path)
+    connector = pipeline.connect(table.name, snapshot_mode="initial", snapshot_max_rate=200)
+    table.expires = True
+    at, done = [], 0.0
+
+    def is_at(share: float) -> bool:
+        found = snapshots(connector, name)
+        at[:] = [one["done"] for one in found]
+        return bool(found) and (found[0]["state"] != "SCANNING" or found[0]["done"] >= share)
+
+    try:
+        for agent in pipeline.agents:
+            agent.start()
+        for agent in pipeline.agents:
+            agent.ready()
+        connector.start()
+        with table.written():
+            for kill in range(kills):
+                share = done + chance.uniform(0.1, 0.9) / (kills + 1)
+                eventually(lambda share=share: is_at(share), lambda: f"it goes on: {at}\n{connector.tail()}")
+                done, kind = at[0], KINDS[kill % len(KINDS)] if kills >= len(KINDS) else chance.choice(KINDS)
+                if kind == "agent":
+                    agent = chance.choice(pipeline.agents)
+                    agent.kill()
+                    agent.start()
+                elif kind == "replica":
+                    with paused(three, chance.choice(["cassandra2", "cassandra3"])):
+                        eventually(
+                            lambda done=done: is_at(done + 0.02), lambda: f"without a replica: {at}\n{connector.tail()}"
+                        )
+                else:
+                    connector.kill()
+                    died = tmp_path / f"died-{kill}"
+                    if kind == "task":
+                        connector.start(HELENUS_FAILPOINT=f"snapshot.after-flush:{chance.randint(1, 3)}@{died}")
+                        eventually(died.exists, lambda: f"a task died\n{connector.tail()}")
+                    elif kind == "saving":
+                        connector.start(HELENUS_FAILPOINT=f"snapshots.after-write:{chance.randint(1, 4)}")
+                        connector.dies()
+                        connector.start()
+                    else:
+                        connector.start()
+                if kill == kills // 2:
+                    session.execute(f"ALTER TABLE {table.name} ADD w int")
+            found = eventually(lambda: is_at(2) and snapshots(connector, name), "it is scanned")
+            assert found[0]["state"] in ("PUBLISHING", "COMPLETE"), found
+        eventually(
+            lambda: snapshots(connector, name)[0]["state"] == "COMPLETE", lambda: f"complete\n{connector.tail()}"
+        )
+        for agent in pipeline.agents:
+            agent.ready()
+        status, out, said = verify(pipeline, table.name, "--json", "--patience", "120")
+        report = json.loads(out)["report"]
+        assert (status, report["behind"]) == (0, None), (SEED, report, said)
+        assert report["rows"] > 4000
+        in_order(pipeline, table.name)
+    finally:
+        pipeline.stop()
