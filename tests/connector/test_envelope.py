@@ -6,12 +6,14 @@ import json
 import struct
 import uuid
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agent.writer import Cell, Complex, Marker, Row, Update, table_of
 from connector.celled import AS_JSON, JSON, NODE, SEGMENT, events
 
+from helenus_connector import schemas_command
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
@@ -357,6 +359,17 @@ def test_names_of_the_schema() -> None:
     assert f"{found['namespace']}.{found['name']}" == "ks.t.Envelope"
     assert [field["name"] for field in found["fields"]] == ["before", "after", "source", "op", "ts_ms", "written"]
     assert found["fields"][1]["type"] == ["null", "ks.t"]
+
+
+def test_the_schemas_that_are_printed_are_those_that_are_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas_command, "read", lambda _: {"t": TABLE})
+    worker: Any = SimpleNamespace(log="kafka", log_of_data="kafka")
+    lines = map(json.loads, schemas_command.subjects(worker, settings(**REGISTRY)))
+    printed = {line["subject"]: line["schema"] for line in lines}
+    registry = Made(TABLE, **REGISTRY).registry
+    assert registry.subjects.keys() == {"data-ks.t-key", "data-ks.t-value"}
+    for subject, number in registry.subjects.items():
+        assert printed[subject] == registry.schema(number)
 
 
 def test_settings_that_it_refuses() -> None:
