@@ -36,7 +36,7 @@ from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
-from helenus_schemas.cql.types import parse
+from helenus_schemas.cql.types import parse, walk
 from helenus_schemas.event.change import Bound
 from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
 from helenus_schemas.service.logs import setup
@@ -146,7 +146,7 @@ def test_a_record_of_any_row_is_equal_to_it(
     if (
         partition[1] != partition[1]
         or cql_bytes(*partition) == b""
-        or ("json" in str(form) and "double" in str(partition[0]))
+        or ("json" in str(form) and any(t.name == "double" for t in walk([partition[0]])))
     ):
         return  # Cassandra has no such key; every NaN is one in JSON
     columns = [Column("p", partition[0], "partition_key", 0)]
