@@ -72,6 +72,17 @@ def test_copies_are_dropped_within_a_batch_and_after_it(staged: Staged) -> None:
     assert said(staged) == [("c", 1)]
 
 
+def test_copies_of_a_range_deletion_are_one_change(staged: Staged) -> None:
+    gone = ((T, 1_700_000_000),)
+    update = Update(
+        TABLE, K, [Marker(1, (int32(1),), gone), Marker(6, (int32(5),), gone)], lowest=(T, 1_700_000_000, 0)
+    )
+    outcome = staged.stage.run([*events(update), *events(update, node=OTHER, offset=1)], (), True)
+    assert (outcome.read, outcome.published, outcome.records) == (2, 2, 1)
+    later = staged.stage.run(events(update, node=OTHER.replace("3", "4"), offset=2), (), True)
+    assert (later.read, later.confirmed, later.records) == (1, 1, 0)
+
+
 def test_a_batch_that_failed_gives_the_same_records_again(staged: Staged) -> None:
     batch = events(wrote(1), wrote(2, time=T + 1), deleted(time=T + 2))
     staged.log.fail("flush", HelenusError(Kind.BATCH_FAILED, "away"))

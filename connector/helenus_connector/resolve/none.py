@@ -93,12 +93,18 @@ class AsWritten:
     def _without_cells(self, changes: Iterable[Admitted]) -> Iterator[Admitted]:
         """Keep the changes with cells, and give the others. What was published before it is confirmed was read: its
         later copies wait with the key, whatever they have. What the gate wants verified is for a read to decide.
+
+        A gate may let copies of a range deletion through that come in one batch: they are one change.
         """
-        keep = self._written.append
+        kept: dict[bytes, Admitted] = {}
         for admitted in changes:
             change = admitted.change
             if change.cells is not None and not admitted.is_published and admitted.verifying is None:
-                keep(admitted)
+                first = admitted if admitted.id is None else kept.setdefault(admitted.id, admitted)
+                if first is admitted:
+                    self._written.append(admitted)
+                else:
+                    first.copies += admitted.copies
                 continue
             if change.cells is None and change.origin is _LOG and change.scope is not _TABLE:
                 self._say(change)
