@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.policies import RetryPolicy, WhiteListRoundRobinPolicy
 from integration.test_snapshot import Table, in_order, snapshots
 from integration.test_three_nodes import SEED, Three, paused
 from integration.test_verify import command as verify
@@ -23,12 +23,19 @@ pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(
 KINDS = ("worker", "task", "saving", "agent", "replica")
 
 
+class Patient(RetryPolicy):  # type: ignore[misc] # the driver has no types
+    """Three nodes on a busy machine may take longer for a write than a second, which is all they are given."""
+
+    def on_write_timeout(self, query: Any, consistency: int, retry_num: int, **about: Any) -> tuple[int, int | None]:
+        return (self.RETRY, consistency) if retry_num < 20 else (self.RETHROW, None)
+
+
 @pytest.fixture(scope="module")
 def session(three: Stack) -> Iterator[Any]:
     """Writes at LOCAL_QUORUM through the first node, which is never paused."""
     status = three.status()
     first = WhiteListRoundRobinPolicy(status.contact_points[:1])
-    profile = ExecutionProfile(first, consistency_level=ConsistencyLevel.LOCAL_QUORUM, request_timeout=30)
+    profile = ExecutionProfile(first, Patient(), consistency_level=ConsistencyLevel.LOCAL_QUORUM, request_timeout=30)
     profiles = {EXEC_PROFILE_DEFAULT: profile}
     cluster = Cluster(status.contact_points[:1], port=status.cql_port, execution_profiles=profiles)
     yield cluster.connect()
