@@ -1,4 +1,4 @@
-"""How fast a snapshot goes, beside the plain backlog of the same rows, and what writes meet while one runs.
+"""How fast a snapshot goes against the plain backlog of the same rows, and what writes meet while one runs.
 
     python -m bench snapshot [--rows 200000] [--rounds 3] [--tasks 1] [--set snapshot.max.rate=5000]
 

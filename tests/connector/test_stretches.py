@@ -13,13 +13,16 @@ from hypothesis import strategies as st
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.gate.replicas import routing_key
+from helenus_connector.interfaces.gate import Admitted, Event
 from helenus_connector.reread._stretches import FEWEST, stretches
+from helenus_connector.reread._work import Works
 from helenus_connector.reread.reader import Reader
 from helenus_connector.reread.rows import Page
 from helenus_connector.testing.cassandra import Answer, Host, Session
-from helenus_schemas.codec.key import Key
+from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
+from helenus_schemas.event.change import Change, Origin
 
 
 def keys(tokens: list[int]) -> list[tuple[int, Key]]:
@@ -136,6 +139,31 @@ def test_where_most_rows_are_not_asked_for_they_are_not_read_through_again() -> 
     read = session.by_token
     assert through(reader, few) == []
     assert session.by_token == read
+
+
+def test_a_row_between_whose_key_has_no_form_is_passed_by() -> None:
+    """Rows that nobody asked for come along: one that no event can name must not end the batch."""
+    clustered = Table("ks", "t", uuid.uuid1(), (*TABLE.columns, Column("c", parse("decimal"), "clustering", 0)))
+    one = struct.pack(">i", 0) + b"\1"
+
+    class Clustered(Ring):
+        def answer(self, cql: str, values: list[Any], paging_state: bytes | None, page_size: int | None) -> Answer:
+            page, state = super().answer(cql, values, paging_state, page_size)
+            return Page((row[0], c, row[0], None) for row in page for c in (b"12", one)), state
+
+    reader = Reader(Clustered(KEYS), clustered, SETTINGS)
+    asked: list[Key] = [(*key, one) for key in KEYS]
+    assert sorted(key for key, _ in reader.through(asked, ConsistencyLevel.ONE)) == asked
+
+
+def test_what_a_repair_asks_for_lies_anywhere() -> None:
+    works = Works(KeyCodec(TABLE), ConsistencyLevel.ONE)
+    for n, origin in enumerate(Origin):
+        key = KEYS[n]
+        change = Change(None, None, origin=origin)
+        works.add(Admitted(Event("t", 0, n, 0, b"%d" % n, b""), change, b"%d" % n, key, None))
+    scanned = {n for n, work in enumerate(works.by_name.values()) if work.is_scanned}
+    assert scanned == {Origin.SNAPSHOT, Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT_LAST}
 
 
 def test_few_keys_are_not_worth_it() -> None:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import random
-import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
+from agent.oracle.fold import Folded, select
+from agent.oracle.reader import record_of
 from integration.pipeline import Pipeline, write_properties
 from patience import eventually
 
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
-from helenus_schemas.event.cells import Cell, Cells, decode_cells
-from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.cells import decode_cells
+from helenus_schemas.event.change import Scope
 from helenus_schemas.event.wire import decode
 from helenus_stack.status import Status
 
@@ -28,70 +27,6 @@ SEED = int(os.environ.get("HELENUS_SEED", time.time_ns() % 10**6))
 STATEMENTS = 400
 PARTITIONS, ROWS = 4, 5
 TTL = 100_000
-Place = tuple[bytes, bytes | None]
-
-
-@dataclass
-class Row:
-    """A row, or a partition's static one, as far as its cells are known."""
-
-    live: int = -(1 << 63)
-    deleted: int = -(1 << 63)
-    columns: dict[str, int] = field(default_factory=dict)
-    cells: dict[tuple[str, bytes | None], Cell] = field(default_factory=dict)
-
-
-class Folded:
-    """All rows that events speak of. No two statements have the same write time, so the newest wins."""
-
-    def __init__(self) -> None:
-        self.rows: dict[Place, Row] = {}
-        self.partitions: dict[bytes, int] = {}
-        self.ranges: dict[bytes, list[tuple[int, int, int]]] = {}
-
-    def add(self, key: tuple[bytes | None, ...], change: Change, cells: Cells) -> None:
-        partition = key[0]
-        assert partition is not None
-        if change.scope in (Scope.PARTITION, Scope.RANGE):
-            assert cells.deletion is not None
-            assert abs(cells.deletion.deleted_at - time.time()) < 600
-            at = cells.deletion.write_time
-            if change.scope is Scope.PARTITION:
-                self.partitions[partition] = max(self.partitions.get(partition, at), at)
-                return
-            first = -1 if change.start is None else number(change.start.values[0]) + (not change.start.inclusive)
-            last = ROWS if change.end is None else number(change.end.values[0]) - (not change.end.inclusive)
-            self.ranges.setdefault(partition, []).append((first, last, at))
-            return
-        row = self.rows.setdefault((partition, key[1] if change.scope is Scope.ROW else None), Row())
-        if cells.liveness:
-            row.live = max(row.live, cells.liveness.write_time)
-        row.deleted = max([row.deleted, *(d.write_time for d in [cells.deletion] if d)])
-        for name, deletion in cells.deletions.items():
-            row.columns[name] = max(row.columns.get(name, deletion.write_time), deletion.write_time)
-        for cell in cells.cells:
-            known = row.cells.get((cell.column, cell.path))
-            if known is None or cell.write_time > known.write_time:
-                row.cells[cell.column, cell.path] = cell
-
-    def alive(self, place: Place) -> tuple[bool, dict[tuple[str, bytes | None], Cell]]:
-        """Whether the row itself lives, and its live cells."""
-        partition, clustering = place
-        row = self.rows.get(place, Row())
-        gone = max(row.deleted, self.partitions.get(partition, row.deleted))
-        if clustering is not None:
-            of_ranges = self.ranges.get(partition, ())
-            gone = max([gone, *(at for first, last, at in of_ranges if first <= number(clustering) <= last)])
-        cells = {
-            name: cell
-            for name, cell in row.cells.items()
-            if cell.value is not None and cell.write_time > max(gone, row.columns.get(name[0], gone))
-        }
-        return row.live > gone or bool(cells), cells
-
-
-def number(value: bytes) -> int:
-    return int(struct.unpack(">i", value)[0])
 
 
 def statement(chance: random.Random, at: int) -> str:
@@ -122,10 +57,6 @@ def statement(chance: random.Random, at: int) -> str:
             f"({k}, {(c + 1) % ROWS}); UPDATE cells.t SET z = 'z' WHERE k = {k}; APPLY BATCH",
         ]
     )
-
-
-COLUMNS = ("v", "w", "q", "st", "z")
-"""Columns of one cell; `q` stands for a name that has to be quoted."""
 
 
 @pytest.fixture
@@ -162,68 +93,24 @@ def test_folded_cells_are_the_rows_that_select_gives(pipeline: Pipeline) -> None
     assert [change.cells for change in light] == [None]
 
     table: Table = next(t for t in read_tables(session, "cells").values() if t.name == "t")
-    codec, folded = KeyCodec(table), Folded()
-    schemas = set()
+    codec, records = KeyCodec(table), []
+    schemas, ttls = set(), set()
     for message in pipeline.reader.messages("events-cells.t"):
         change = decode(message.value() or b"")
         assert change.cells is not None
         cells = decode_cells(change.cells, change.scope)
-        assert cells.table == table.id.bytes
         schemas.add(cells.schema.hex())
-        folded.add(codec.decode(message.key() or b""), change, cells)
+        ttls |= {cell.ttl for cell in cells.cells if cell.value is not None and cell.ttl is not None}
+        if cells.deletion is not None:
+            assert abs(cells.deletion.deleted_at - time.time()) < 600
+        key = message.key() or b""
+        records.append(record_of(table.id, codec, codec.decode(key)[0] or b"", key, change))
     assert len(schemas) == 2, "before and after the ALTER"
     assert table.schema_id in schemas
-    seen = 0
-    for k in range(PARTITIONS):
-        seen += compare(session, folded, k)
-    assert seen, f"seed {SEED}"
+    assert ttls <= set(range(TTL, TTL + 9))
+    assert Folded(table, records).compare(select(session, table)), f"seed {SEED}"
 
 
 def last(pipeline: Pipeline, topic: str) -> str:
     found = [decode(message.value() or b"") for message in pipeline.reader.messages(topic)]
     return " ".join(repr(decode_cells(c.cells, c.scope).columns) for c in found if c.cells and c.scope is Scope.ROW)
-
-
-def compare(session: Any, folded: Folded, k: int) -> int:
-    """One partition, row for row and cell for cell; returns how many rows it has."""
-    where = f"seed {SEED}, partition {k}"
-    partition = struct.pack(">i", k)
-    timed = ", ".join(
-        f"WRITETIME({name}) AS {short}_at, TTL({name}) AS {short}_ttl"
-        for short, name in zip(COLUMNS, ("v", "w", '"Q u"', "st", "z"), strict=True)
-    )
-    query = f'SELECT c, v, w, m, s, l, u, "Q u" AS q, st, z, later, {timed} FROM cells.t WHERE k = {k}'
-    asked_at, rows = time.time(), {row.c: row for row in session.execute(query)}
-    _, statics = folded.alive((partition, None))
-    alive = [c for c in range(ROWS) if folded.alive((partition, struct.pack(">i", c)))[0]]
-    assert sorted(c for c in rows if c is not None) == alive, where
-    assert (None in rows) == (not alive and bool(statics)), where
-    for c, row in rows.items():
-        of_row = {} if c is None else folded.alive((partition, struct.pack(">i", c)))[1]
-        for short in COLUMNS:
-            name = "Q u" if short == "q" else short
-            cell = (statics if short in ("st", "z") else of_row).get((name, None))
-            assert getattr(row, f"{short}_at") == (cell.write_time if cell else None), f"{where}, row {c}, {name}"
-            ttl = getattr(row, f"{short}_ttl")
-            assert (ttl is None) == (cell is None or cell.ttl is None), f"{where}, row {c}, {name}"
-            if cell and ttl is not None:
-                assert cell.expires is not None
-                assert cell.ttl in range(TTL, TTL + 9)
-                assert abs(cell.expires - asked_at - ttl) < 10
-        texts = {"w": row.w, "st": row.st, "z": row.z}
-        for name, value in texts.items():
-            cell = (statics if name in ("st", "z") else of_row).get((name, None))
-            assert value == (cell and (cell.value or b"").decode()), f"{where}, row {c}, {name}"
-        for name, value in {"v": row.v, "later": row.later}.items():
-            cell = of_row.get((name, None))
-            assert value == (cell and number(cell.value or b"")), f"{where}, row {c}, {name}"
-        many: dict[str, dict[bytes, bytes]] = {name: {} for name in "mslu"}
-        for (name, path), cell in of_row.items():
-            if path is not None:
-                many[name][path] = cell.value or b""
-        assert dict(row.m or {}) == {number(path): value.decode() for path, value in many["m"].items()}, where
-        assert set(row.s or ()) == {number(path) for path in many["s"]}, where
-        assert sorted(row.l or []) == sorted(map(number, many["l"].values())), where
-        assert (row.u and row.u.x) == (many["u"].get(b"\0\0") and number(many["u"][b"\0\0"])), where
-        assert (row.u and row.u.y) == (many["u"].get(b"\0\1") and many["u"][b"\0\1"].decode()), where
-    return len(rows)

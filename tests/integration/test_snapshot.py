@@ -28,6 +28,8 @@ from helenus_stack.status import Status
 pytestmark = pytest.mark.integration
 
 ROWS = 6000
+REPLAY_S = 30
+"""settle.replay.ms by default: how far a start steps back."""
 UNSURE = (OperationTimedOut, WriteTimeout, NoHostAvailable)
 
 
@@ -190,11 +192,14 @@ def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
     assert metrics["helenus_connector_snapshot_done_ratio", labels] == 1.0
     assert metrics["helenus_connector_snapshot_state", labels.replace("table=", 'state="COMPLETE",table=')] == 1.0
     # What is complete does not begin again.
-    before = snapshots(connector, name)[0]
+    before, records = snapshots(connector, name)[0], pipeline.records(table.name)
+    stopped_at = time.time()
     connector.stop()
     connector.start().ready()
     time.sleep(2)
     assert snapshots(connector, name)[0] == before, "no second snapshot"
+    again = [record for record in records if record.timestamp / 1000 > stopped_at - REPLAY_S]
+    assert len(pipeline.records(table.name)) <= len(records) + len(again) + 50, "of settle.replay.ms, and no more"
 
 
 def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: Any) -> None:

@@ -17,7 +17,8 @@ from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Change, Origin, Scope
 
-_TABLE, _RANGE, _LOG = Scope.TABLE, Scope.RANGE, Origin.LOG  # an enum's members are slow to look up
+_TABLE, _RANGE = Scope.TABLE, Scope.RANGE  # an enum's members are slow to look up
+_LOG, _REPAIR = Origin.LOG, Origin.REPAIR
 _MARKED = (Scope.PARTITION, _RANGE, _TABLE)
 
 
@@ -139,7 +140,7 @@ class Works:
                 change.parts,
                 event,
                 consistency=self._consistency,
-                is_scanned=change.origin is not _LOG,
+                is_scanned=change.origin is not _LOG and change.origin is not _REPAIR,
             )
             self.by_name[name] = work
         elif scope > work.scope:

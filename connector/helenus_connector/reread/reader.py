@@ -28,6 +28,7 @@ from helenus_connector.reread._stretches import FEWEST, stretches
 from helenus_connector.reread.rows import Page, RawRow
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event import placement
 from helenus_schemas.event.change import Scope
@@ -123,7 +124,10 @@ class Reader(Asking):
                 for page, _ in self._pages(query, answer, consistency):
                     read += len(page)
                     for row in page:
-                        key = left.pop(normalized(row[:width]), None)
+                        try:
+                            key = left.pop(normalized(row[:width]), None)
+                        except Malformed:
+                            continue  # nobody can have asked for it
                         if key is not None:
                             found += 1
                             yield key, self._image(row)

@@ -56,7 +56,7 @@ def select(session: Any, table: Table) -> Selected:
     rows = {}
     for row in found:
         cells = zip(table.values, row[keys::3], row[keys + 1 :: 3], row[keys + 2 :: 3], strict=True)
-        rows[row[:keys]] = {c.name: _selected(c, *told) for c, *told in cells if told[0] is not None}
+        rows[row[:keys]] = {c.name: _selected(c, *read) for c, *read in cells if read[0] is not None}
     return Selected(rows, first, time.time())
 
 

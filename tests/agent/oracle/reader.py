@@ -210,11 +210,12 @@ def decoded(
             ).changes
             for (place, partition, key, value), change_without in zip(batch.changes, without, strict=True):
                 assert change_without == (place, partition, key, wire.without_cells(value))
-                yield _change(order[place], codecs[order[place]], partition, key, wire.decode(value))
+                yield record_of(order[place], codecs[order[place]], partition, key, wire.decode(value))
         segment.close()
 
 
-def _change(table: UUID, codec: KeyCodec, partition: bytes, key: bytes, found: change.Change) -> Record:
+def record_of(table: UUID, codec: KeyCodec, partition: bytes, key: bytes, found: change.Change) -> Record:
+    """An event with cells as Cassandra's reader gives its change."""
     assert (found.node, found.digest) != (None, None)
     cells = decode_cells(found.cells or b"", found.scope)
     assert cells.table == table.bytes
