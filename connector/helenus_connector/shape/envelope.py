@@ -13,7 +13,7 @@ import json
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -21,6 +21,7 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.shape._avro_bytes import SAID, optional_text, said_bytes, text_bytes
 from helenus_connector.shape._written import Said, said
 from helenus_connector.shape.forms import Avro, Form, Json, frame, keys_of
 from helenus_connector.shape.registry import Ids
@@ -167,7 +168,6 @@ def schema(table: Table) -> str:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
     namespace = f"{avro_name(table.keyspace)}.{avro_name(table.name)}"
     name = f"{row['namespace']}.{row['name']}"
-    texts = {"type": "array", "items": "string"}
 
     def record(of: str, **fields: Any) -> dict[str, Any]:
         made = [{"name": n, "type": t, **({"default": None} if isinstance(t, list) else {})} for n, t in fields.items()]
@@ -185,7 +185,7 @@ def schema(table: Table) -> str:
         pos=optional["long"],
         node=optional["string"],
     )
-    written = record("Written", columns=texts, replaced=texts, removed={"type": "map", "values": texts})
+    written = {"type": "record", "name": "Written", "namespace": namespace, "fields": SAID}
     return avro.text(
         record(
             "Envelope",
@@ -272,9 +272,9 @@ def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pac
 
 
 def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
-    first = b"".join(map(_text, (__version__, "cassandra", settings.name)))
-    db, named = _text(table.keyspace), _text(table.keyspace) + _text(table.name)
-    places = db + _optional(cluster) + named
+    first = b"".join(map(text_bytes, (__version__, "cassandra", settings.name)))
+    db, named = text_bytes(table.keyspace), text_bytes(table.keyspace) + text_bytes(table.name)
+    places = db + optional_text(cluster) + named
 
     def pack(after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
         at = source.write_time
@@ -286,42 +286,15 @@ def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluste
                 long_bytes(at // 1000),
                 long_bytes(at),
                 long_bytes(_nanoseconds(at)),
-                _text(source.snapshot),
+                text_bytes(source.snapshot),
                 places,
-                _optional(None if source.segment is None else str(source.segment)),
+                optional_text(None if source.segment is None else str(source.segment)),
                 b"\0" if source.position is None else b"\2" + long_bytes(source.position),
-                _optional(source.node),
-                _text(op),
+                optional_text(source.node),
+                text_bytes(op),
                 b"\2" + long_bytes(_now()),
-                b"\0" if changed is None else b"\2" + _said(changed),
+                b"\0" if changed is None else b"\2" + said_bytes(changed),
             )
         )
 
     return pack
-
-
-def _said(changed: Said) -> bytes:
-    removed = [_text(name) + _texts(parts) for name, parts in changed.removed.items()]
-    return _texts(changed.columns) + _texts(changed.replaced) + _array(removed)
-
-
-@lru_cache(1024)
-def _texts(names: tuple[str, ...]) -> bytes:
-    """Cached: a table's changes write the same few columns."""
-    return _array([_text(name) for name in names])
-
-
-def _array(items: Sequence[bytes]) -> bytes:
-    """An array, or a map of entries."""
-    return b"".join([long_bytes(len(items)), *items, b"\0"]) if items else b"\0"
-
-
-@lru_cache(1024)
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return long_bytes(len(data)) + data
-
-
-@lru_cache(1024)
-def _optional(text: str | None) -> bytes:
-    return b"\0" if text is None else b"\2" + _text(text)
