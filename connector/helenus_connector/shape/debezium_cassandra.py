@@ -29,6 +29,7 @@ from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
+from helenus_sinks.log import Schemas as TopicSchemas
 
 _TABLE, _ROW, _STATIC, _RANGE = Scope.TABLE, Scope.ROW, Scope.STATIC, Scope.RANGE  # slow to look up
 _BAD_BYTES = (ValueError, IndexError, struct.error)
@@ -40,7 +41,7 @@ class DebeziumCassandra:
     HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
     """
 
-    schemas = None
+    schemas: TopicSchemas | None = None
 
     def __init__(
         self, table: Table, settings: ConnectorSettings, registry: Ids, topic: str = "", cluster: str | None = None
