@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.connector import ENVELOPES, ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
-from helenus_connector.shape import envelope
+from helenus_connector.shape import cep44_schema, envelope
 from helenus_connector.shape.forms import nullable_schema
 from helenus_connector.shape.row import declared, schemas, shown
 from helenus_schemas.avro import build as avro
@@ -35,8 +35,13 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
             yield _upload(one.data, declared(shown(tables[name], one), one))
             continue
         key, value = schemas(shown(tables[name], one), one)
-        table, is_envelope = shown(tables[name], one), one.output_format == "debezium"
-        found = {"key": key, "value": envelope.schema(table) if is_envelope else value, "truncation": avro.TRUNCATION}
+        table, is_envelope = shown(tables[name], one), one.output_format in ENVELOPES
+        if is_envelope:
+            value = envelope.schema(table) if one.output_format == "debezium" else cep44_schema.schema(table, one)
+        if one.key_compat == "cep44":
+            yield json.dumps({"subject": f"{one.data}-value", "schema": value})
+            continue
+        found = {"key": key, "value": value, "truncation": avro.TRUNCATION}
         if len(table.partition_key) > 1:
             parts = ("key", "value") if avro.required_columns(table) and not is_envelope else ("key",)
             found.update({f"{part}-nullable": nullable_schema(table, one, part) for part in parts})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Format = Literal["key-value-avro", "key-value-json", "json", "debezium"]
+Format = Literal["key-value-avro", "key-value-json", "json", "debezium", "cep44"]
 CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
 _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
     ("", ""): get_args(Format),
-    ("Avro", "Avro"): ("key-value-avro", "debezium"),
-    ("Json", "Json"): ("key-value-json", "json", "debezium"),
+    ("Avro", "Avro"): ("key-value-avro", "debezium", "cep44"),
+    ("Json", "Json"): ("key-value-json", "json", "debezium", "cep44"),
     ("String", "Json"): ("json", "key-value-json"),
 }
 

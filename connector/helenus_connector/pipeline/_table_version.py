@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.connector import ENVELOPES, ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.reread.definition import definition
+from helenus_connector.shape.cep44 import Cep44
 from helenus_connector.shape.envelope import Envelope
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, shown
@@ -127,8 +128,10 @@ class Versions:
         return shape
 
     def _shape(self, table: Table, topic: str) -> Shape:
-        if self._settings.output_format != "debezium":
+        if self._settings.output_format not in ENVELOPES:
             return RowShape(table, self._settings, self._registry, topic)
         assert self._registry is not None, "not on Pulsar"
+        if self._settings.output_format == "cep44":
+            return Cep44(table, self._settings, self._registry, topic)
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
         return Envelope(table, self._settings, self._registry, topic, cluster)
