@@ -317,7 +317,10 @@ def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | N
 @lru_cache(16)
 def _origin_headers(event: bytes) -> tuple[tuple[str, bytes], ...]:
     """Why a row is published that did not change. Cached: a snapshot's events are all alike."""
-    origin = decode(event).origin
+    try:
+        origin = decode(without_frames(None, event)[1]).origin
+    except ValueError:  # of an agent that is not ours
+        return ()
     if origin is Origin.LOG:
         return ()
     snapshot = _SNAPSHOT.get(origin)
