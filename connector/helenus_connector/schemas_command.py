@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
-from helenus_connector.shape import debezium_schemas, envelope
+from helenus_connector.shape import cep44_schema, debezium_schemas, envelope
 from helenus_connector.shape.forms import nullable_schema
 from helenus_connector.shape.row import declared, schemas, shown
 from helenus_schemas.avro import build as avro
@@ -41,8 +41,13 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
                 yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})
             continue
         key, value = schemas(shown(tables[name], one), one)
-        table, is_envelope = shown(tables[name], one), one.output_format == "debezium"
-        found = {"key": key, "value": envelope.schema(table) if is_envelope else value, "truncation": avro.TRUNCATION}
+        table, is_envelope = shown(tables[name], one), one.is_envelope
+        if is_envelope:
+            value = envelope.schema(table) if one.output_format == "debezium" else cep44_schema.schema(table, one)
+        if one.key_compat == "cep44":
+            yield json.dumps({"subject": f"{one.data}-value", "schema": value})
+            continue
+        found = {"key": key, "value": value, "truncation": avro.TRUNCATION}
         if len(table.partition_key) > 1:
             parts = ("key", "value") if avro.required_columns(table) and not is_envelope else ("key",)
             found.update({f"{part}-nullable": nullable_schema(table, one, part) for part in parts})

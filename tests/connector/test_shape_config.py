@@ -65,7 +65,7 @@ def test_avro_needs_a_registry_and_json_none() -> None:
         ({"columns": "("}, "columns=(: not a regular expression"),
         (
             {"headers": "schema_id,nonsense"},
-            "headers=schema_id,nonsense: no header nonsense; there are schema_id, writetime, expires, origin, node",
+            "headers=schema_id,nonsense: no header nonsense; there are schema_id, writetime, expires, origin, op, node",
         ),
         ({"key_compat": "java"}, "key.compat=java: Input should be"),
     ],

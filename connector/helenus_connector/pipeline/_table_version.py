@@ -9,6 +9,7 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.reread.definition import definition
+from helenus_connector.shape.cep44 import Cep44
 from helenus_connector.shape.debezium_cassandra import DebeziumCassandra
 from helenus_connector.shape.envelope import Envelope
 from helenus_connector.shape.registry import Registry
@@ -131,6 +132,8 @@ class Versions:
         if not self._settings.is_envelope:
             return RowShape(table, self._settings, self._registry, topic)
         assert self._registry is not None, "not on Pulsar"
+        if self._settings.output_format == "cep44":
+            return Cep44(table, self._settings, self._registry, topic)
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
         if self._settings.output_format == "debezium-cassandra":
             return DebeziumCassandra(table, self._settings, self._registry, topic, cluster)

@@ -116,9 +116,8 @@ class DebeziumCassandra:
             return
         is_row = cells.liveness is not None and (gone_at is None or cells.liveness.write_time > gone_at)
         values = tuple(map(columns.get, self._names)) if self._names else resolved.values
-        shaped = self._rows.of_row(
-            resolved, Image(values, resolved.write_time), self._values.of_cells(columns, _expiries(cells))
-        )
+        image, encode = Image(values, resolved.write_time), self._values.of_cells(columns, _expiries(cells))
+        shaped = self._rows.of_row(resolved, image, b"c" if is_row or gone_at is not None else b"u", encode)
         yield from self._enveloped(shaped, "i" if is_row else "u", source, changed=changed, columns=columns)
 
     def _enveloped(

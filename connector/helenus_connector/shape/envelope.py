@@ -10,7 +10,6 @@ was `written`, those that it writes. `docs/envelope.md` has the whole of it.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._avro_bytes import SAID, optional_text, said_bytes, text_bytes
 from helenus_connector.shape._source import Source, nanoseconds, now, source_of
-from helenus_connector.shape._written import Said, said
+from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
 from helenus_connector.shape.forms import Avro, Form, Json, frame, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import RowShape, schemas
@@ -38,7 +37,6 @@ from helenus_schemas.names import avro_name
 from helenus_sinks.log import Schemas
 
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
-_BAD_BYTES = (ValueError, IndexError, struct.error)
 
 
 Pack = Callable[["bytes | None", str, Source, "Said | None"], bytes]
@@ -114,16 +112,14 @@ class Envelope:
             return self._enveloped(marker, "d", source)
         try:
             op, columns, changed = said(cells, self._published)
-        except _BAD_BYTES as error:
-            where = self._table.full_name
-            bad = HelenusError(Kind.POISON_EVENT, f"a change cannot be published: {error}", where)
-            record = Record(None, str(bad).encode(), ())
-            return iter([Shaped(record, bad, resolved.key, None, lambda _: record)])
+        except BAD_BYTES as error:
+            return iter([unreadable(resolved, self._table, error)])
         image = None
         if columns is not None:
             values = tuple(map(columns.get, self._names)) if self._names else resolved.values
             image = Image(values, resolved.write_time)
-        return self._enveloped(self._rows.of_row(resolved, image), op, source, None if image is None else changed)
+        row = self._rows.of_row(resolved, image, op.encode())
+        return self._enveloped(row, op, source, None if image is None else changed)
 
     def _enveloped(self, shaped: Shaped, op: str, source: Source, changed: Said | None = None) -> Iterator[Shaped]:
         """The record of a row in its envelope, and of a delete the record without value."""
