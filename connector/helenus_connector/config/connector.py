@@ -129,7 +129,7 @@ class ConnectorSettings(CassandraSettings):
     key_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
     """Set it to false with a JSON converter, since JSON records carry no schema."""
     value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
-    """Set it to false with a JSON converter, since JSON records carry no schema."""
+    """Whether values in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
     output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
     """The format of keys and values. `debezium` (docs/envelope.md), `debezium-cassandra`
     (docs/debezium-cassandra.md) and `cep44` (docs/cep44.md) are Avro, or JSON with a JSON converter.
@@ -220,8 +220,6 @@ class ConnectorSettings(CassandraSettings):
         if given.get("resolver") == "none" and given_format in rows:
             what = "it has the cells of a change, not its row"
             yield "resolver", f"{what}: set output.format=debezium, debezium-cassandra or cep44"
-        if given_format in ENVELOPES and not cls.needs_registry:
-            yield "output.format", "this format is for topics on Kafka; take another for those on Pulsar"
         if given.get("key.compat") == "cep44" and given_format != "cep44":
             yield "key.compat", "these keys go with output.format=cep44"
         if given.get("cep44.payload") == "bytes" and is_json(value or key):
@@ -238,8 +236,8 @@ class ConnectorSettings(CassandraSettings):
                 yield (key, f"{other} is the same topic") if key in given else (other, f"{key} is that by default")
         for side in ("key.converter", "value.converter"):
             enabled = given.get(f"{side}.schemas.enable", "true").lower() != "false"
-            if given.get(side) == CONNECT_JSON and enabled:
-                yield f"{side}.schemas.enable", "set it to false; JSON records carry no schema"
+            if given.get(side) == CONNECT_JSON and enabled and not cls.needs_registry:
+                yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
 
     @field_validator("name")
     @classmethod
@@ -312,6 +310,12 @@ class ConnectorSettings(CassandraSettings):
     def is_avro(self) -> bool:
         """Whether keys and values are Avro."""
         return _is_avro(self.output_format, self.value_converter or self.key_converter)
+
+    @property
+    def json_schemas(self) -> tuple[bool, bool]:
+        """Whether keys, and values, are JSON that carries its schema."""
+        of_key = self.key_converter == CONNECT_JSON and self.key_converter_schemas_enable
+        return of_key, self.value_converter == CONNECT_JSON and self.value_converter_schemas_enable
 
     @property
     def is_envelope(self) -> bool:

@@ -23,7 +23,7 @@ class AvroRows(Avro):
         table: Table,
         settings: ConnectorSettings,
         key_frame: bytes,
-        truncation: Callable[[], bytes] | None,
+        truncation: Callable[[], bytes | None] | None,
         nullable: Callable[[str], bytes] | None,
     ) -> None:
         super().__init__(table, settings, key_frame, b"", truncation or (lambda: prefix(table)), nullable)
@@ -68,7 +68,7 @@ class JsonRows(Json):
 class Rows(RowShape):
     """Rows without the values that the payload's Avro has no form for, such as a decimal of too many digits."""
 
-    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids, topic: str, form: Form) -> None:
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str, form: Form) -> None:
         super().__init__(table, settings, registry, topic, form)
         self._encoders = [column_encoder(column) for column in table.values] if settings.is_avro else []
 

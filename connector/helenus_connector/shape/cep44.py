@@ -26,7 +26,7 @@ from helenus_connector.shape._cep44_payload import column_encoder
 from helenus_connector.shape._cep44_ranges import SYMBOLS, Predicate, ranges
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
 from helenus_connector.shape.cep44_schema import KINDS, VERSION, schema
-from helenus_connector.shape.forms import frame, json_of, keys_of
+from helenus_connector.shape.forms import frame_of, json_of, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import schemas
 from helenus_schemas.codec.avro_long import long_bytes
@@ -34,7 +34,6 @@ from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
 from helenus_schemas.names import avro_name
-from helenus_sinks.log import Schemas
 
 _TABLE, _ROW, _STATIC, _RANGE = Scope.TABLE, Scope.ROW, Scope.STATIC, Scope.RANGE  # members are slow to look up
 _GONE = ("DELETE_PARTITION", "DELETE_RANGE")
@@ -64,15 +63,13 @@ class Cep44:
     HelenusError TABLE_UNSUPPORTED.
     """
 
-    schemas: Schemas | None = None
-
-    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids, topic: str = "") -> None:
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "") -> None:
         topic = topic or settings.data
         key, value = schemas(table, settings)
         self._table = table
         self._form: AvroRows | JsonRows
         if settings.is_avro:
-            self._pack = _avro(frame(registry.register(f"{topic}-value", schema(table, settings))), table, settings)
+            self._pack = _avro(frame_of(registry, f"{topic}-value", schema(table, settings)), table, settings)
             keys = (b"", None, None) if settings.key_compat == "cep44" else None
             self._form = AvroRows(table, settings, *(keys or keys_of(table, settings, registry, topic, key, value)))
         else:

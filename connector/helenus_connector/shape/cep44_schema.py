@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -24,14 +25,14 @@ def schema(table: Table, settings: ConnectorSettings) -> str:
     `written` is ours, and the last field: who knows the envelope without it can read the bytes before it.
     """
     try:
-        row = payload.schema(table)
+        row = payload.schema(table) if settings.is_avro else avro.row_schema(table)
     except ValueError as error:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
     predicate = _record(
         "RangePredicate",
         _field("field", "string"),
         _field("rangePredicateType", _enum("RangePredicateType", SYMBOLS)),
-        _field("value", "bytes"),
+        _field("value", "bytes" if settings.is_avro else _bound(table)),
     )
     ttl = _record("TTL", _field("ttl", "int"), _field("deletedAt", "long"))
     is_apart = settings.cep44_payload == "bytes"
@@ -53,6 +54,12 @@ def schema(table: Table, settings: ConnectorSettings) -> str:
             _optional("written", {"type": "record", "name": "Written", "namespace": "helenus", "fields": SAID}),
         )
     )
+
+
+def _bound(table: Table) -> Any:
+    """Of JSON's value of a predicate, that has one of these columns."""
+    columns = replace(table, columns=table.clustering)
+    return {**avro.row_schema(columns, "key"), "name": "Bound", "namespace": f"{_NAMESPACE}.bound"}
 
 
 def _field(name: str, of_type: Any) -> dict[str, Any]:

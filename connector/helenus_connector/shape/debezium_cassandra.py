@@ -22,14 +22,13 @@ from helenus_connector.shape._debezium_values import AVRO, JSON
 from helenus_connector.shape._source import Source, source_of
 from helenus_connector.shape._written import Said, said
 from helenus_connector.shape.debezium_schemas import schemas
-from helenus_connector.shape.forms import frame
+from helenus_connector.shape.forms import frame_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import RowShape
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
-from helenus_sinks.log import Schemas as TopicSchemas
 
 _TABLE, _ROW, _STATIC, _RANGE = Scope.TABLE, Scope.ROW, Scope.STATIC, Scope.RANGE  # slow to look up
 _BAD_BYTES = (ValueError, IndexError, struct.error)
@@ -41,15 +40,18 @@ class DebeziumCassandra:
     HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
     """
 
-    schemas: TopicSchemas | None = None
-
     def __init__(
-        self, table: Table, settings: ConnectorSettings, registry: Ids, topic: str = "", cluster: str | None = None
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        registry: Ids | None,
+        topic: str = "",
+        cluster: str | None = None,
     ) -> None:
         topic = topic or settings.data
         key, value = schemas(table, settings)
         if settings.is_avro:
-            frames = frame(registry.register(f"{topic}-key", key)), frame(registry.register(f"{topic}-value", value))
+            frames = frame_of(registry, f"{topic}-key", key), frame_of(registry, f"{topic}-value", value)
             self._values = Records(AVRO, table, settings, cluster, frames, b"\1")
         else:
             self._values = Records(JSON, table, settings, cluster, (b"", b""), "true")

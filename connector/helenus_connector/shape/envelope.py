@@ -1,4 +1,4 @@
-"""The shape `debezium`: a change in the envelope of Debezium's connectors. In Avro, or JSON without schema.
+"""The shape `debezium`: a change in the envelope of Debezium's connectors. In Avro or JSON.
 
     UPDATE t SET v = 1 WHERE k = 7
     → {before: null, after: {k: 7, v: 1}, source: {...}, op: u, ts_ms: ..., written: {columns: [v], ...}}
@@ -21,7 +21,7 @@ from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._avro_bytes import SAID, optional_text, said_bytes, text_bytes
 from helenus_connector.shape._source import Source, nanoseconds, now, source_of
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
-from helenus_connector.shape.forms import Avro, Form, Json, frame, keys_of
+from helenus_connector.shape.forms import Avro, Form, Json, frame_of, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import RowShape, schemas
 from helenus_schemas import __version__
@@ -34,7 +34,6 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
 from helenus_schemas.names import avro_name
-from helenus_sinks.log import Schemas
 
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
 
@@ -44,26 +43,29 @@ Pack = Callable[["bytes | None", str, Source, "Said | None"], bytes]
 
 
 class Envelope:
-    """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`, and
+    """Makes the records of one version of a table. Registers its schemas, if there is a registry: raises as
+    `Registry.register`, and
     HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
     """
 
-    schemas: Schemas | None = None
-
     def __init__(
-        self, table: Table, settings: ConnectorSettings, registry: Ids, topic: str = "", cluster: str | None = None
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        registry: Ids | None,
+        topic: str = "",
+        cluster: str | None = None,
     ) -> None:
         topic = topic or settings.data
         key, value = schemas(table, settings)
         form: Form
         if settings.is_avro:
-            envelope = schema(table)
             keys = keys_of(table, settings, registry, topic, key, value)
-            self._pack = _avro(frame(registry.register(f"{topic}-value", envelope)), table, settings, cluster)
+            self._pack = _avro(frame_of(registry, f"{topic}-value", schema(table)), table, settings, cluster)
             form = _Rows(table, settings, *keys)
         else:
             self._pack = _json(table, settings, cluster)
-            form = Json(table, settings, whole=True, marks=True)
+            form = Json(table, settings, whole=True, marks=registry is not None)
         self._rows = RowShape(table, settings, registry, topic, form)
         self._table = table
         self._names = [c.name for c in table.values]
@@ -188,8 +190,8 @@ class _Rows(Avro):
         table: Table,
         settings: ConnectorSettings,
         key_frame: bytes,
-        truncation: Callable[[], bytes],
-        nullable: Callable[[str], bytes],
+        truncation: Callable[[], bytes | None],
+        nullable: Callable[[str], bytes] | None,
     ) -> None:
         super().__init__(table, settings, key_frame, b"", truncation, nullable)
         self._decode = KeyCodec(table).decode

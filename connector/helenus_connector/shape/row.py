@@ -30,7 +30,6 @@ from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import decode, without_frames
-from helenus_sinks.log import Schemas
 
 _NO_LOG = bytes(3)  # an event without digest, node and columns
 _SNAPSHOT = {Origin.SNAPSHOT: b"true", Origin.SNAPSHOT_FIRST: b"first", Origin.SNAPSHOT_LAST: b"last"}
@@ -42,11 +41,11 @@ Encode = Callable[[bytes, Sequence["bytes | None"]], bytes]
 
 
 class RowShape:
-    """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`.
+    """Makes the records of one version of a table. Registers its schemas, if there is a registry: raises as
+    `Registry.register`.
 
-    `table` is as it is `shown`. Another `form` than its settings ask for has its schemas already. Without a registry,
-    records are of the `schemas` that their topic is to declare. Raises HelenusError TABLE_UNSUPPORTED for a column that
-    can't be, by name.
+    `table` is as it is `shown`. Another `form` than its settings ask for has its schemas already. Raises HelenusError
+    TABLE_UNSUPPORTED for a column that can't be, by name.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class RowShape:
     ) -> None:
         self._table = table
         self._form = form or _form(table, settings, registry, topic or settings.data)
-        self.schemas = declared(table, settings) if registry is None else None
         self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
         self._write_time = "writetime" in settings.headers
         self._expires = "expires" in settings.headers
@@ -281,20 +279,6 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
         texts = avro.text(key), avro.text(avro.value_schema(table))
         KeyCodec(table)
         return texts
-    except ValueError as error:
-        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
-
-
-def declared(table: Table, settings: ConnectorSettings) -> Schemas:
-    """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
-    if settings.output_format == "key-value-avro":
-        return Schemas(*schemas(table, settings))
-    if table.unsupported:
-        raise HelenusError(Kind.TABLE_UNSUPPORTED, table.unsupported, table.full_name)
-    whole = settings.output_format == "json"
-    try:
-        value = avro.text(avro.json_schema(table, "row" if whole else "value"))
-        return Schemas(None if whole else avro.text(avro.json_schema(table, "key", settings.key_compat)), value, "JSON")
     except ValueError as error:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
