@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from helenus_connector.config.connector import ENVELOPES, ConnectorSettings
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
 from helenus_connector.shape import cep44_schema, envelope
@@ -35,7 +35,7 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
             yield _upload(one.data, declared(shown(tables[name], one), one))
             continue
         key, value = schemas(shown(tables[name], one), one)
-        table, is_envelope = shown(tables[name], one), one.output_format in ENVELOPES
+        table, is_envelope = shown(tables[name], one), one.is_envelope
         if is_envelope:
             value = envelope.schema(table) if one.output_format == "debezium" else cep44_schema.schema(table, one)
         if one.key_compat == "cep44":

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pydantic_core import PydanticCustomError
 
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
-from helenus_connector.config._converters import CONNECT_JSON, Format, formats, is_json
+from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
 from helenus_connector.config._patterns import compiles, is_pattern
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
@@ -28,8 +28,6 @@ SnapshotMode = Annotated[
 ]
 Name = Annotated[str, Field(min_length=1)]
 CLASS = "helenus.CassandraSource"
-ENVELOPES = ("debezium", "cep44")
-"""Formats whose records say what a change did, and not only what its row is."""
 _CLASSES = re.compile(r"(helenus\.)?CassandraSource(Connector)?|com\.datastax\.oss\.[\w.]*CassandraSource(Connector)?")
 
 
@@ -211,8 +209,8 @@ class ConnectorSettings(CassandraSettings):
             yield "value.converter" if value else "key.converter", f"{with_key}known are {known}"
         elif given_format in get_args(Format) and given_format not in possible:
             yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
-        rows = {None, *get_args(Format)} - set(ENVELOPES)
-        if given.get("resolver") == "none" and given_format in rows:
+        formats_known = (None, *get_args(Format))
+        if given.get("resolver") == "none" and given_format in formats_known and given_format not in ENVELOPES:
             yield "resolver", "it has the cells of a change, not its row: set output.format=debezium, or cep44"
         if given_format in ENVELOPES and not cls.needs_registry:
             yield "output.format", "this format is for topics on Kafka; take another for those on Pulsar"
@@ -306,6 +304,11 @@ class ConnectorSettings(CassandraSettings):
     def is_avro(self) -> bool:
         """Whether keys and values are Avro."""
         return _is_avro(self.output_format, self.value_converter or self.key_converter)
+
+    @property
+    def is_envelope(self) -> bool:
+        """Whether records say what a change did, in an envelope."""
+        return self.output_format in ENVELOPES
 
     @property
     def forms(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from helenus_connector.config.connector import ENVELOPES, ConnectorSettings
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.reread.definition import definition
 from helenus_connector.shape.cep44 import Cep44
@@ -128,7 +128,7 @@ class Versions:
         return shape
 
     def _shape(self, table: Table, topic: str) -> Shape:
-        if self._settings.output_format not in ENVELOPES:
+        if not self._settings.is_envelope:
             return RowShape(table, self._settings, self._registry, topic)
         assert self._registry is not None, "not on Pulsar"
         if self._settings.output_format == "cep44":

@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from helenus_connector.config.connector import ENVELOPES, ConnectorSettings
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.log.choice import data_log, data_planner
 from helenus_connector.log.events import Range
@@ -291,7 +291,7 @@ def _planned(
     worker: WorkerSettings, settings: ConnectorSettings, options: Options, spark: Any, directory: Path | None
 ) -> tuple[Job, int]:
     """What is to be done, and about how many bytes the table has. Raises HelenusError."""
-    if settings.output_format in ENVELOPES:
+    if settings.is_envelope:
         what = f"records of output.format={settings.output_format} can't be verified yet"
         advice = "take another output.format to verify"
         raise HelenusError(Kind.CONFIG, what, settings.name, advice)
