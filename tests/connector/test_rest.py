@@ -516,6 +516,7 @@ def test_validate(api: Api) -> None:
         "key-value-json",
         "json",
         "debezium",
+        "debezium-cassandra",
         "cep44",
     ]
     assert values["cassandra.port"]["value"] == "9042"

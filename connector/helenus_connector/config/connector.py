@@ -66,7 +66,7 @@ class ConnectorSettings(CassandraSettings):
     """The topic that is written; by default `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     resolver: Annotated[Literal["reread", "none"], About("Reading")] = "reread"
     """What a record is made from: `reread` reads the row; `none` takes what the change itself says, and needs events
-    with cells (`cells.include.list` of the agents) and `output.format` `debezium` or `cep44`.
+    with cells (`cells.include.list` of the agents) and `output.format` `debezium`, `debezium-cassandra` or `cep44`.
     """
     query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
     """The consistency level at which rows are read. With LOCAL_ONE and more than one replica, a later record of a key
@@ -131,20 +131,26 @@ class ConnectorSettings(CassandraSettings):
     value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
     """Set it to false with a JSON converter, since JSON records carry no schema."""
     output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
-    """The format of keys and values. `debezium` (docs/envelope.md) and `cep44` (docs/cep44.md) are Avro, or JSON with a
-    JSON converter."""
+    """The format of keys and values. `debezium` (docs/envelope.md), `debezium-cassandra` (docs/debezium-cassandra.md)
+    and `cep44` (docs/cep44.md) are Avro, or JSON with a JSON converter.
+    """
     tombstones_on_delete: Annotated[bool, About("Records", "LOW")] = True
     """With `output.format` `debezium` or `cep44`: whether a record without value follows each delete, for compacted
-    topics."""
+    topics. With `debezium-cassandra` the default is `false`.
+    """
     cep44_payload: Annotated[Literal["record", "bytes"], About("Records", "LOW")] = "record"
     """With `output.format=cep44` in Avro: the payload as a record of the table, or as that record's bytes."""
     key_compat: Annotated[Compat, About("Records", "LOW")] = "exact"
     """`datastax` writes keys in the form of DataStax's connector; `cep44`, with `output.format=cep44`, as the Sidecar.
     """
     decimal_handling_mode: Annotated[Literal["precise", "string", "double"], About("Records", "LOW")] = "precise"
-    """How values show decimals: exactly, as text, or as the nearest double."""
+    """How values show decimals: exactly, as text, or as the nearest double, which is the default with
+    `output.format=debezium-cassandra`.
+    """
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
-    """How values show varints: exactly, as text, or as a long. One beyond 64 bits can't be published as a long."""
+    """How values show varints: exactly, as text, or as a long, which is the default with
+    `output.format=debezium-cassandra`. One beyond 64 bits can't be published as a long.
+    """
     time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], About("Records", "LOW")] = "nanoseconds"
     """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
@@ -193,9 +199,10 @@ class ConnectorSettings(CassandraSettings):
     @model_validator(mode="before")
     @classmethod
     def _format(cls, values: Any) -> Any:
-        """Converters of Kafka Connect say what `output.format` says."""
+        """Converters of Kafka Connect say what `output.format` says, and that brings defaults of its own."""
         found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
-        return {"output.format": found[0], **values} if found else values
+        chosen = {"output.format": found[0], **values} if found else values
+        return {**_THEIRS, **chosen} if chosen.get("output.format") == "debezium-cassandra" else chosen
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -392,6 +399,8 @@ def _is_avro(form: str, converter: str) -> bool:
     return form == "key-value-avro" or (form in ENVELOPES and not is_json(converter))
 
 
+_THEIRS = {"tombstones.on.delete": "false", "decimal.handling.mode": "double", "varint.handling.mode": "long"}
+"""What is the default with `output.format=debezium-cassandra`, as in Debezium's connector."""
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 
 

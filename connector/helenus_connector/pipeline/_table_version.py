@@ -10,6 +10,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.reread.definition import definition
 from helenus_connector.shape.cep44 import Cep44
+from helenus_connector.shape.debezium_cassandra import DebeziumCassandra
 from helenus_connector.shape.envelope import Envelope
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, shown
@@ -134,4 +135,6 @@ class Versions:
         if self._settings.output_format == "cep44":
             return Cep44(table, self._settings, self._registry, topic)
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
+        if self._settings.output_format == "debezium-cassandra":
+            return DebeziumCassandra(table, self._settings, self._registry, topic, cluster)
         return Envelope(table, self._settings, self._registry, topic, cluster)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -37,6 +37,8 @@ _SNAPSHOT = {Origin.SNAPSHOT: b"true", Origin.SNAPSHOT_FIRST: b"first", Origin.S
 _OF_SNAPSHOT = 2  # so many headers say it
 _GONE, _READ, _TRUNCATED = b"d", b"r", b"t"
 _BAD_BYTES = (ValueError, IndexError, struct.error)
+Encode = Callable[[bytes, Sequence["bytes | None"]], bytes]
+"""As `Form.value`."""
 
 
 class RowShape:
@@ -71,11 +73,15 @@ class RowShape:
             return self._marked(resolved)
         return (self.of_row(resolved, resolved.after),)
 
-    def of_row(self, resolved: Resolved, after: Image | None, op: bytes | None = None) -> Shaped:
-        """The record of a row as it is after what was resolved; `op` is the kind of operation if the change says it."""
+    def of_row(
+        self, resolved: Resolved, after: Image | None, op: bytes | None = None, value: Encode | None = None
+    ) -> Shaped:
+        """The record of a row as it is after what was resolved; `op` is the kind of operation if the change says it,
+        and `value` makes its value's bytes, else the form.
+        """
         key, write_time, expires, values = resolved.key, resolved.write_time, resolved.expires, resolved.values
         event = resolved.event.value if resolved.event else None
-        return _shaped(lambda image: self.row(key, image, write_time, event, expires, values, op), key, after)
+        return _shaped(lambda image: self.row(key, image, write_time, event, expires, values, op, value), key, after)
 
     def of_marker(self, resolved: Resolved) -> Shaped:
         """The record of the marker of a partition, or a range."""
@@ -113,6 +119,7 @@ class RowShape:
         expires: int | None = None,
         values: Key = (),
         op: bytes | None = None,
+        value: Encode | None = None,
     ) -> Record:
         """The record of a row, or of its absence.
 
@@ -132,15 +139,16 @@ class RowShape:
         try:
             if image is None:
                 return Record(self._form.key(key, hollow), self._form.gone, headers)
+            encode = value or self._form.value
             try:
-                value = self._form.value(key, image.values)
+                data = encode(key, image.values)
             except _BAD_BYTES:
                 image, left_out = self._publishable(image)
                 if not left_out:
                     raise
                 headers.append(_left_out(left_out))
-                value = self._form.value(key, image.values)
-            return Record(self._form.key(key, hollow), value, headers)
+                data = encode(key, image.values)
+            return Record(self._form.key(key, hollow), data, headers)
         except _BAD_BYTES as error:
             where = self._where(image)
             raise HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", where) from None
