@@ -127,7 +127,7 @@ class ConnectorSettings(CassandraSettings):
     value_converter: Annotated[str, About("Records", "LOW")] = ""
     """A converter class of Kafka Connect; another way to set `output.format`."""
     key_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
-    """Set it to false with a JSON converter, since JSON records carry no schema."""
+    """Whether keys in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
     value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
     """Whether values in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
     output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
