@@ -57,10 +57,6 @@ def test_avro_needs_a_registry_and_json_none() -> None:
             f"value.converter={JSON}: with key.converter={AVRO}: known are",
         ),
         ({"value_converter": "com.example.Protobuf"}, "value.converter=com.example.Protobuf: known are"),
-        (
-            {"value_converter": JSON, "value_converter_schemas_enable": "true"},
-            "value.converter.schemas.enable=true: set it to false",
-        ),
         ({"output_format": "xml"}, "output.format=xml: Input should be"),
         ({"columns": "("}, "columns=(: not a regular expression"),
         (

@@ -9,13 +9,10 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.reread.definition import definition
-from helenus_connector.shape.cep44 import Cep44
-from helenus_connector.shape.debezium_cassandra import DebeziumCassandra
-from helenus_connector.shape.envelope import Envelope
+from helenus_connector.shape.choice import shape_of
 from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import RowShape, shown
+from helenus_connector.shape.row import shown
 from helenus_connector.shape.schemas import declared
-from helenus_connector.shape.with_schemas import with_schemas
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
@@ -136,16 +133,5 @@ class Versions:
         return declared(table, self._settings) if self._registry is None else None
 
     def _shape(self, table: Table, topic: str) -> Shape:
-        settings, registry = self._settings, self._registry
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
-        shape: Shape
-        match settings.output_format:
-            case "cep44":
-                shape = Cep44(table, settings, registry, topic)
-            case "debezium-cassandra":
-                shape = DebeziumCassandra(table, settings, registry, topic, cluster)
-            case "debezium":
-                shape = Envelope(table, settings, registry, topic, cluster)
-            case _:
-                shape = RowShape(table, settings, registry, topic)
-        return with_schemas(shape, table, settings)
+        return shape_of(table, self._settings, self._registry, topic, cluster)
