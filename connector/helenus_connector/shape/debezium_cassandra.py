@@ -113,7 +113,8 @@ class DebeziumCassandra:
             return
         is_row = cells.liveness is not None and (gone_at is None or cells.liveness.write_time > gone_at)
         values = tuple(map(columns.get, self._names)) if self._names else resolved.values
-        image, encode = Image(values, resolved.write_time), self._values.of_cells(columns, _expiries(cells))
+        image = Image(values, resolved.write_time)
+        encode = self._values.of_cells(resolved.values, columns, _expiries(cells))
         shaped = self._rows.of_row(resolved, image, kind.encode(), encode)
         yield from self._enveloped(shaped, "i" if is_row else "u", source, changed=changed, columns=columns)
 
