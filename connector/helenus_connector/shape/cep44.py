@@ -142,7 +142,7 @@ class Cep44:
         try:
             op, columns, changed = said(cells, self._published)
         except BAD_BYTES as error:
-            yield unreadable(resolved, self._table, error)
+            yield unreadable(resolved.key, self._table, error)
             return
         # A mutation may delete a row and write it: that is two records, as the envelope says one thing at once.
         if (gone := cells.deletion) is not None:
@@ -174,8 +174,9 @@ class Cep44:
 
     def _deleted(self, shaped: Shaped, head: Head) -> Iterator[Shaped]:
         """The record of a deletion, and the one without value."""
-        yield from self._enveloped(shaped, head)
-        if self._tombstones and shaped.cause is None:
+        (made,) = self._enveloped(shaped, head)
+        yield made
+        if self._tombstones and made.cause is None:
             tombstone = Record(shaped.record.key, None, [])
             yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
 
@@ -201,9 +202,14 @@ class Cep44:
             return record._replace(value=value, headers=[*record.headers, *self._named])
 
         record, make = shaped.record, shaped.make
-        row = payload(record) if head.has_row else head.kind.encode()
+        try:
+            made = wrapped(record, whole)
+            row = payload(record) if head.has_row else head.kind.encode()
+        except BAD_BYTES as error:  # of a key, or a bound
+            yield unreadable(shaped.key, self._table, error)
+            return
         alike = b"%d\0%b%b" % (len(record.key or b""), record.key or b"", row)
-        yield Shaped(wrapped(record, whole), None, shaped.key, whole, lambda image: wrapped(make(image), image), alike)
+        yield Shaped(made, None, shaped.key, whole, lambda image: wrapped(make(image), image), alike)
 
 
 def schema_uuid(table: Table) -> str:
