@@ -19,7 +19,7 @@ TABLE, READ = "theirs.t", "theirs.read"
 AS_THEIRS = {"output_format": "debezium-cassandra", "data_topic": "dbz.${keyspace}.${table}"}
 COLUMNS = (
     "(k int, c text, s text static, v int, m map<text, int>, st set<text>, a addr, de decimal, vi varint, "
-    "ve vector<float, 2>, PRIMARY KEY (k, c)) WITH cdc = true"
+    "ve vector<float, 2>, PRIMARY KEY (k, c))"
 )
 
 
@@ -33,6 +33,8 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
     with (pipeline.directory / "agent.properties").open("a") as file:
         file.write(f"cells.include.list={TABLE}\n")
     session.execute(f"INSERT INTO {READ} (k, c, v) VALUES (0, 'before', 5)")
+    for table in (TABLE, READ):
+        session.execute(f"ALTER TABLE {table} WITH cdc = true")
     try:
         pipeline.agent.start().ready()
         pipeline.connect(TABLE, READ, **AS_THEIRS)

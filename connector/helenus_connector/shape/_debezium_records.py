@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from uuid import uuid4
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.resolver import Bounds
@@ -51,12 +52,16 @@ class Records:
         self._columns = [(c.name, form.optional(c.type), c.kind == "static") for c in table.values]
         ends = ("_range_start", "_range_end")
         self._after = form.struct([*(name for name, _ in keys), *(c.name for c in table.values), *ends])
-        self._cell, self._true = form.struct(CELL), true
+        cell = form.struct(CELL)
+        self._for_ever = _filled(form, cell, [None, form.null, true])
+        self._expiring = _filled(form, cell, [None, None, true])
         self._range_end, self._bound = form.struct(RANGE_END), form.struct(BOUND)
-        self._envelope, self._source, self._written = form.struct(ENVELOPE), form.struct(SOURCE), form.struct(WRITTEN)
-        self._first = [form.text(text) for text in (__version__, "cassandra", prefix(settings))]
-        self._places = form.text(cluster or ""), form.text(table.keyspace), form.text(table.name)
-        self._null_db = form.text("NULL")
+        self._envelope, self._written = form.struct(ENVELOPE), form.struct(WRITTEN)
+        known = {"version": __version__, "connector": "cassandra", "name": prefix(settings), "db": "NULL"}
+        known |= {"cluster": cluster or "", "keyspace": table.keyspace, "table": table.name}
+        of_source: list[Piece] = [form.text(known[name]) if name in known else None for name in SOURCE]
+        of_source[SOURCE.index("sequence")] = form.null
+        self._source = _filled(form, form.struct(SOURCE), of_source)
         self._inexact = {c.name: c.type for c in table.values if _is_inexact(c.type)}
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
@@ -75,21 +80,21 @@ class Records:
     def truncation(self) -> bytes:
         return self._frames[0] + self._bytes(self._of_key((None,) * len(self._keys)))
 
-    def of_cells(self, columns: Mapping[str, bytes | None], expiries: Mapping[str, int]) -> Encode:
-        """What makes `after` of the columns that a change writes, and when they expire, µs since the epoch.
+    def of_cells(self, keys: Key, columns: Mapping[str, bytes | None], expiries: Mapping[str, int]) -> Encode:
+        """What makes `after` of a key, the columns that a change writes, and when they expire, µs since the epoch.
 
         A column that has a value and is given none, since the record was too large, is left out.
         """
 
-        def encode(key: bytes, values: Sequence[bytes | None]) -> bytes:
+        def encode(_: bytes, values: Sequence[bytes | None]) -> bytes:
             null = self._form.null
             cells = []
-            for (name, encoder, _), value in zip(self._columns, values, strict=False):
+            for (name, encoder, _is_static), value in zip(self._columns, values, strict=False):
                 if name not in columns or (value is None and columns[name] is not None):
                     cells.append(null)
                 else:
                     cells.append(self._set(encoder(value), expiries.get(name)))
-            return self._bytes(self._row(self._codec.decode(key), cells))
+            return self._bytes(self._row(keys, cells))
 
         return encode
 
@@ -125,24 +130,17 @@ class Records:
     ) -> bytes:
         form, at = self._form, source.write_time
         some, null, number, text = form.some, form.null, form.number, form.text
-        cluster, keyspace, table = self._places
         file = "" if source.segment is None else f"CommitLog-7-{source.segment}.log"
         placed = self._source(
-            [
-                *self._first,
+            (
                 number(at // 1000),
                 text("false" if source.snapshot == "false" else "true"),
-                self._null_db,
-                null,
                 some + number(at),
                 some + number(nanoseconds(at)),
-                cluster,
                 text(file),
                 number(-1 if source.position is None else source.position),
-                keyspace,
-                table,
                 null if source.node is None else some + text(source.node),
-            ]
+            )
         )
         written = null if changed is None else some + self._said(changed, columns or {})
         row = after if isinstance(null, bytes) else after.decode()
@@ -177,13 +175,31 @@ class Records:
         return self._after([*of_key, *cells, *(ends or (null, null))])
 
     def _set(self, value: Piece, until: int | None = None) -> Piece:
-        form = self._form
-        return form.some + self._cell(
-            [value, form.null if until is None else form.some + form.number(until), self._true]
-        )
+        some = self._form.some
+        if until is None:
+            return some + self._for_ever((value,))
+        return some + self._expiring((value, some + self._form.number(until)))
 
     def _bytes(self, made: Piece) -> bytes:
         return made if isinstance(made, bytes) else made.encode()
+
+
+def _filled(form: Form, struct: Callable[[Sequence[Piece]], Piece], values: Sequence[Piece]) -> Callable[..., Piece]:
+    """A function from the values that are None here to a struct of all: what is the same in each is put together once.
+
+    Its argument are those values, in order.
+    """
+    text = uuid4().hex
+    mark = text.encode() if isinstance(form.null, bytes) else text
+    first, *rest = struct([mark if value is None else value for value in values]).split(mark)
+
+    def fill(given: Sequence[Piece]) -> Piece:
+        found = first
+        for value, piece in zip(given, rest, strict=True):
+            found += value + piece
+        return found
+
+    return fill
 
 
 def _is_inexact(t: CqlType) -> bool:

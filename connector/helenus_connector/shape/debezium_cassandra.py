@@ -115,7 +115,7 @@ class DebeziumCassandra:
             resolved,
             Image(values, resolved.write_time),
             kind.encode(),
-            self._values.of_cells(columns, _expiries(cells)),
+            self._values.of_cells(resolved.values, columns, _expiries(cells)),
         )
         yield from self._enveloped(shaped, "i" if is_row else "u", source, changed=changed, columns=columns)
 
