@@ -237,6 +237,20 @@ def test_a_ttl_is_a_header() -> None:
     assert headers["expires"] == b"%d" % (GONE + 60)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_the_kind_of_operation_is_a_header_where_it_is_known(form: dict[str, str]) -> None:
+    made = Made(TABLE, **form)
+    for update, op in (
+        (row(("v", Cell(int32(5)))), b"c"),
+        (row(("v", Cell(int32(5), time=T)), time=None), b"u"),
+        (row(time=None, deletion=(T, GONE)), b"d"),
+    ):
+        assert made.written(update)[0][2]["op"] == op
+    image = Image((None, None, None, int32(5), b"w", None), T)
+    ((_, value, headers),) = made.of(made.was_read(image))
+    assert (value["op"], "op" in headers) == ("u", False)
+
+
 VALUES: dict[str, tuple[bytes, Any, Any]] = {
     "ascii": (b"x", "x", "x"),
     "text": ("ü".encode(), "ü", "ü"),

@@ -115,7 +115,7 @@ class Envelope:
         try:
             op, columns, changed = said(cells, self._published)
         except BAD_BYTES as error:
-            return iter([unreadable(resolved, self._table, error)])
+            return iter([unreadable(resolved.key, self._table, error)])
         image = None
         if columns is not None:
             values = tuple(map(columns.get, self._names)) if self._names else resolved.values
