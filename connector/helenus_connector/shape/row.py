@@ -115,11 +115,7 @@ class RowShape:
         `key` is the event's Avro, `values` are its CQL bytes; `write_time` in µs. `event` is the value of the event
         that asked for the row, None if none did by itself; `expires` in s, when the first cell of its changes does.
         """
-        headers = self._common_headers(write_time, event)
-        if expires is not None and self._expires:
-            headers.append(("expires", b"%d" % expires))
-        if self._exact_key:
-            headers.append(("exact_key", self._encode_key(key)))
+        headers = self.headers(key, write_time, event, expires)
         hollow: Key = ()
         if b"" in values or (image is not None and b"" in image.values):
             headers += self._empty_header(values, image)
@@ -186,6 +182,17 @@ class RowShape:
         left_out = {c.name for c, v in pairs[kept:] if v and is_unpublishable(c.type, v)}
         values = tuple(None if c.name in left_out else v for c, v in pairs)
         return Image(values, image.write_time), [c.name for c in columns if c.name in left_out]
+
+    def headers(
+        self, key: bytes, write_time: int | None, event: bytes | None, expires: int | None
+    ) -> list[tuple[str, bytes]]:
+        """The headers of a row's record, whatever the row is. The arguments are those of `row`."""
+        headers = self._common_headers(write_time, event)
+        if expires is not None and self._expires:
+            headers.append(("expires", b"%d" % expires))
+        if self._exact_key:
+            headers.append(("exact_key", self._encode_key(key)))
+        return headers
 
     def _common_headers(self, write_time: int | None, event: bytes | None) -> list[tuple[str, bytes]]:
         headers = [] if self._schema_id is None else [self._schema_id]
