@@ -1,9 +1,9 @@
 """What records of `resolver=none` cost the stage, without servers: Debezium's envelopes in Avro, in one process.
 
-    python -m bench written [--changes 20000] [--rounds 5] [--plain] [--profile]
+    python -m bench written [--changes 20000] [--rounds 5] [--profile]
 
 Each table at the gate `one`, where every event is another change, and at `local_quorum` with three copies of each, as
-three nodes report them. The log takes records and forgets them. `--plain` leaves what is compiled out.
+three nodes report them. The log takes records and forgets them.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Ids:
 
 
 class Nothing(MemoryLog):
-    """Forgets its records. `first` is the first one."""
+    """Forgets its records."""
 
     def append(self, topic: str, partition: int, key: Any, value: Any, headers: Any = ()) -> None:
         pass
