@@ -46,7 +46,7 @@ cdef bytes avro(bytes value, Column column)
 @cython.locals(rest=cython.ulonglong, size=Py_ssize_t, raw=cython.p_uchar)
 cdef bytes long_bytes(long long value)
 
-@cython.locals(rest=cython.longlong)
+@cython.locals(rest=cython.longlong, byte=cython.longlong, shift=int, end=Py_ssize_t)
 cdef (long long, Py_ssize_t) read_long(bytes d, Py_ssize_t at)
 
 @cython.locals(first=int, size=int, value=cython.ulonglong)

@@ -367,9 +367,15 @@ def long_bytes(value: int) -> bytes:
 
 def read_long(d: bytes, at: int) -> tuple[int, int]:
     """Read an Avro long; returns it and the offset after it. Raises IndexError, and Malformed."""
-    if _compiled and d[at] < 0x80:
-        rest = d[at]
-        return (rest >> 1) ^ -(rest & 1), at + 1
+    if _compiled:
+        rest, shift, end = 0, 0, at
+        while shift < 63:
+            byte = d[end]
+            end += 1
+            rest |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (rest >> 1) ^ -(rest & 1), end
+            shift += 7
     return plain_read_long(d, at)
 
 
