@@ -183,7 +183,7 @@ def _top(worker: Any, **how: Any) -> None:
     events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
     not read yet; waiting: those that are not confirmed yet. latency: from the newest write to its record; query: from a
     read statement to its answer. errors (failed attempts), dead (dead-lettered events) and lost count
-    from the worker's start.
+    from the worker's start. Tables whose gate holds changes back, and snapshots that run, are shown below.
     """
     from helenus_connector.top import show
 
