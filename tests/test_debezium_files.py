@@ -314,7 +314,8 @@ def test_the_example_of_the_documentation(prefix: str, tmp_path: Path) -> None:
     assert agent.kafka_producer == worker.producer == {"retries": "3", "retry.backoff.ms": "1000"}
     assert (agent.http_port, agent.cells_include_list) == (8000, (".*",))
     assert (connector.name, connector.keyspace, connector.table) == ("test_connector", ".*", ".*")
-    assert (connector.resolver, connector.tombstones_on_delete) == ("none", False)
+    assert (connector.resolver, connector.output_format) == ("none", "debezium-cassandra")
+    assert (connector.tombstones_on_delete, connector.decimal_handling_mode) == (False, "double")
     assert (connector.snapshot_mode, connector.snapshot_consistency) == ("initial", "LOCAL_ONE")
     # What the agent writes is what the connector reads; what that writes has Debezium's name.
     of_table = connector.model_copy(update={"keyspace": "shop", "table": "orders"})

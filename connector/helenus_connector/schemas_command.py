@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
-from helenus_connector.shape import envelope
+from helenus_connector.shape import debezium_schemas, envelope
 from helenus_connector.shape.forms import nullable_schema
 from helenus_connector.shape.row import declared, schemas, shown
 from helenus_schemas.avro import build as avro
@@ -33,6 +33,12 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
             yield _upload(one.events, Schemas(key, datastax.VALUE, value_properties=datastax.VALUE_PROPERTIES))
         if worker.log_of_data == "pulsar":
             yield _upload(one.data, declared(shown(tables[name], one), one))
+            continue
+        if one.output_format == "debezium-cassandra":
+            for part, schema in zip(
+                ("key", "value"), debezium_schemas.schemas(shown(tables[name], one), one), strict=True
+            ):
+                yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})
             continue
         key, value = schemas(shown(tables[name], one), one)
         table, is_envelope = shown(tables[name], one), one.output_format == "debezium"

@@ -99,16 +99,16 @@ def test_one_file_of_debezium_s_starts_both(pipeline: Pipeline, session: Any) ->
     assert first.key == second.key == {"k": 1}
     assert first.value is not None
     assert second.value is not None
-    assert (first.value["after"]["v"], second.value["op"]) == (1, "d")
+    assert (first.value["op"], first.value["after"]["v"]["value"], second.value["op"]) == ("i", 1, "d")
     assert "hush" not in str(first.value)
     source = first.value["source"]
-    assert (source["keyspace"], source["table"], source["snapshot"]) == ("debezium_a", "t", "false")
+    assert (source["name"], source["keyspace"], source["table"]) == ("fulfillment", "debezium_a", "t")
 
     session.execute(f"CREATE KEYSPACE debezium_b {REPLICATION}")
     session.execute("CREATE TABLE debezium_b.t (k int PRIMARY KEY, v int, other text) WITH cdc = true")
     session.execute("INSERT INTO debezium_b.t (k, v, other) VALUES (5, 6, 'x')")
     (record,) = records_of(pipeline, "debezium_b.t", 1)
-    assert (record.key, record.value and record.value["after"]["v"]) == ({"k": 5}, 6)
+    assert (record.key, record.value and record.value["after"]["v"]["value"]) == ({"k": 5}, 6)
 
     for command in (pipeline.agent, pipeline.connector):
         assert command.stop() == 0

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
-from helenus_connector.config._converters import CONNECT_JSON, Format, formats, is_json
+from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
 from helenus_connector.config._patterns import compiles, excluded, is_pattern, leaving_out
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
@@ -68,7 +68,7 @@ class ConnectorSettings(CassandraSettings):
     """The topic that is written; by default `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     resolver: Annotated[Literal["reread", "none"], About("Reading")] = "reread"
     """What a record is made from: `reread` reads the row; `none` takes what the change itself says, and needs events
-    with cells (`cells.include.list` of the agents) and `output.format=debezium`.
+    with cells (`cells.include.list` of the agents) and `output.format=debezium` or `debezium-cassandra`.
     """
     query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
     """The consistency level at which rows are read. With LOCAL_ONE and more than one replica, a later record of a key
@@ -133,15 +133,23 @@ class ConnectorSettings(CassandraSettings):
     value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
     """Set it to false with a JSON converter, since JSON records carry no schema."""
     output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
-    """The format of keys and values. `debezium` is Avro, or JSON with a JSON converter: docs/envelope.md."""
+    """The format of keys and values. `debezium` (docs/envelope.md) and `debezium-cassandra`
+    (docs/debezium-cassandra.md) are Avro, or JSON with a JSON converter.
+    """
     tombstones_on_delete: Annotated[bool, About("Records", "LOW")] = True
-    """With `output.format=debezium`: whether a record without value follows each delete, for compacted topics."""
+    """With `output.format=debezium`: whether a record without value follows each delete, for compacted topics. With
+    `debezium-cassandra` the default is `false`.
+    """
     key_compat: Annotated[Compat, About("Records", "LOW")] = "exact"
     """`datastax` writes keys in the form of DataStax's connector."""
     decimal_handling_mode: Annotated[Literal["precise", "string", "double"], About("Records", "LOW")] = "precise"
-    """How values show decimals: exactly, as text, or as the nearest double."""
+    """How values show decimals: exactly, as text, or as the nearest double, which is the default with
+    `output.format=debezium-cassandra`.
+    """
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
-    """How values show varints: exactly, as text, or as a long. One beyond 64 bits can't be published as a long."""
+    """How values show varints: exactly, as text, or as a long, which is the default with
+    `output.format=debezium-cassandra`. One beyond 64 bits can't be published as a long.
+    """
     time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], About("Records", "LOW")] = "nanoseconds"
     """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
@@ -195,9 +203,10 @@ class ConnectorSettings(CassandraSettings):
     @model_validator(mode="before")
     @classmethod
     def _format(cls, values: Any) -> Any:
-        """Converters of Kafka Connect say what `output.format` says."""
+        """Converters of Kafka Connect say what `output.format` says, and that brings defaults of its own."""
         found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
-        return {"output.format": found[0], **values} if found else values
+        chosen = {"output.format": found[0], **values} if found else values
+        return {**_THEIRS, **chosen} if chosen.get("output.format") == "debezium-cassandra" else chosen
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -211,9 +220,10 @@ class ConnectorSettings(CassandraSettings):
             yield "value.converter" if value else "key.converter", f"{with_key}known are {known}"
         elif given_format in get_args(Format) and given_format not in possible:
             yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
-        if given.get("resolver") == "none" and given_format in (None, *get_args(Format)) and given_format != "debezium":
+        formats_known = (None, *get_args(Format))
+        if given.get("resolver") == "none" and given_format in formats_known and given_format not in ENVELOPES:
             yield "resolver", "it has the cells of a change, not its row: set output.format=debezium"
-        if given_format == "debezium" and not cls.needs_registry:
+        if given_format in ENVELOPES and not cls.needs_registry:
             yield "output.format", "this format is for topics on Kafka; take another for those on Pulsar"
         table = given.get("table", "")
         several = any(is_pattern(part) for part in table.split(",")) or "," in table
@@ -316,6 +326,11 @@ class ConnectorSettings(CassandraSettings):
         return _is_avro(self.output_format, self.value_converter or self.key_converter)
 
     @property
+    def is_envelope(self) -> bool:
+        """Whether records say what a change did, in an envelope."""
+        return self.output_format in ENVELOPES
+
+    @property
     def forms(self) -> dict[str, str]:
         """How records show decimals, varints and times, by type name, where that is not their exact form."""
         modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
@@ -406,9 +421,11 @@ class PulsarConnectorSettings(ConnectorSettings):
 
 
 def _is_avro(form: str, converter: str) -> bool:
-    return form == "key-value-avro" or (form == "debezium" and not is_json(converter))
+    return form == "key-value-avro" or (form in ENVELOPES and not is_json(converter))
 
 
+_THEIRS = {"tombstones.on.delete": "false", "decimal.handling.mode": "double", "varint.handling.mode": "long"}
+"""What is the default with `output.format=debezium-cassandra`, as in Debezium's connector."""
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 
 

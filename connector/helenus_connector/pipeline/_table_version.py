@@ -9,6 +9,7 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.reread.definition import definition
+from helenus_connector.shape.debezium_cassandra import DebeziumCassandra
 from helenus_connector.shape.envelope import Envelope
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, shown
@@ -127,8 +128,10 @@ class Versions:
         return shape
 
     def _shape(self, table: Table, topic: str) -> Shape:
-        if self._settings.output_format != "debezium":
+        if not self._settings.is_envelope:
             return RowShape(table, self._settings, self._registry, topic)
         assert self._registry is not None, "not on Pulsar"
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
+        if self._settings.output_format == "debezium-cassandra":
+            return DebeziumCassandra(table, self._settings, self._registry, topic, cluster)
         return Envelope(table, self._settings, self._registry, topic, cluster)

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.shape._avro_bytes import SAID, optional_text, said_bytes, text_bytes
+from helenus_connector.shape._source import Source, nanoseconds, now, source_of
 from helenus_connector.shape._written import Said, said
 from helenus_connector.shape.forms import Avro, Form, Json, frame, keys_of
 from helenus_connector.shape.registry import Ids
@@ -33,26 +33,12 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
-from helenus_schemas.event.change import Origin, Scope
-from helenus_schemas.event.own_format import log_position, match_own_format
-from helenus_schemas.event.wire import decode, without_frames
+from helenus_schemas.event.change import Scope
 from helenus_schemas.names import avro_name
 from helenus_sinks.log import Schemas
 
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
-_SNAPSHOT = {Origin.SNAPSHOT: "true", Origin.SNAPSHOT_FIRST: "first", Origin.SNAPSHOT_LAST: "last"}
-_FURTHEST = (1 << 63) - 1
 _BAD_BYTES = (ValueError, IndexError, struct.error)
-
-
-class Source(NamedTuple):
-    """Where a change was read, as far as that is known; `write_time` in µs."""
-
-    write_time: int
-    snapshot: str = "false"
-    segment: int | None = None
-    position: int | None = None
-    node: str | None = None
 
 
 Pack = Callable[["bytes | None", str, Source, "Said | None"], bytes]
@@ -95,13 +81,13 @@ class Envelope:
         return self._rows.smaller(image)
 
     def _row(self, resolved: Resolved) -> Iterator[Shaped]:
-        source = _source(resolved.event, resolved.write_time)
+        source = source_of(resolved.event, resolved.write_time)
         op = "d" if resolved.after is None else "u" if source.snapshot == "false" else "r"
         return self._enveloped(self._rows.of_row(resolved, resolved.after), op, source)
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
-        source = _source(resolved.event, resolved.write_time)
+        source = source_of(resolved.event, resolved.write_time)
         rows = iter(self._rows.records(resolved))
         if resolved.scope is not _TABLE:
             marker = next(rows)
@@ -121,7 +107,7 @@ class Envelope:
             yield from self._enveloped(shaped, "u", source if own is None else source._replace(write_time=own))
 
     def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
-        source = _source(resolved.event, resolved.write_time)
+        source = source_of(resolved.event, resolved.write_time)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
             marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
@@ -167,7 +153,6 @@ def schema(table: Table) -> str:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
     namespace = f"{avro_name(table.keyspace)}.{avro_name(table.name)}"
     name = f"{row['namespace']}.{row['name']}"
-    texts = {"type": "array", "items": "string"}
 
     def record(of: str, **fields: Any) -> dict[str, Any]:
         made = [{"name": n, "type": t, **({"default": None} if isinstance(t, list) else {})} for n, t in fields.items()]
@@ -185,7 +170,7 @@ def schema(table: Table) -> str:
         pos=optional["long"],
         node=optional["string"],
     )
-    written = record("Written", columns=texts, replaced=texts, removed={"type": "map", "values": texts})
+    written = {"type": "record", "name": "Written", "namespace": namespace, "fields": SAID}
     return avro.text(
         record(
             "Envelope",
@@ -222,35 +207,6 @@ class _Rows(Avro):
         return self._encode_key(self._decode(key)) + self._encode_values(values)
 
 
-def _source(event: Event | None, write_time: int | None) -> Source:
-    if event is None:
-        return Source(_now() * 1000 if write_time is None else write_time)
-    if write_time is None:
-        write_time = event.timestamp * 1000
-    value = event.value or b""
-    if (match := match_own_format(value)) is not None:
-        segment, position = log_position(match)
-        return Source(write_time, "false", segment, position, match[2].decode())
-    change = decode(without_frames(None, value)[1])
-    is_placed = change.segment >= 0
-    return Source(
-        write_time,
-        _SNAPSHOT.get(change.origin, "false"),
-        change.segment if is_placed else None,
-        change.position if is_placed else None,
-        change.node,
-    )
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _nanoseconds(at: int) -> int:
-    """Of µs; the furthest that a long can say for a write time that is further away."""
-    return max(-_FURTHEST, min(at * 1000, _FURTHEST))
-
-
 def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
     text = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
     first = text({"version": __version__, "connector": "cassandra", "name": settings.name})[:-1]
@@ -264,17 +220,17 @@ def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pac
         row = "null" if after is None else after.decode()
         return (
             f'{{"before":null,"after":{row},"source":{first},"ts_ms":{at // 1000},'
-            f'"ts_us":{at},"ts_ns":{_nanoseconds(at)},"snapshot":"{source.snapshot}",{places},{read_at}}},"op":"{op}",'
-            f'"ts_ms":{_now()},"written":{text(changed and changed._asdict())}}}'
+            f'"ts_us":{at},"ts_ns":{nanoseconds(at)},"snapshot":"{source.snapshot}",{places},{read_at}}},"op":"{op}",'
+            f'"ts_ms":{now()},"written":{text(changed and changed._asdict())}}}'
         ).encode()
 
     return pack
 
 
 def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
-    first = b"".join(map(_text, (__version__, "cassandra", settings.name)))
-    db, named = _text(table.keyspace), _text(table.keyspace) + _text(table.name)
-    places = db + _optional(cluster) + named
+    first = b"".join(map(text_bytes, (__version__, "cassandra", settings.name)))
+    db, named = text_bytes(table.keyspace), text_bytes(table.keyspace) + text_bytes(table.name)
+    places = db + optional_text(cluster) + named
 
     def pack(after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
         at = source.write_time
@@ -285,43 +241,16 @@ def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluste
                 first,
                 long_bytes(at // 1000),
                 long_bytes(at),
-                long_bytes(_nanoseconds(at)),
-                _text(source.snapshot),
+                long_bytes(nanoseconds(at)),
+                text_bytes(source.snapshot),
                 places,
-                _optional(None if source.segment is None else str(source.segment)),
+                optional_text(None if source.segment is None else str(source.segment)),
                 b"\0" if source.position is None else b"\2" + long_bytes(source.position),
-                _optional(source.node),
-                _text(op),
-                b"\2" + long_bytes(_now()),
-                b"\0" if changed is None else b"\2" + _said(changed),
+                optional_text(source.node),
+                text_bytes(op),
+                b"\2" + long_bytes(now()),
+                b"\0" if changed is None else b"\2" + said_bytes(changed),
             )
         )
 
     return pack
-
-
-def _said(changed: Said) -> bytes:
-    removed = [_text(name) + _texts(parts) for name, parts in changed.removed.items()]
-    return _texts(changed.columns) + _texts(changed.replaced) + _array(removed)
-
-
-@lru_cache(1024)
-def _texts(names: tuple[str, ...]) -> bytes:
-    """Cached: a table's changes write the same few columns."""
-    return _array([_text(name) for name in names])
-
-
-def _array(items: Sequence[bytes]) -> bytes:
-    """An array, or a map of entries."""
-    return b"".join([long_bytes(len(items)), *items, b"\0"]) if items else b"\0"
-
-
-@lru_cache(1024)
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return long_bytes(len(data)) + data
-
-
-@lru_cache(1024)
-def _optional(text: str | None) -> bytes:
-    return b"\0" if text is None else b"\2" + _text(text)

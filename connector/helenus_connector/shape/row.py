@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -35,6 +35,8 @@ from helenus_sinks.log import Schemas
 _NO_LOG = bytes(3)  # an event without digest, node and columns
 _SNAPSHOT = {Origin.SNAPSHOT: b"true", Origin.SNAPSHOT_FIRST: b"first", Origin.SNAPSHOT_LAST: b"last"}
 _BAD_BYTES = (ValueError, IndexError, struct.error)
+Encode = Callable[[bytes, Sequence["bytes | None"]], bytes]
+"""As `Form.value`."""
 
 
 class RowShape:
@@ -68,11 +70,11 @@ class RowShape:
             return self._marked(resolved)
         return (self.of_row(resolved, resolved.after),)
 
-    def of_row(self, resolved: Resolved, after: Image | None) -> Shaped:
-        """The record of a row as it is after what was resolved."""
+    def of_row(self, resolved: Resolved, after: Image | None, value: Encode | None = None) -> Shaped:
+        """The record of a row as it is after what was resolved; `value` makes its value's bytes, else the form."""
         key, write_time, expires, values = resolved.key, resolved.write_time, resolved.expires, resolved.values
         event = resolved.event.value if resolved.event else None
-        return _shaped(lambda image: self.row(key, image, write_time, event, expires, values), key, after)
+        return _shaped(lambda image: self.row(key, image, write_time, event, expires, values, value), key, after)
 
     def of_marker(self, resolved: Resolved) -> Shaped:
         """The record of the marker of a partition, or a range."""
@@ -109,6 +111,7 @@ class RowShape:
         event: bytes | None = None,
         expires: int | None = None,
         values: Key = (),
+        value: Encode | None = None,
     ) -> Record:
         """The record of a row, or of its absence.
 
@@ -127,15 +130,16 @@ class RowShape:
         try:
             if image is None:
                 return Record(self._form.key(key, hollow), self._form.gone, headers)
+            encode = value or self._form.value
             try:
-                value = self._form.value(key, image.values)
+                data = encode(key, image.values)
             except _BAD_BYTES:
                 image, left_out = self._publishable(image)
                 if not left_out:
                     raise
                 headers.append(_left_out(left_out))
-                value = self._form.value(key, image.values)
-            return Record(self._form.key(key, hollow), value, headers)
+                data = encode(key, image.values)
+            return Record(self._form.key(key, hollow), data, headers)
         except _BAD_BYTES as error:
             where = self._where(image)
             raise HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", where) from None

@@ -257,8 +257,7 @@ DEFAULTS: Mapping[Side, Mapping[str, str]] = {
         "keyspace": ".*",
         "table": ".*",
         "resolver": "none",
-        "output.format": "debezium",
-        "tombstones.on.delete": "false",
+        "output.format": "debezium-cassandra",
     },
 }
 """What holds where their file says nothing else: every table with `cdc = true`, and each change as it was written."""
