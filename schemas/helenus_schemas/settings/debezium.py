@@ -79,10 +79,12 @@ def unused(properties: Mapping[str, str]) -> list[str]:
 
 
 def report(properties: Mapping[str, str], source: str) -> None:
-    """Log once what of a file of theirs means nothing here."""
-    structlog.get_logger(__name__).warning(
-        "config.debezium", source=source, ignored=" ".join(unused(properties)), see="docs/debezium.md says why"
-    )
+    """Log once that a file is taken for theirs, and what of it means nothing here."""
+    log, see = structlog.get_logger(__name__), "docs/debezium.md"
+    if ignored := unused(properties):
+        log.warning("config.debezium", source=source, ignored=" ".join(ignored), see=see)
+    else:
+        log.info("config.debezium", source=source, see=see)
 
 
 def _made(properties: Mapping[str, str], name: str, side: Side, owns: Callable[[str], bool]) -> dict[str, str]:
