@@ -20,6 +20,8 @@ LOGS: dict[str, Any] = {
         "commitlog_compression": [{"class_name": "LZ4Compressor"}],
     },
 }
+# Versions of Cassandra that have one form of it.
+VERSIONS = ("4.1", "4.0")
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agent" / "helenus_agent" / "commitlog"
 
@@ -51,11 +53,17 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from agent.oracle.recording import record
 
     oracle = Oracle(tmp_path_factory.mktemp("oracle"))
-    return cache(lambda form: record(tmp_path_factory.mktemp(form), LOGS[form], secrets.randbits(32), oracle))
+
+    def of(form: str) -> Any:
+        version = form if form in VERSIONS else "5.0"
+        directory = tmp_path_factory.mktemp(form)
+        return record(directory, LOGS.get(form, {}), secrets.randbits(32), oracle, version)
+
+    return cache(of)
 
 
 # `make test` has the form that a new cluster writes.
-@pytest.fixture(params=[form if form == "v8" else pytest.param(form, marks=pytest.mark.long) for form in LOGS])
+@pytest.fixture(params=["v8", *(pytest.param(f, marks=pytest.mark.long) for f in (*LOGS, *VERSIONS) if f != "v8")])
 def recording(request: pytest.FixtureRequest, recordings: Any) -> Any:
-    """A recording in each form of the log."""
+    """A recording in each form of the log, and of each version."""
     return recordings(request.param)

@@ -80,7 +80,7 @@ class Stage:
             lambda: self.log.topics()[self._now.topic],
         )
         if settings.resolver == "none":
-            self._resolver = AsWritten(self._gate, self._resolver, settings.columns)
+            self._resolver = AsWritten(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
 
     def run(

@@ -272,7 +272,7 @@ def _is_hollow(t: CqlType, value: bytes | None) -> bool:
 
 def shown(table: Table, settings: ConnectorSettings) -> Table:
     """The table as its records show it: some of its columns, their types in the forms that were asked for."""
-    return table.only(settings.columns).shown(settings.forms)
+    return table.only(settings.published).shown(settings.forms)
 
 
 def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:

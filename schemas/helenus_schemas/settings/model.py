@@ -166,6 +166,12 @@ class Settings(BaseModel):
         return sorted((f"{key}." for key in passed), key=len, reverse=True)
 
     @classmethod
+    def knows(cls, key: str) -> bool:
+        """Whether a key is one of ours here, whatever its value."""
+        fields = (field.alias or name for name, field in cls.model_fields.items())
+        return key in fields or any(key.startswith(prefix) for prefix in cls.prefixes())
+
+    @classmethod
     def hides(cls, key: str, value: str = "") -> bool:
         """Whether the value of a key, ours or another product's, must never be shown."""
         for name, known in cls.model_fields.items():
