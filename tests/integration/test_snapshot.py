@@ -239,7 +239,7 @@ def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> N
     name, topic = table.name.replace(".", "-"), f"signals-{table.name}"
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
     pipeline.agent.start().ready()
-    connector = pipeline.connect(table.name, snapshot_mode="never", signal_kafka_topic=topic)
+    connector = pipeline.connect(table.name, snapshot_mode="never", signal_kafka_topic=topic)  # Debezium's name
 
     def asks(*partitions: int) -> dict[str, Any]:
         where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"

@@ -117,7 +117,7 @@ class ConnectorSettings(CassandraSettings):
     later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
-    signal_kafka_topic: Annotated[str, About("Snapshot")] = ""
+    signal_topic: Annotated[str, About("Snapshot")] = ""
     """A topic of Debezium's signals, which begin and stop snapshots; a signal's key is the connector's name.
 
     It is where the events are: on Kafka, or on Pulsar.
@@ -258,7 +258,7 @@ class ConnectorSettings(CassandraSettings):
         fields.topic(_topic(name, "", "any", "any"))
         return name
 
-    @field_validator("signal_kafka_topic")
+    @field_validator("signal_topic")
     @classmethod
     def _signals(cls, value: str, info: ValidationInfo) -> str:
         name = fields.local_topic(value, (info.context or {}).get("events"))
