@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from cassandra import OperationTimedOut, WriteTimeout
 from cassandra.cluster import NoHostAvailable
 from cassandra.concurrent import execute_concurrent_with_args
 from integration.pipeline import Command, Pipeline, script
+from integration.test_verify import command as verify
 from patience import eventually
+from processes import contents, family
 
 from helenus_stack.settings import LogName
 from helenus_stack.status import Status
@@ -290,3 +292,51 @@ def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> N
     send(pipeline.status, topic, name, {"type": "stop-snapshot", "data": {"data-collections": [table.name]}})
     eventually(lambda: is_now("STOPPED"), lambda: f"it is stopped\n{connector.tail()}")
     assert connector.log.read_text().count("snapshot.started") <= begun + 1, "none of before is acted on again"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_partition_of_a_million_rows(
+    pipeline: Pipeline, session: Any, record_property: Callable[[str, object], None]
+) -> None:
+    """Next to small ones: each row is published, and no process holds the partition."""
+    name = "snapshots.skew"
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    session.execute(f"CREATE KEYSPACE IF NOT EXISTS snapshots WITH replication = {replication}")
+    session.execute(f"CREATE TABLE {name} (p int, c int, v text, PRIMARY KEY (p, c))")
+    rows, at_once = 1_000_000, 100
+    statement = f"INSERT INTO {name} (p, c, v) VALUES (?, ?, 'before');"
+    batch = session.prepare(f"BEGIN UNLOGGED BATCH {statement * at_once} APPLY BATCH")
+    values = ([v for c in range(c, c + at_once) for v in (0, c)] for c in range(0, rows, at_once))
+    execute_concurrent_with_args(session, batch, values, concurrency=20)
+    few = [[v for c in range(at_once) for v in (p, c)] for p in range(1, 101)]
+    execute_concurrent_with_args(session, batch, few, concurrency=20)
+    session.execute(f"ALTER TABLE {name} WITH cdc = true")
+    pipeline.agent.start().ready()
+    connector = pipeline.connect(name, snapshot_mode="initial").start()
+    assert connector.process is not None
+    held = []
+
+    def is_at(scanned: int) -> bool:
+        found = snapshots(connector, "snapshots-skew")
+        return bool(found) and (found[0]["rows"] >= scanned or found[0]["state"] == "COMPLETE")
+
+    for tenth in range(1, 11):
+        eventually(lambda tenth=tenth: is_at(rows * tenth // 10), lambda: f"it goes on\n{connector.tail()}")
+        held.append(sum(map(resident, family(connector.process.pid))) >> 20)
+    eventually(
+        lambda: snapshots(connector, "snapshots-skew")[0]["state"] == "COMPLETE",
+        lambda: f"it is complete\n{connector.tail()}",
+    )
+    record_property("MB", held)
+    assert max(held) < 1.3 * max(held[:3]), f"MB of the worker's processes after each tenth of the rows: {held}"
+    status, out, said = verify(pipeline, name, "--json")
+    report = json.loads(out)["report"]
+    assert (status, report["rows"]) == (0, rows + 100 * at_once), (report, said)
+    session.execute(f"DROP TABLE {name}")
+
+
+def resident(process: Path) -> int:
+    """Bytes of a process that are its own: what is shared counts in parts."""
+    lines = contents(process, "smaps_rollup").decode().splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
