@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from patience import eventually
 from processes import contents, family
 
 from helenus_stack.settings import LogName
+from helenus_stack.stack import Stack
 from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
@@ -38,9 +39,7 @@ UNSURE = (OperationTimedOut, WriteTimeout, NoHostAvailable)
 
 
 class Table:
-    """A table with rows from before it had `cdc`: some partitions have many rows, some static columns alone. An agent
-    does not see them any more: their segment of the commit log is complete.
-    """
+    """A table with rows from before it had `cdc`: some partitions have many rows, some static columns alone."""
 
     def __init__(self, session: Any, name: str, strategy: str = "'SimpleStrategy', 'replication_factor': 1") -> None:
         self.session = session
@@ -59,10 +58,16 @@ class Table:
         for p in range(1000, 1040):
             session.execute(f"UPDATE {name} SET s = 'static {p}' WHERE p = {p} AND q = 'q'")
         session.execute(f"DELETE FROM {name} WHERE p = 7 AND q = 'q'")
-        session.execute(f"CREATE TABLE IF NOT EXISTS {keyspace}.filler (id int PRIMARY KEY, content blob)")
-        fill = session.prepare(f"INSERT INTO {keyspace}.filler (id, content) VALUES (?, ?)")
+
+    def leave_the_log(self, stack: Stack, nodes: Sequence[int] = (1,)) -> None:
+        """Have the nodes delete the segments that hold the rows: no agent sees them any more."""
+        filler = f"{self.name.partition('.')[0]}.filler"
+        self.session.execute(f"CREATE TABLE IF NOT EXISTS {filler} (id int PRIMARY KEY, content blob)")
+        fill = self.session.prepare(f"INSERT INTO {filler} (id, content) VALUES (?, ?)")
         for n in range(FILLERS):
-            session.execute(fill, (n, bytes(1 << 20)))
+            self.session.execute(fill, (n, bytes(1 << 20)))
+        for node in nodes:
+            stack.nodetool("flush", node=node)
 
     @contextmanager
     def written(self) -> Iterator[None]:
@@ -101,8 +106,9 @@ class Table:
 
 
 @pytest.fixture
-def table(session: Any, request: pytest.FixtureRequest) -> Iterator[Table]:
+def table(stack: Stack, session: Any, request: pytest.FixtureRequest) -> Iterator[Table]:
     made = Table(session, f"snapshots.t{abs(hash(request.node.name)) % 10_000}")
+    made.leave_the_log(stack)
     yield made
     session.execute(f"DROP TABLE {made.name}")
 
