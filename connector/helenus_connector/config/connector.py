@@ -113,13 +113,13 @@ class ConnectorSettings(CassandraSettings):
     snapshot_max_rate: Annotated[int, Field(ge=0), About("Snapshot")] = 0
     """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
     there is `query.max.rate`."""
-    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 5_000
+    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 7_500
     """A snapshot pauses while this many events of its table are not processed yet; ten times as many while the table
     has had no change for a minute. Changes wait behind them: a higher number makes snapshots faster, and new changes
     later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
-    signal_kafka_topic: Annotated[str, About("Snapshot")] = ""
+    signal_topic: Annotated[str, About("Snapshot")] = ""
     """A topic of Debezium's signals, which begin and stop snapshots; a signal's key is the connector's name.
 
     It is where the events are: on Kafka, or on Pulsar.
@@ -294,7 +294,7 @@ class ConnectorSettings(CassandraSettings):
         fields.topic(_topic(name, "", "any", "any"))
         return name
 
-    @field_validator("signal_kafka_topic")
+    @field_validator("signal_topic")
     @classmethod
     def _signals(cls, value: str, info: ValidationInfo) -> str:
         name = fields.local_topic(value, (info.context or {}).get("events"))
