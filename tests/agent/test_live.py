@@ -234,6 +234,7 @@ def test_broker_away(live: Live) -> None:
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # test_agent.py and integration/test_bad_input.py have both halves
 def test_stopped_while_the_broker_is_away(live: Live) -> None:
     live.table("stopped")
     agent = live.start()
@@ -253,6 +254,7 @@ def test_stopped_while_the_broker_is_away(live: Live) -> None:
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # integration/test_failures.py::test_cassandra_killed has an agent that goes on
 def test_cassandra_restarts(live: Live) -> None:
     live.table("restarted")
     agent = live.start()

@@ -313,6 +313,7 @@ def test_dropped_while_the_agent_is_down(node: Node) -> None:
         assert scopes == [[Scope.TABLE]] * PARTITIONS
 
 
+@pytest.mark.long  # test_drops.py, and the tests above on a node
 def test_dropped_and_recreated_under_writes(node: Node) -> None:
     """Events of the old table stand before the drop, those of the new one after it."""
     create = "CREATE TABLE s.dropped_twice (a int PRIMARY KEY, v text) WITH cdc = true"
@@ -392,6 +393,7 @@ def test_altered_while_the_agent_is_down(node: Node) -> None:
     assert node._ready() is not None
 
 
+@pytest.mark.long  # test_notices.py has it in memory
 def test_cdc_off_and_on(node: Node) -> None:
     off, on = (f"ALTER TABLE s.switched WITH cdc = {cdc}" for cdc in ("false", "true"))
 
@@ -607,6 +609,7 @@ def _writes(node: Node, key: int, text: str) -> bool:
     return True
 
 
+@pytest.mark.long  # test_lost_segment, and test_notices.py
 def test_a_node_that_deletes_what_is_not_read(node: Node) -> None:
     """With cdc_block_writes: false it goes on, and the agent says that changes are missing."""
     from helenus_stack.stack import Stack

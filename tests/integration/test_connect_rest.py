@@ -114,6 +114,7 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
     eventually(lambda: all(len(values(p)) > count for p, count in before.items()), "all rows are published again")
 
 
+@pytest.mark.long  # test_many_connectors.py kills the worker
 def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
     """Begins where the test above ends."""
     client = KafkaConnect(base)
