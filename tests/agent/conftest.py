@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from kept import Kept
 
 from helenus_stack.files import cache_directory
 
@@ -37,6 +38,24 @@ def load(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+SMALL_SEGMENTS: dict[str, Any] = {
+    "commitlog_segment_size": "1MiB",
+    "commitlog_sync_period": "500ms",
+    "cdc_total_space": "12MiB",
+    "auto_snapshot": True,  # as by default: TRUNCATE and DROP flush first
+    "materialized_views_enabled": True,
+}
+
+
+@pytest.fixture(scope="module")
+def small_segments(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A stack of a Cassandra with SMALL_SEGMENTS and a Kafka, for the group's files."""
+    stack = pytest.importorskip("helenus_stack.stack")
+    directory = tmp_path_factory.mktemp("stack")
+    servers = ["cassandra", "kafka"]
+    return kept("segments", lambda: stack.Stack(directory, only=servers, cassandra_yaml=SMALL_SEGMENTS))
 
 
 @pytest.fixture(scope="session")

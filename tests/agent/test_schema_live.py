@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent.conftest import SMALL_SEGMENTS
 from cassandra.cluster import Cluster
 from cassandra.policies import ConstantReconnectionPolicy
 from confluent_kafka import Consumer, TopicPartition
@@ -31,13 +32,6 @@ pytestmark = [
 ]
 
 MAIN = "from helenus_agent.cli import main; main()"
-OPTIONS = {
-    "commitlog_segment_size": "1MiB",
-    "commitlog_sync_period": "500ms",
-    "cdc_total_space": "12MiB",
-    "auto_snapshot": True,  # as by default: TRUNCATE and DROP flush first
-    "materialized_views_enabled": True,
-}
 PARTITIONS = 2
 Record = tuple["bytes | None", Change]
 
@@ -161,14 +155,11 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    stack = pytest.importorskip("helenus_stack.stack")
-    directory = tmp_path_factory.mktemp("schema")
-    with stack.Stack(directory / "stack", only=["cassandra", "kafka"], cassandra_yaml=OPTIONS) as running:
-        node = Node(running, directory)
-        yield node
-        node.consumer.close()
-        node.cluster.shutdown()
+def node(small_segments: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    node = Node(small_segments, tmp_path_factory.mktemp("schema"))
+    yield node
+    node.consumer.close()
+    node.cluster.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -548,7 +539,7 @@ def restart(node: Node, **options: Any) -> None:
     from helenus_stack.stack import Stack
 
     node.stack.stop("cassandra1")
-    Stack(node.stack.directory, cassandra_yaml={**OPTIONS, **options}).start("cassandra1")
+    Stack(node.stack.directory, cassandra_yaml={**SMALL_SEGMENTS, **options}).start("cassandra1")
     node.wait(lambda: _answers(node))
 
 
@@ -619,7 +610,7 @@ def test_a_node_that_deletes_what_is_not_read(node: Node) -> None:
     node.arrive("deleted", 10)
     node.stop()
     node.stack.stop("cassandra1")
-    changed = Stack(node.stack.directory, cassandra_yaml={**OPTIONS, "cdc_block_writes": False})
+    changed = Stack(node.stack.directory, cassandra_yaml={**SMALL_SEGMENTS, "cdc_block_writes": False})
     changed.start("cassandra1")
     node.wait(lambda: _answers(node))
     node.start()

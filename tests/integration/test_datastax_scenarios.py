@@ -58,7 +58,7 @@ import pytest
 from cassandra.metadata import Murmur3Token
 from cassandra.query import BatchStatement, BatchType
 from confluent_kafka import Message, Producer
-from integration.pipeline import Pipeline, write_properties
+from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 
 from helenus_schemas.avro import build as avro
@@ -113,8 +113,15 @@ DIGEST = "0123456789abcdef0123456789abcde"
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    for form in FORMS:
+def forms(request: pytest.FixtureRequest) -> list[str]:
+    """Those that are tested: each table costs work all the time."""
+    asked = {getattr(item, "callspec", None) and item.callspec.params.get("form") for item in request.session.items}
+    return [form for form in FORMS if form in asked or form == "av"]
+
+
+@pytest.fixture(scope="module")
+def pipeline(status: Status, session: Any, forms: list[str], lasting: Lasting) -> Iterator[Pipeline]:
+    for form in forms:
         session.execute(
             f"CREATE KEYSPACE {form} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
         )
@@ -134,26 +141,14 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
     )
     session.execute('CREATE TYPE "Case"."Point" ("X" int)')
     session.execute('CREATE TABLE "Case"."T" ("K" int PRIMARY KEY, p frozen<"Point">) WITH cdc = true')
-    tables = [f"{form}.{table}" for form in FORMS for table in TABLES] + ["av.keys", "av.theirs", "Case.T"]
-    pipeline = Pipeline(status, directory)
-    try:
-        agent = {**pipeline.agent_properties(pipeline.agent.port), "topic.partitions": 3}
-        agent["table.exclude.list"] = "av.theirs"  # an agent of theirs reports it
-        write_properties(directory / "agent.properties", agent)
-        log = KafkaLog({"bootstrap.servers": status.bootstrap_servers})
-        log.create("events-av.theirs", 1, {})
-        log.close()
-        pipeline.agent.start().ready()
-        pipeline.connect(*tables)
-        for table in tables:
-            form = FORMS.get(table[:2], "key-value-avro")
-            properties = {**pipeline.connector_properties(table), "output.format": form}
-            write_properties(directory / f"{table}.properties", properties)
-        pipeline.connector.start().ready()
+    log = KafkaLog({"bootstrap.servers": status.bootstrap_servers})
+    log.create("events-av.theirs", 1, {})  # an agent of theirs reports it
+    log.create("events-av.agent", 3, {})
+    log.close()
+    tables = [f"{form}.{table}" for form in forms for table in TABLES] + ["av.keys", "av.theirs", "Case.T"]
+    each = {table: {"output.format": FORMS.get(table[:2], "key-value-avro")} for table in tables}
+    with lasting("kafka").connected(*tables, each=each) as pipeline:
         yield pipeline
-        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
-    finally:
-        pipeline.stop()
 
 
 @pytest.fixture(params=["av", *(pytest.param(form, marks=pytest.mark.long) for form in FORMS if form != "av")])
@@ -283,7 +278,7 @@ def test_timestamp_in_collection(pipeline: Pipeline, session: Any, form: str) ->
     assert None not in record.value.values()
 
 
-def test_read_timeout(pipeline: Pipeline, session: Any, stack: Stack) -> None:
+def test_read_timeout(pipeline: Pipeline, session: Any, stack: Stack, forms: list[str]) -> None:
     """The node hears nothing until reads have failed, while events come. DataStax's tests wait 100 s instead."""
     process = pipeline.agent.process
     assert process is not None
@@ -294,7 +289,7 @@ def test_read_timeout(pipeline: Pipeline, session: Any, stack: Stack) -> None:
     before = retries()
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        for form in FORMS:
+        for form in forms:
             for n in (1, 2, 3):
                 session.execute(f"INSERT INTO {form}.cut (k, v) VALUES ({n}, 'v')")
         time.sleep(2)  # the commit log is synced
@@ -306,7 +301,7 @@ def test_read_timeout(pipeline: Pipeline, session: Any, stack: Stack) -> None:
     stack.resume("cassandra")
     assert pipeline.connector.process is not None
     pid = pipeline.connector.process.pid
-    for form in FORMS:
+    for form in forms:
         pipeline.converges(f"{form}.cut")
         assert len(last(pipeline, f"{form}.cut")) == 3
     assert pipeline.connector.process.pid == pid

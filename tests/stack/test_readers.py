@@ -29,9 +29,8 @@ NEW = {**OLD, "fields": [{"name": "b", "type": ["null", "string"], "default": No
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("stack"), only=["pulsar"], log="pulsar") as running:
-        yield running
+def stack(only_pulsar: Stack) -> Stack:
+    return only_pulsar
 
 
 @pytest.fixture(scope="module")
