@@ -203,19 +203,19 @@ class Pipeline:
         return self.connector
 
     @contextmanager
-    def connected(self, *tables: str, each: Mapping[str, Mapping[str, object]] | None = None) -> Iterator[Pipeline]:
+    def connected(self, tables: Mapping[str, Mapping[str, object]]) -> Iterator[Pipeline]:
         """Make connectors of these tables in the worker that runs, over REST, and delete them in the end.
 
-        `each` has further properties by table; None leaves a key out.
+        Each table has its further properties; None leaves a key out.
         """
         names = []
-        for table in tables:
-            given = {**self.connector_properties(table), **(each or {}).get(table, {})}
+        for table, more in tables.items():
+            given = {**self.connector_properties(table), **more}
             config = {key: str(value) for key, value in given.items() if value is not None}
             names.append(config["name"])
             self._rest("PUT", f"{config['name']}/config", {"connector.class": "helenus.CassandraSource", **config})
         try:
-            eventually(lambda: self.connector.health()[0] == 200, lambda: f"{tables} run\n{self.connector.tail()}")
+            eventually(lambda: self.connector.health()[0] == 200, lambda: f"{names} run\n{self.connector.tail()}")
             yield self
         finally:
             for name in names:

@@ -23,7 +23,7 @@ def pipeline(status: Status, session: Any, lasting: Lasting) -> Iterator[Pipelin
     for level in LEVELS:
         session.execute(f"CREATE TABLE single.{level} (k int PRIMARY KEY, v int) WITH cdc = true")
     gates = {f"single.{level}": {"gate": level} for level in LEVELS}
-    with lasting("kafka").connected(*gates, each=gates) as pipeline:
+    with lasting("kafka").connected(gates) as pipeline:
         yield pipeline
 
 

@@ -91,7 +91,7 @@ def pipeline(log: LogName, ks: str, session: Any, lasting: Lasting) -> Iterator[
     session.execute(f"CREATE TABLE {ks}.narrow (k text PRIMARY KEY, v int) WITH cdc = true")
     session.execute(f"CREATE TABLE {ks}.silent (k text PRIMARY KEY, v int)")
     tables = [f"{ks}.{name}" for name in ("all_kinds", "types", "keys", "only_keys", "narrow")]
-    with lasting(log).connected(*tables, each={table: {"errors.tolerance": "all"} for table in tables}) as pipeline:
+    with lasting(log).connected({key: {"errors.tolerance": "all"} for key in tables}) as pipeline:
         yield pipeline
 
 
