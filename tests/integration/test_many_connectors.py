@@ -20,7 +20,7 @@ from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
-SMALL = [f"many.s{i:02}" for i in range(18)]
+SMALL = [f"many.s{i:02}" for i in range(8)]
 OTHERS = ["many.one", "many.two"]
 CLASS = {"connector.class": "helenus.CassandraSource"}
 
@@ -55,7 +55,7 @@ def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline
     pipeline = Pipeline(status, directory)
     try:
         pipeline.agent.start().ready()
-        # One file stands for a pattern, two for a table each: twenty tables.
+        # One file stands for a pattern, two for a table each: ten tables.
         pipeline.connect("many.all", *OTHERS, settle_timeout_ms=1000)
         every = directory / "many.all.properties"
         every.write_text(every.read_text().replace("table=all", "table=s.*"))
@@ -103,7 +103,7 @@ def agrees(pipeline: Pipeline, *tables: str) -> None:
         )
 
 
-def test_twenty_tables_share_a_worker(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_ten_tables_share_a_worker(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     with Writer(session, *SMALL, *OTHERS):
         time.sleep(5)
     agrees(pipeline, *SMALL, *OTHERS)
