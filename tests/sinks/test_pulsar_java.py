@@ -110,7 +110,7 @@ def event(number: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("first", ["theirs", "ours"])
+@pytest.mark.parametrize("first", ["theirs", pytest.param("ours", marks=pytest.mark.long)])
 def test_our_events_and_theirs_are_of_one_schema(log: PulsarLog, java: JavaReader, first: str) -> None:
     """Whoever comes first, the topic has one version, and their reader reads both agents' events."""
     topic = f"events-{first}"
