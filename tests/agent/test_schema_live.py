@@ -505,12 +505,13 @@ def test_another_reader_of_cdc_raw(node: Node) -> None:
     assert node.agent is not None
     os.kill(node.agent.pid, signal.SIGSTOP)
     try:
+        known = set(node.raw.glob("*_cdc.idx"))  # complete ones of tests before, too, that nobody misses any more
         node.insert("taken", 10, 210, "x" * 20_000)  # four segments and more
 
         def complete() -> list[Path]:
-            return [path for path in node.raw.glob("*_cdc.idx") if "COMPLETED" in path.read_text()]
+            return [path for path in {*node.raw.glob("*_cdc.idx")} - known if "COMPLETED" in path.read_text()]
 
-        node.wait(lambda: len(complete()) >= 3)
+        node.wait(lambda: len(complete()) >= 2)
         for index in complete():
             index.unlink(missing_ok=True)
             index.with_name(index.name.replace("_cdc.idx", ".log")).unlink(missing_ok=True)
