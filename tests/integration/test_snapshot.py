@@ -19,7 +19,7 @@ import pytest
 from cassandra import OperationTimedOut, WriteTimeout
 from cassandra.cluster import NoHostAvailable
 from cassandra.concurrent import execute_concurrent_with_args
-from integration.pipeline import Command, Lasting, Pipeline, script
+from integration.pipeline import Command, Pipeline, script
 from patience import eventually
 
 from helenus_stack.settings import LogName
@@ -210,14 +210,11 @@ def test_rows_of_before_with_writes_meanwhile_and_workers_killed(
     assert len(pipeline.records(table.name)) <= len(records) + len(again) + 50, "of settle.replay.ms, and no more"
 
 
-def test_what_an_operator_asks_for(log: LogName, lasting: Lasting, table: Table, session: Any) -> None:
+def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: Any) -> None:
+    name = table.name.replace(".", "-")
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
-    with lasting(log).connected({table.name: {"snapshot.mode": "never"}}) as pipeline:
-        what_an_operator_asks_for(pipeline, table, session)
-
-
-def what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: Any) -> None:
-    name, connector = table.name.replace(".", "-"), pipeline.connector
+    pipeline.agent.start().ready()
+    connector = pipeline.connect(table.name, snapshot_mode="never").start().ready()
     answer = command(connector, name, "--where", "p = 0 AND q = 'q'", "--wait")
     assert answer.returncode == 0, answer
     assert "COMPLETE" in answer.stdout
