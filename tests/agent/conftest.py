@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import twice
+from kept import Kept
 
 # Settings of a node, by the form of its log.
 LOGS: dict[str, Any] = {
@@ -24,6 +25,24 @@ LOGS: dict[str, Any] = {
 VERSIONS = ("4.1", "4.0")
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "agent" / "helenus_agent" / "commitlog"
+
+
+SMALL_SEGMENTS: dict[str, Any] = {
+    "commitlog_segment_size": "1MiB",
+    "commitlog_sync_period": "500ms",
+    "cdc_total_space": "12MiB",
+    "auto_snapshot": True,  # as by default: TRUNCATE and DROP flush first
+    "materialized_views_enabled": True,
+}
+
+
+@pytest.fixture(scope="module")
+def small_segments(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A stack of a Cassandra with SMALL_SEGMENTS and a Kafka, for the group's files."""
+    stack = pytest.importorskip("helenus_stack.stack")
+    directory = tmp_path_factory.mktemp("stack")
+    servers = ["cassandra", "kafka"]
+    return kept("segments", lambda: stack.Stack(directory, only=servers, cassandra_yaml=SMALL_SEGMENTS))
 
 
 @pytest.fixture(scope="session")

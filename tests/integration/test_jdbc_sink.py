@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import javaproperties
 import psycopg
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 from psycopg.rows import dict_row
 
@@ -60,23 +60,18 @@ def sinks(stack: Stack) -> Iterator[Status]:
 
 
 @pytest.fixture(scope="module")
-def pipeline(sinks: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(sinks, directory)
+def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     session.execute("CREATE KEYSPACE sink WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute(
         f"CREATE TABLE {TABLE} (p int, q text, c bigint, d timestamp, t text, i int, l bigint, f double, b boolean,"
         " de decimal, vi varint, ts timestamp, da date, u uuid, PRIMARY KEY ((p, q), c, d))"
         " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
     )
-    try:
-        for cql in SCHEMA:
-            session.execute(cql)
-        pipeline.agent.start().ready()
-        numbers = {f"{kind}_handling_mode": "string" for kind in ("decimal", "varint")}
-        pipeline.connect(TABLE, SHOP, **numbers).start().ready()
+    for cql in SCHEMA:
+        session.execute(cql)
+    numbers = {f"{kind}.handling.mode": "string" for kind in ("decimal", "varint")}
+    with lasting("kafka").connected(dict.fromkeys((TABLE, SHOP), numbers)) as pipeline:
         yield pipeline
-    finally:
-        pipeline.stop()
 
 
 @pytest.fixture(scope="module")

@@ -234,6 +234,7 @@ def updates(admin: Admin, allowed: bool) -> None:
     time.sleep(2)
 
 
+@pytest.mark.long  # agent/test_pulsar_live.py has a schema refused
 def test_a_namespace_whose_schemas_must_not_change(
     pipeline: Pipeline, session: Any, rest: Rest, admin: Admin, tmp_path: Path
 ) -> None:
