@@ -62,13 +62,12 @@ def _sections(model: type[Settings]) -> Iterator[str]:
 
 def _row(model: type[Settings], field: FieldInfo) -> tuple[str, ...]:
     assert field.alias
-    assert field.description, field.alias
     passed = f"{field.alias}." in model.prefixes()
     also = [f"`{key}`" for key, alias in _aliases(model).items() if alias.use == field.alias]
     if passed:
         below = {key: alias.use for key, alias in _aliases(model).items() if alias.use.startswith(f"{field.alias}.")}
         also = [f"`{key}` for `{use}`" for key, use in below.items() if use not in _keys(model)]
-    text = " ".join(field.description.split()).replace("|", "\\|")
+    text = " ".join(model.texts()[field.alias].split()).replace("|", "\\|")
     if also:
         text += f" Also accepted: {', '.join(also)}."
     key = f"`{field.alias}.*`" if passed else f"`{field.alias}`"

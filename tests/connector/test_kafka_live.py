@@ -19,7 +19,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.plan import Plan
 from helenus_connector.log._kafka_planner import Planner
 from helenus_connector.log.events import Range
-from helenus_connector.query.source import EventsReader
+from helenus_connector.query._planning import Planning
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_stack.stack import Stack
 
@@ -86,22 +86,22 @@ def test_a_topic_that_is_recreated_is_not_read_on_from_the_old_offset(stack: Sta
     before = topic.planner.ids([topic.name])
     assert before[topic.name]
     assert topic.planner.ids([topic.name, "none"]) == before
-    reader = EventsReader(str(plan.file))
-    at = reader.initialOffset()
+    reader = Planning(str(plan.file))
+    at = {"tick": 0, "topics": {}}
     deadline = time.monotonic() + 60
     while at["topics"] != {topic.name: {"0": 10}}:
         assert time.monotonic() < deadline
-        at = reader.latestOffset(at, ReadMaxRows(1))
+        at = reader.latest_offset(at, ReadMaxRows(1))
     topic.recreate()
     topic.append(20)
     while not reader._wrong:
         assert time.monotonic() < deadline
-        end = reader.latestOffset(at, ReadMaxRows(1))
+        end = reader.latest_offset(at, ReadMaxRows(1))
         assert end["topics"].get(topic.name, {}) in ({"0": 10}, {"0": 20})
     assert reader._wrong[topic.name].kind is Kind.OFFSETS_LOST
     assert "was deleted and recreated" in reader._wrong[topic.name].what
     replace(plan, connectors={topic.name: connector.model_copy(update={"errors_data_loss": "continue"})}).save()
-    while (end := reader.latestOffset(at, ReadMaxRows(1)))["topics"] != {topic.name: {"0": 20}}:
+    while (end := reader.latest_offset(at, ReadMaxRows(1)))["topics"] != {topic.name: {"0": 20}}:
         assert time.monotonic() < deadline
     (part,) = (part for task in reader.partitions(at, end) for part in task.parts)  # type: ignore[attr-defined]
     assert (part.ranges, part.lost, part.error) == ((Range(topic.name, 0, 0, 20),), 1, None)

@@ -33,8 +33,8 @@ logs.change("library", "DEBUG")
 Plan(worker, {}, directory).save()
 """
 START = {
-    "planner": "from helenus_connector.query.source import EventsReader; EventsReader(f'{sys.argv[1]}/default.plan')",
-    "reading": "from helenus_connector.query.source import Parts; list(load('read')(Parts([], 1)))",
+    "planner": "from helenus_connector.query._planning import Planning; Planning(f'{sys.argv[1]}/default.plan')",
+    "reading": "from helenus_connector.query._limits import Parts; list(load('read')(Parts([], 1)))",
     "task": "list(load('task')(iter([])))",
 }
 PROCESS = """

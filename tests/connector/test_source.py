@@ -22,10 +22,11 @@ from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.plan import Plan
 from helenus_connector.control.positions import Held
 from helenus_connector.log.events import Range
-from helenus_connector.query import _losses, _reading, source
+from helenus_connector.query import _losses, _planning, _reading
 from helenus_connector.query import _task as tasks
 from helenus_connector.query._limits import Part, Parts, limited, shared_out
 from helenus_connector.query._losses import other_partitions
+from helenus_connector.query._planning import Planning
 from helenus_connector.query.packs import packed, unpacked
 from helenus_connector.query.query import Query
 from helenus_connector.query.source import EventsReader
@@ -65,7 +66,7 @@ class Planned:
         self.plan = Plan(worker, {TOPIC: self.connector}, str(directory))
         self.plan.save()
         self.broker = MemoryPlanner(found)
-        self.reader = EventsReader(str(self.plan.file))
+        self.reader = Planning(str(self.plan.file))
         self.reader._planner = self.broker
 
     def change(self, **fields: Any) -> None:
@@ -89,13 +90,13 @@ def test_the_first_batch_steps_back_every_time_it_is_planned_and_later_ones_do_n
     planned = Planned(tmp_path, {"0": 7, "1": -1, "2": 30, "3": 0})
     planned.broker.ends = {TOPIC: {"0": 12, "1": 10, "2": 20, "3": 0}}
     first, third = offset(0, 10, 10, 20, 0), offset(0, 13, 10, 20, 0)
-    second = planned.reader.latestOffset(first, ReadMaxRows(5))
+    second = planned.reader.latest_offset(first, ReadMaxRows(5))
     assert second == offset(0, 12, 10, 20, 0)
     stepped = [[(0, 7, 12), (1, 10, 10), (2, 20, 20), (3, 0, 0)]]
     assert planned.ranges(first, second) == stepped
     assert planned.ranges(first, second) == stepped
     planned.broker.ends[TOPIC]["0"] = 13
-    assert planned.reader.latestOffset(second, ReadMaxRows(5)) == third
+    assert planned.reader.latest_offset(second, ReadMaxRows(5)) == third
     assert planned.ranges(second, third) == [[(0, 12, 13)]]
 
 
@@ -106,7 +107,7 @@ def test_a_run_begins_with_batches_of_the_usual_size(tmp_path: Path) -> None:
     planned.broker.ends = {TOPIC: {"0": 160}}
     at, read = offset(5, 150), []
     for _ in range(3):
-        end = planned.reader.latestOffset(at, ReadMaxRows(1))
+        end = planned.reader.latest_offset(at, ReadMaxRows(1))
         ((place,),) = planned.ranges(at, end)
         read.append(place)
         at = end
@@ -120,7 +121,7 @@ def test_a_first_batch_reads_everything_again(tmp_path: Path) -> None:
     at, wrong, committed = offset(5, 150), [], []
     for dropped, last in ([], 160), (["0"], 160), (["0"], 170):
         planned.broker.dropped, planned.broker.ends, planned.broker.committed = dropped, {TOPIC: {"0": last}}, {}
-        end = planned.reader.latestOffset(at, ReadMaxRows(1))
+        end = planned.reader.latest_offset(at, ReadMaxRows(1))
         ((part,),) = planned.tasks(at, end)
         wrong.append(part.error is not None)
         planned.reader.commit(end)
@@ -136,28 +137,28 @@ def test_a_run_starts_at_once(tmp_path: Path) -> None:
         planned = Planned(tmp_path, {"0": found})
         planned.broker.ends = {TOPIC: {"0": 9}}
         at = offset(7, 9)
-        end = planned.reader.latestOffset(at, ReadMaxRows(5))
+        end = planned.reader.latest_offset(at, ReadMaxRows(5))
         assert end == offset(8, 9)
         assert planned.ranges(at, end) == [[(0, found, 9)]]
-        assert planned.reader.latestOffset(end, ReadMaxRows(5)) == end
+        assert planned.reader.latest_offset(end, ReadMaxRows(5)) == end
 
 
 def test_available_now_steps_back_too(tmp_path: Path) -> None:
     for found, tick in ((9, 7), (4, 8)):
         planned = Planned(tmp_path, {"0": found})
         planned.broker.ends = {TOPIC: {"0": 9}}
-        planned.reader.prepareForTriggerAvailableNow()
-        end = planned.reader.latestOffset(offset(7, 9), ReadMaxRows(5))
+        planned.reader.prepare_available_now()
+        end = planned.reader.latest_offset(offset(7, 9), ReadMaxRows(5))
         assert end == offset(tick, 9)
 
 
 def test_a_topic_that_joins_later_steps_back_then(tmp_path: Path) -> None:
     planned = Planned(tmp_path, {"0": 2})
     planned.broker.ends = {TOPIC: {"0": 1}, OTHER: {"0": 9}}
-    planned.reader.latestOffset(offset(0, 0), ReadMaxRows(5))
+    planned.reader.latest_offset(offset(0, 0), ReadMaxRows(5))
     planned.change(connectors={OTHER: planned.connector})
     joined = offset(0, 5, topic=OTHER)
-    end = planned.reader.latestOffset(joined, ReadMaxRows(5))
+    end = planned.reader.latest_offset(joined, ReadMaxRows(5))
     assert planned.ranges(joined, end) == [[(0, 2, 9)]]
     assert planned.ranges(end, offset(0, 11, topic=OTHER)) == [[(0, 9, 11)]]
 
@@ -169,14 +170,14 @@ def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_
     start: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 5}, OTHER: {"0": 5}}}
     refused = HelenusError(Kind.BROKER_UNREACHABLE, "a ledger that cannot be read")
     planned.broker.unsearchable = {OTHER: refused}
-    end = planned.reader.latestOffset(start, ReadMaxRows(5))
+    end = planned.reader.latest_offset(start, ReadMaxRows(5))
     parts = {part.ranges[0].topic: part for task in planned.tasks(start, end) for part in task}
     assert parts[TOPIC] == Part((Range(TOPIC, 0, 2, 9),), "fail", 0, events=7)
     assert parts[OTHER].error is refused
     assert parts[OTHER].ranges[0].start == 5, "it is held there"
     planned.broker.unsearchable = {}
     planned.change(held={OTHER: {"0": 5}})
-    again = planned.reader.latestOffset(end, ReadMaxRows(5))
+    again = planned.reader.latest_offset(end, ReadMaxRows(5))
     ((part,),) = [[part for part in task if part.ranges[0].topic == OTHER] for task in planned.tasks(end, again)]
     assert (part.ranges, part.error) == ((Range(OTHER, 0, 2, 9),), None)
 
@@ -186,11 +187,11 @@ def test_a_topic_that_is_refused_leaves_the_others_their_batches(tmp_path: Path)
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {str(p): 9 for p in range(4)}}
     at = offset(0, 5, 5, 5, 5)
-    at = planned.reader.latestOffset(at, ReadMaxRows(5))
+    at = planned.reader.latest_offset(at, ReadMaxRows(5))
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.refused = {OTHER: HelenusError(Kind.BROKER_REFUSED, "not authorized")}
     planned.broker.ends = {TOPIC: {str(p): 12 for p in range(4)}}
-    assert planned.reader.latestOffset(at, ReadMaxRows(5)) == offset(0, 12, 12, 12, 12)
+    assert planned.reader.latest_offset(at, ReadMaxRows(5)) == offset(0, 12, 12, 12, 12)
 
 
 def test_a_tick_plans_every_partition_for_its_due_keys(tmp_path: Path) -> None:
@@ -207,22 +208,21 @@ def test_a_held_topic_is_read_again_without_new_events_until_released(tmp_path: 
     planned.broker.ends = {TOPIC: {"0": 20, "1": 20}}
     planned.tasks(offset(0, 20, 20), offset(0, 20, 20))
     planned.change(held={TOPIC: {"1": 12}})
-    end = planned.reader.latestOffset(offset(0, 20, 20), ReadMaxRows(5))
+    end = planned.reader.latest_offset(offset(0, 20, 20), ReadMaxRows(5))
     assert end == offset(1, 20, 20)
     assert planned.ranges(offset(0, 20, 20), end) == [[(0, 20, 20), (1, 12, 20)]]
     planned.change(held={})
-    assert planned.reader.latestOffset(end, ReadMaxRows(5)) == end
+    assert planned.reader.latest_offset(end, ReadMaxRows(5)) == end
 
 
 def test_a_topic_that_joins_is_taken_in_at_its_first_event_and_read_by_the_next_batch(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
-    nothing = planned.reader.initialOffset()
-    assert nothing == {"tick": 0, "topics": {}}
-    joined = planned.reader.latestOffset(nothing, ReadMaxRows(8))
+    nothing = {"tick": 0, "topics": {}}
+    joined = planned.reader.latest_offset(nothing, ReadMaxRows(8))
     assert joined == offset(0, 40, 40, 40, 40)
     assert planned.ranges(nothing, joined) == [[(p, 40, 40) for p in range(4)]]
-    assert planned.reader.latestOffset(joined, ReadMaxRows(8))["topics"][TOPIC]["0"] > 40
+    assert planned.reader.latest_offset(joined, ReadMaxRows(8))["topics"][TOPIC]["0"] > 40
 
 
 def test_a_topic_whose_first_offset_is_not_known_yet_joins_later(tmp_path: Path) -> None:
@@ -230,8 +230,8 @@ def test_a_topic_whose_first_offset_is_not_known_yet_joins_later(tmp_path: Path)
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
     planned.broker.earliest = lambda partitions: {}  # type: ignore[method-assign]
-    nothing = planned.reader.initialOffset()
-    assert planned.reader.latestOffset(nothing, ReadMaxRows(8))["topics"] == {}
+    nothing = {"tick": 0, "topics": {}}
+    assert planned.reader.latest_offset(nothing, ReadMaxRows(8))["topics"] == {}
 
 
 def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_a_first_batch_that_was_killed_steps_back_from_where_its_topic_joined(tm
     planned = Planned(tmp_path, {"0": 7})
     planned.broker.ends = {TOPIC: {"0": 25, "1": 0}}
     joined = offset(0, 20, 0)
-    assert planned.ranges(planned.reader.initialOffset(), joined) == [], "it is done again as it is"
-    end = planned.reader.latestOffset(joined, ReadMaxRows(5))
+    assert planned.ranges({"tick": 0, "topics": {}}, joined) == [], "it is done again as it is"
+    end = planned.reader.latest_offset(joined, ReadMaxRows(5))
     assert planned.ranges(joined, end) == [[(0, 7, 25), (1, 0, 0)]]
 
 
@@ -257,7 +257,7 @@ def test_a_topic_with_other_partitions_fails_its_own_connector_alone(tmp_path: P
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 5, "1": 0}, OTHER: {"0": 8}}
     start = {"tick": 0, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 1}}}
-    end = planned.reader.latestOffset(start, ReadMaxRows(planned.plan.max_batch_size))
+    end = planned.reader.latest_offset(start, ReadMaxRows(planned.plan.max_batch_size))
     assert end == {"tick": 1, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 8}}}
     errors = {part.ranges[0].topic: part.error for task in planned.tasks(start, end) for part in task}
     assert errors[OTHER] is None
@@ -272,14 +272,14 @@ def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: p
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 9, "1": 9}, OTHER: {"0": 8}}
     at: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 1, "1": 1}, OTHER: {"0": 1}}}
-    at = planned.reader.latestOffset(at, ReadMaxRows(5))
+    at = planned.reader.latest_offset(at, ReadMaxRows(5))
     planned.broker.ends = {TOPIC: {"0": 12, "1": 9, "2": 5, "3": 0}, OTHER: {"0": 9}}
-    later = planned.reader.latestOffset(at, ReadMaxRows(5))
+    later = planned.reader.latest_offset(at, ReadMaxRows(5))
     assert later["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 9}}
     assert planned.broker.counted == [[TOPIC, OTHER]], "not at every look"
-    monkeypatch.setattr(source, "_RECOUNT_S", -1.0)
+    monkeypatch.setattr(_planning, "_RECOUNT_S", -1.0)
     planned.broker.ends[OTHER] = {"0": 10}
-    end = planned.reader.latestOffset(later, ReadMaxRows(5))
+    end = planned.reader.latest_offset(later, ReadMaxRows(5))
     assert end["topics"] == {TOPIC: {"0": 12, "1": 9}, OTHER: {"0": 10}}
     errors = {part.ranges[0].topic: part.error for task in planned.tasks(later, end) for part in task}
     assert errors[OTHER] is None
@@ -290,17 +290,17 @@ def test_partitions_added_to_a_topic_are_reported(tmp_path: Path, monkeypatch: p
 
 def test_a_topic_that_cannot_be_counted_has_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of its partitions has no leader just now, or nobody answers."""
-    monkeypatch.setattr(source, "_RECOUNT_S", -1.0)
+    monkeypatch.setattr(_planning, "_RECOUNT_S", -1.0)
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 5}, OTHER: {"0": 5}}
     at: dict[str, Any] = {"tick": 0, "topics": {TOPIC: {"0": 1}, OTHER: {"0": 1}}}
-    at = planned.reader.latestOffset(at, ReadMaxRows(5))
+    at = planned.reader.latest_offset(at, ReadMaxRows(5))
     for away in ([OTHER], [TOPIC, OTHER]):
         planned.broker.refused = dict.fromkeys(away, HelenusError(Kind.BROKER_UNREACHABLE, "away"))
         for topic in (TOPIC, OTHER):
             planned.broker.ends[topic]["0"] += 1
-        at = planned.reader.latestOffset(at, ReadMaxRows(5))
+        at = planned.reader.latest_offset(at, ReadMaxRows(5))
         assert at["topics"] == planned.broker.ends
 
 
@@ -321,7 +321,7 @@ def test_a_table_that_leaves_between_a_batchs_end_and_its_plan(tmp_path: Path) -
     planned.change(connectors={TOPIC: planned.connector, OTHER: planned.connector})
     planned.broker.ends = {TOPIC: {"0": 9, "1": 9}, OTHER: {"0": 8}}
     start = {"tick": 0, "topics": {TOPIC: {"0": 1, "1": 1}, OTHER: {"0": 1}}}
-    end = planned.reader.latestOffset(start, ReadMaxRows(planned.plan.max_batch_size))
+    end = planned.reader.latest_offset(start, ReadMaxRows(planned.plan.max_batch_size))
     planned.change(connectors={OTHER: planned.connector})
     planned.reader.commit(start)
     assert {r.topic for task in planned.tasks(start, end) for part in task for r in part.ranges} == {TOPIC, OTHER}
@@ -338,18 +338,18 @@ def test_a_planner_without_an_answer_informs_the_driver(tmp_path: Path, monkeypa
     away = HelenusError(Kind.BROKER_UNREACHABLE, "no answer")
     monkeypatch.setattr("helenus_connector.query.query._AWAY_S", -1.0)
     monkeypatch.setattr(planned.reader, "stop", lambda: None)
-    monkeypatch.setattr(source.time, "sleep", lambda _: None)
+    monkeypatch.setattr(_planning.time, "sleep", lambda _: None)
     for refused, why in (({}, ""), ({TOPIC: away}, "no answer"), ({TOPIC: away}, "no answer"), ({}, "")):
         planned.broker.refused, planned.reader._partitions = dict(refused), {}
-        planned.reader.latestOffset(offset(0, 1), ReadMaxRows(5))
+        planned.reader.latest_offset(offset(0, 1), ReadMaxRows(5))
         assert why in (query.trouble() or "")
         assert bool(query.trouble()) is bool(why)
     monkeypatch.undo()
     planned.plan.away_file.write_text("a moment ago")
     assert query.trouble() is None
-    again = source.EventsReader(str(planned.plan.file))
+    again = Planning(str(planned.plan.file))
     again._planner = planned.broker
-    again.latestOffset(offset(0, 1), ReadMaxRows(5))
+    again.latest_offset(offset(0, 1), ReadMaxRows(5))
     assert not planned.plan.away_file.exists(), "of an earlier planner"
 
 
@@ -375,7 +375,7 @@ def test_topics_that_left_the_plan_are_released(tmp_path: Path) -> None:
     for connectors in ({TOPIC: planned.connector}, {TOPIC: planned.connector, OTHER: planned.connector}, {}):
         planned.change(connectors=connectors)
         for _ in range(2):
-            planned.reader.latestOffset(offset(0), ReadAllAvailable())
+            planned.reader.latest_offset(offset(0), ReadAllAvailable())
     assert planned.broker.kept == [{"helenus-t": [TOPIC]}, {"helenus-t": [TOPIC, OTHER]}, {}]
 
 
@@ -386,7 +386,7 @@ def test_events_that_were_dropped_before_they_were_read(tmp_path: Path, loss: st
     planned.change(connectors={TOPIC: connector})
     planned.broker.ends = {TOPIC: {"0": 9, "1": 9}}
     planned.broker.dropped = ["1"]
-    end = planned.reader.latestOffset(offset(0, 5, 5), ReadMaxRows(5))
+    end = planned.reader.latest_offset(offset(0, 5, 5), ReadMaxRows(5))
     ((part,),) = planned.tasks(offset(0, 5, 5), end)
     if loss == "fail":
         assert part.error
@@ -401,7 +401,7 @@ def test_an_empty_partition_is_not_taken_for_a_recreated_topic(tmp_path: Path, m
     for nothing, wrong in ((-1, False), (0, True)):
         planned = Planned(tmp_path)
         planned.broker.ends = {TOPIC: {"0": nothing}}
-        end = planned.reader.latestOffset(offset(0, 5), ReadMaxRows(5))
+        end = planned.reader.latest_offset(offset(0, 5), ReadMaxRows(5))
         assert end["topics"] == {TOPIC: {"0": 5}}
         assert bool(planned.reader._wrong) is wrong
 
@@ -421,11 +421,11 @@ def replaced(planned: Planned, how: str) -> dict[str, int]:
 @pytest.fixture
 def read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Planned, dict[str, Any]]:
     """A topic of which all was read, and what the end of that batch says."""
-    monkeypatch.setattr(source, "_RECOUNT_S", -1.0)
+    monkeypatch.setattr(_planning, "_RECOUNT_S", -1.0)
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 300, "1": 300}}
     planned.broker.topic_ids, planned.broker.epochs = {TOPIC: "old"}, {TOPIC: {"0": 7, "1": 7}}
-    at = planned.reader.latestOffset(offset(0, 299, 299), ReadMaxRows(5))
+    at = planned.reader.latest_offset(offset(0, 299, 299), ReadMaxRows(5))
     assert at["topics"] == {TOPIC: {"0": 300, "1": 300}}
     planned.tasks(offset(0, 299, 299), at)
     return planned, at
@@ -440,17 +440,17 @@ def test_records_in_the_place_of_others_stop_the_connector(
     planned, at = read_once
     replaced(planned, how)
     if later:
-        broker, planned.reader = planned.broker, source.EventsReader(str(planned.plan.file))
+        broker, planned.reader = planned.broker, Planning(str(planned.plan.file))
         planned.reader._planner = broker
     for _ in range(2):
-        end = planned.reader.latestOffset(at, ReadMaxRows(5))
+        end = planned.reader.latest_offset(at, ReadMaxRows(5))
         assert end["topics"] == at["topics"], "nothing is read on from the old offsets"
         ((part,),) = planned.tasks(at, end)
         assert part.error is not None
         assert part.error.kind is Kind.OFFSETS_LOST
         at = end
     planned.change(held={TOPIC: {"0": 40, "1": 40}}, epochs={TOPIC: 1})
-    end = planned.reader.latestOffset(at, ReadMaxRows(5_000))
+    end = planned.reader.latest_offset(at, ReadMaxRows(5_000))
     ((part,),) = planned.tasks(at, end)
     assert (part.error, part.lost) == (None, 0)
     assert part.ranges == (Range(TOPIC, 0, 40, 900), Range(TOPIC, 1, 40, 900))
@@ -463,8 +463,8 @@ def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
     planned, at = read_once
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"errors_data_loss": "continue"})})
     first = replaced(planned, how)
-    end = planned.reader.latestOffset(at, ReadMaxRows(5_000))
-    again = source.EventsReader(str(planned.plan.file))  # a worker that was killed does the batch as it is
+    end = planned.reader.latest_offset(at, ReadMaxRows(5_000))
+    again = Planning(str(planned.plan.file))  # a worker that was killed does the batch as it is
     again._planner = planned.broker
     for reader in (planned.reader, again):
         planned.reader = reader
@@ -472,7 +472,7 @@ def test_records_in_the_place_of_others_are_read_and_the_loss_counted(
         assert (part.error, part.lost) == (None, len(first))
         assert part.ranges == tuple(Range(TOPIC, p, first.get(str(p), 300), 900) for p in (0, 1))
     planned.broker.ends = {TOPIC: {"0": 901, "1": 900}}
-    after = planned.reader.latestOffset(end, ReadMaxRows(5_000))
+    after = planned.reader.latest_offset(end, ReadMaxRows(5_000))
     ((part,),) = planned.tasks(end, after)
     assert (part.error, part.lost, part.ranges[0]) == (None, 0, Range(TOPIC, 0, 900, 901))
 
@@ -483,7 +483,7 @@ def test_another_leader_with_the_same_records_and_a_broker_without_topic_ids_are
     planned, at = read_once
     planned.broker.ends, planned.broker.topic_ids = {TOPIC: {"0": 310, "1": 300}}, {}
     planned.broker.epochs = {TOPIC: {"0": 9, "1": 9}}
-    end = planned.reader.latestOffset(at, ReadMaxRows(50))
+    end = planned.reader.latest_offset(at, ReadMaxRows(50))
     assert end["topics"] == planned.broker.ends
     assert end["logs"] == {TOPIC: {"id": "old", "leaders": {"0": 9, "1": 9}, "epoch": 0}}
     ((part,),) = planned.tasks(at, end)
@@ -529,10 +529,10 @@ def test_available_now_is_read_in_batches_and_no_more(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 10})})
     planned.broker.ends = {TOPIC: {str(p): 8 for p in range(4)}}
-    planned.reader.prepareForTriggerAvailableNow()
+    planned.reader.prepare_available_now()
     planned.broker.ends = {TOPIC: {str(p): 90 for p in range(4)}}
     at, steps = offset(0, 0, 0, 0, 0), 0
-    while (end := planned.reader.latestOffset(at, ReadMaxRows(1))) != at:
+    while (end := planned.reader.latest_offset(at, ReadMaxRows(1))) != at:
         assert sum(end["topics"][TOPIC].values()) - sum(at["topics"][TOPIC].values()) <= 10
         at, steps = end, steps + 1
     assert at == offset(0, 8, 8, 8, 8)
@@ -561,14 +561,14 @@ def test_a_topic_with_fewer_partitions_goes_on_when_an_operator_resets_it(tmp_pa
     for name in ("offsets", "commits"):
         (checkpoint / name).mkdir(parents=True)
         (checkpoint / name / "0").write_text(f"v1\n{{}}\n{json.dumps(at)}")
-    end = planned.reader.latestOffset(at, ReadMaxRows(100))
+    end = planned.reader.latest_offset(at, ReadMaxRows(100))
     errors = {part.error.kind for task in planned.tasks(at, end) for part in task if part.error}
     assert errors == {Kind.PARTITIONS_CHANGED}
     held = Held(checkpoint)
     held.move(TOPIC, {"0": 40, "1": 40})
     assert held.where() == {TOPIC: {"0": 40, "1": 40}}
     planned.change(held=held.offsets(), epochs={TOPIC: 1})
-    later = planned.reader.latestOffset(end, ReadMaxRows(100))
+    later = planned.reader.latest_offset(end, ReadMaxRows(100))
     assert later["topics"] == {TOPIC: {"0": 50, "1": 50}}
     ((part,),) = planned.tasks(end, later)
     assert part.error is None
@@ -583,7 +583,7 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
     planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size_in_bytes": 4 << 20})})
     planned.broker.ends = {TOPIC: {"0": 90, "1": 3, "2": 7}}
     start = offset(0, 80, 0, 7)
-    end = planned.reader.latestOffset(start, ReadMaxRows(1))
+    end = planned.reader.latest_offset(start, ReadMaxRows(1))
     (task,) = planned.reader.partitions(start, end)
     given: list[tuple[int, int]] = []
 
@@ -596,13 +596,13 @@ def test_a_task_reads_no_more_bytes_than_it_can_hold(tmp_path: Path, monkeypatch
     monkeypatch.setattr(_reading, "read", read)
     monkeypatch.setattr(tasks, "_run", lambda plan, settings, events, *_: ran.extend(e[1:3] for e in events))
     ran: list[tuple[int, int]] = []
-    rows = list(planned.reader.read(task))
+    rows = list(EventsReader(str(planned.plan.file)).read(task))
     (done,) = (pickle.loads(row) for row in next(tasks.task(planned.plan, {})(iter(rows)))["done"].to_pylist())
     assert given == ran == [(1, 0), (1, 1), (1, 2), (0, 80)]
     assert (done.starts, done.ends) == ({"0": 80, "1": 0, "2": 7}, {"0": 81})
     assert done.error is None
     planned.change(held={TOPIC: {"0": 81}})
-    after = planned.reader.latestOffset(end, ReadMaxRows(1))
+    after = planned.reader.latest_offset(end, ReadMaxRows(1))
     assert planned.ranges(end, after) == [[(0, 81, 90), (1, 3, 3), (2, 7, 7)]]
     assert sum(map(len, packs(rows))) == 4
 
@@ -617,10 +617,10 @@ def packs(rows: list[Any]) -> Iterator[list[Any]]:
 def test_available_now_is_read_to_its_end_though_it_is_too_many_bytes(tmp_path: Path) -> None:
     planned = Planned(tmp_path)
     planned.broker.ends = {TOPIC: {"0": 8}}
-    planned.reader.prepareForTriggerAvailableNow()
-    at = planned.reader.latestOffset(offset(0, 0), ReadMaxRows(1))
+    planned.reader.prepare_available_now()
+    at = planned.reader.latest_offset(offset(0, 0), ReadMaxRows(1))
     planned.change(held={TOPIC: {"0": 5}})
-    end = planned.reader.latestOffset(at, ReadMaxRows(1))
+    end = planned.reader.latest_offset(at, ReadMaxRows(1))
     assert planned.ranges(at, end) == [[(0, 5, 8)]]
     planned.change(held={})
-    assert planned.reader.latestOffset(end, ReadMaxRows(1)) == end
+    assert planned.reader.latest_offset(end, ReadMaxRows(1)) == end

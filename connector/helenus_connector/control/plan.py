@@ -84,7 +84,12 @@ class Plan:
     @staticmethod
     def load(path: str) -> Plan:
         """The plan in a file that this process's own driver wrote, as which the process reports from now on."""
-        plan = pickle.loads(Path(path).read_bytes())
+        return Plan.loads(Path(path).read_bytes())
+
+    @staticmethod
+    def loads(file: bytes) -> Plan:
+        """The plan of such a file's bytes."""
+        plan = pickle.loads(file)
         assert isinstance(plan, Plan)
         follow(plan.logging)
         return plan

@@ -12,8 +12,6 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.log.events import Message
 from helenus_schemas.errors import HelenusError
 
-COLUMNS = "notes binary, events binary"
-"""Many to a row, because Spark takes each row by itself: `Note`s with their places, or events, as `packed`."""
 _SCHEMA = pa.schema([("notes", pa.binary()), ("events", pa.binary())])
 _PACK_EVENTS = 1_000
 _PACK_BYTES = 1 << 20

@@ -69,7 +69,7 @@ def refuse_kept(given: Mapping[str, str], stored: Mapping[str, str], file: Mappi
 
 def definitions() -> list[Json]:
     """The keys, by group."""
-    fields = _fields()
+    fields, texts = _fields(), ConnectorSettings.texts()
     order: dict[str, int] = {}
     found = []
     for key, field in fields.items():
@@ -83,7 +83,7 @@ def definitions() -> list[Json]:
                 "required": field.is_required(),
                 "default_value": None if field.is_required() else _text(field.default),
                 "importance": about.importance,
-                "documentation": field.description,
+                "documentation": texts.get(key),
                 "group": about.group,
                 "order_in_group": order[about.group],
                 "width": _WIDTHS.get(kind, "MEDIUM"),

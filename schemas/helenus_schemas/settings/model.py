@@ -7,12 +7,16 @@ text below a field and its `About` are what the configuration reference and Kafk
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import structlog
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
@@ -80,7 +84,7 @@ class Settings(BaseModel):
         frozen=True,
         alias_generator=lambda name: name.replace("_", "."),
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
+        defer_build=True,  # a process that is given settings by another needs no validators
     )
     aliases: ClassVar[Mapping[str, str | Alias]] = {}
     environment: ClassVar[Mapping[str, str]] = {}
@@ -206,6 +210,19 @@ class Settings(BaseModel):
             given.values[use] = value
             if not masking.refers(text):
                 given.written[use] = value
+
+    @classmethod
+    def texts(cls) -> dict[str, str]:
+        """By key the text below its field."""
+        found: dict[str, str] = {}
+        for model in reversed(cls.__mro__):
+            if model is BaseModel or not issubclass(model, Settings):
+                continue
+            body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]).body
+            for known, text in pairwise(body):
+                if isinstance(known, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    found[ast.unparse(known.target).replace("_", ".")] = inspect.cleandoc(ast.literal_eval(text.value))
+        return found
 
     @classmethod
     def key_of(cls, name: str) -> str:
