@@ -75,7 +75,8 @@ def outcome(shape: Any, resolved: Resolved) -> Any:
         found = list(shape.records(resolved))
     except Malformed as error:
         return str(error)
-    smaller = [[s.make(image) for image, _ in shape.smaller(s.image)] if s.image else [] for s in found]
+    whole = [s for s in found if s.cause is None and s.image is not None]
+    smaller = [[s.make(image) for image, _ in shape.smaller(s.image)] for s in whole]
     return [(s.record, str(s.cause), s.key, s.image) for s in found], smaller
 
 
