@@ -396,7 +396,8 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
     shape = RowShape(shown(of, given), given, None)
     record = shape.row(KeyCodec(of).encode((whole,)), Image((whole, int32(1) + int32(len(one)) + one), 5), 5)
     assert record.value is not None
-    row, schema = json.loads(record.value), fastavro.parse_schema(json.loads(declared_by(shown(of, given), given).value))
+    row = json.loads(record.value)
+    schema = fastavro.parse_schema(json.loads(declared_by(shown(of, given), given).value))
     exact = {"bigint": "/2o=", "scale": 2}
     assert row["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
     assert fastavro.validate(row, schema)
