@@ -408,6 +408,16 @@ def test_custom_converters_are_named_and_their_settings_too(tmp_path: Path) -> N
     read(written(tmp_path, theirs))
 
 
+def test_json_converters_add_schemas_as_theirs_do(tmp_path: Path) -> None:
+    """By default; `schemas.enable=false` has plain JSON."""
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    theirs = {key: value for key, value in LEAST.items() if "registry" not in key}
+    theirs |= {"key.converter": converter, "value.converter": converter}
+    assert read(written(tmp_path, theirs))[2].json_schemas == (True, True)
+    theirs |= {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
+    assert read(written(tmp_path, theirs))[2].json_schemas == (False, False)
+
+
 def test_the_agent_asks_its_own_node_where_the_file_names_several(tmp_path: Path) -> None:
     yaml = tmp_path / "cassandra.yaml"
     theirs = {**LEAST, "cassandra.hosts": "10.0.0.1,10.0.0.2", "cassandra.config": str(yaml)}
