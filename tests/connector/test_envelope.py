@@ -177,6 +177,7 @@ def test_a_row_that_is_deleted(form: dict[str, str]) -> None:
     update = row(time=None, deletion=(T, GONE))
     (deleted, tombstone) = Made(TABLE, **form).written(update)
     assert (deleted[1]["op"], deleted[1]["after"], deleted[1]["written"]) == ("d", None, None)
+    assert deleted[1]["before"] == {**dict.fromkeys(c.name for c in TABLE.columns), "k": 7, "c": 1}
     assert deleted[0] == tombstone[0] == {"k": 7, "c": 1}
     assert tombstone[1:] == (None, {})
     (alone,) = Made(TABLE, **form, **{"tombstones.on.delete": "false"}).written(update)
@@ -202,6 +203,7 @@ def test_static_columns_and_markers(form: dict[str, str]) -> None:
     assert after((key, value, headers)) == {"k": 7, "s": "x"}
     partition, tombstone = made.written(Update(TABLE, K, deletion=(T, GONE), lowest=LOWEST))
     assert (partition[0], partition[1]["op"], partition[1]["after"]) == ({"k": 7, "c": None}, "d", None)
+    assert {n: v for n, v in partition[1]["before"].items() if v is not None} == {"k": 7}
     assert partition[2]["scope"] == b"partition"
     assert tombstone[1] is None
     ends = [Marker(1, (int32(2),), ((T, GONE),)), Marker(6, (int32(4),), ((T, GONE),))]

@@ -325,11 +325,13 @@ class Reread:
         if not self.reader.is_single:
             scanned = [key for key, works in asked.items() if works[0].is_scanned and not works[0].awaited]
         left = dict.fromkeys(scanned)
-        yield from self.reader.rows([key for key in asked if key not in left] if left else asked, consistency)
-        for key, image in self.reader.through(scanned, consistency):
+        if len(left) < len(asked):
+            yield from self.reader.rows([key for key in asked if key not in left] if left else asked, consistency)
+        for key, image in self.reader.through(scanned, consistency) if left else ():
             del left[key]
             yield key, image
-        yield from self.reader.rows(left, consistency)
+        if left:
+            yield from self.reader.rows(left, consistency)
 
     def _give_scope(self, work: Work) -> Iterator[Resolved]:
         if work.is_marked:

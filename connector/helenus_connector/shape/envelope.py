@@ -39,8 +39,8 @@ from helenus_schemas.names import avro_name
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
 
 
-Pack = Callable[["bytes | None", str, Source, "Said | None"], bytes]
-"""A record's value, from the bytes of the row after the change, the operation, and where it was read."""
+Pack = Callable[["bytes | None", "bytes | None", str, Source, "Said | None"], bytes]
+"""A record's value, from the bytes of the row before and after the change, the operation, and where it was read."""
 
 
 class Envelope:
@@ -75,6 +75,7 @@ class Envelope:
         self._shape = RowShape(table, settings, registry, topic, form)
         self._table = table
         self._names = [c.name for c in table.values]
+        self._form, self._codec, self._nothing = form, KeyCodec(table), (None,) * len(table.values)
         self._published = frozenset(self._names)
         self._tombstones = settings.tombstones_on_delete
 
@@ -162,10 +163,11 @@ class Envelope:
             yield shaped
             return
         is_gone = op in "dt"
+        before = self._of_key(shaped.key) if op == "d" else None
 
         def wrapped(record: Record) -> Record:
             after = None if is_gone else record.value
-            return record._replace(value=self._pack(after, op, source, changed))
+            return record._replace(value=self._pack(before, after, op, source, changed))
 
         record, make = shaped.record, shaped.make
         row = b"\0" if is_gone else b"\1" + (record.value or b"")
@@ -174,6 +176,10 @@ class Envelope:
         if op == "d" and self._tombstones:
             tombstone = Record(record.key, None, [])
             yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+
+    def _of_key(self, key: bytes) -> bytes:
+        """The row of which no more is known than its key. Sinks take it for a delete."""
+        return self._form.value(key, self._nothing or self._codec.decode(key))
 
 
 def schema(table: Table) -> str:
@@ -251,13 +257,13 @@ def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pac
     named = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
     places = text({"db": table.keyspace, **named})[1:-1]
 
-    def pack(after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+    def pack(before: bytes | None, after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
         at = source.write_time
         file = None if source.segment is None else str(source.segment)
         read_at = text({"file": file, "pos": source.position, "node": source.node})[1:-1]
-        row = "null" if after is None else after.decode()
+        was, row = ("null" if data is None else data.decode() for data in (before, after))
         return (
-            f'{{"before":null,"after":{row},"source":{first},"ts_ms":{at // 1000},'
+            f'{{"before":{was},"after":{row},"source":{first},"ts_ms":{at // 1000},'
             f'"ts_us":{at},"ts_ns":{nanoseconds(at)},"snapshot":"{source.snapshot}",{places},{read_at}}},"op":"{op}",'
             f'"ts_ms":{now()},"written":{text(changed and changed._asdict())}}}'
         ).encode()
@@ -274,12 +280,13 @@ def _named(table: Table, settings: ConnectorSettings, cluster: str | None) -> tu
 def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
     first, places = _named(table, settings, cluster)
 
-    def pack(after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+    def pack(before: bytes | None, after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
         at = source.write_time
         return b"".join(
             (
                 schema_frame,
-                b"\0\0" if after is None else b"\0\2" + after,
+                b"\0" if before is None else b"\2" + before,
+                b"\0" if after is None else b"\2" + after,
                 first,
                 long_bytes(at // 1000),
                 long_bytes(at),
