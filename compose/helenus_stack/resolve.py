@@ -32,22 +32,42 @@ def resolve(artifacts: Sequence[Artifact], folder: Path, progress: Progress) -> 
     (maven if shutil.which("mvn") else ivy)(artifacts, folder, progress)
 
 
-def maven(artifacts: Sequence[Artifact], folder: Path, progress: Progress) -> None:
-    """Downloads with `mvn`, through the user's local repository and settings."""
+def maven(artifacts: Sequence[Artifact], folder: Path, progress: Progress, parents: Sequence[Artifact] = ()) -> None:
+    """Downloads with `mvn`, through the user's local repository and settings. Empty POMs stand in for `parents` of
+    artifacts that no repository has.
+    """
     items = "\n".join(
         f"<artifactItem><groupId>{escape(a.group)}</groupId><artifactId>{escape(a.name)}</artifactId>"
         f"<version>{escape(a.version)}</version><type>{escape(a.type)}</type>"
         f"<classifier>{escape(a.classifier)}</classifier></artifactItem>"
         for a in artifacts
     )
-    pom = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>helenus</groupId><artifactId>stack</artifactId><version>1</version><packaging>pom</packaging>
+    with tempfile.TemporaryDirectory() as project:
+        stand_ins = _stand_ins(parents, Path(project) / "stand-ins") if parents else ""
+        (Path(project) / "pom.xml").write_text(_pom(items, folder, stand_ins))
+        _download(["mvn", "--batch-mode", "dependency:copy"], Path(project), artifacts, progress)
+
+
+def _pom(items: str, folder: Path, repositories: str) -> str:
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>helenus</groupId><artifactId>stack</artifactId><version>1</version><packaging>pom</packaging>{repositories}
 <build><plugins><plugin><groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId>
 <version>{MAVEN_PLUGIN}</version><configuration><outputDirectory>{escape(str(folder))}</outputDirectory>
 <artifactItems>{items}</artifactItems></configuration></plugin></plugins></build></project>"""
-    with tempfile.TemporaryDirectory() as project:
-        (Path(project) / "pom.xml").write_text(pom)
-        _download(["mvn", "--batch-mode", "dependency:copy"], Path(project), artifacts, progress)
+
+
+def _stand_ins(parents: Sequence[Artifact], folder: Path) -> str:
+    """A repository of empty POMs, as an element of a POM."""
+    for a in parents:
+        path = folder / a.group.replace(".", "/") / a.name / a.version / f"{a.name}-{a.version}.pom"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            f"<project><modelVersion>4.0.0</modelVersion><groupId>{escape(a.group)}</groupId>"
+            f"<artifactId>{escape(a.name)}</artifactId><version>{escape(a.version)}</version>"
+            "<packaging>pom</packaging></project>"
+        )
+    url = escape(folder.as_uri())
+    return f"<repositories><repository><id>stand-ins</id><url>{url}</url></repository></repositories>"
 
 
 def ivy(artifacts: Sequence[Artifact], folder: Path, progress: Progress, cache: Path | None = None) -> None:

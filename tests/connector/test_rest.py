@@ -511,7 +511,14 @@ def test_validate(api: Api) -> None:
     assert errors["tabel"] == ["unknown property, did you mean table?"]
     assert answer["error_count"] == sum(map(len, errors.values()))
     assert values["output.format"]["value"] == "xml"
-    assert values["output.format"]["recommended_values"] == ["key-value-avro", "key-value-json", "json", "debezium"]
+    assert values["output.format"]["recommended_values"] == [
+        "key-value-avro",
+        "key-value-json",
+        "json",
+        "debezium",
+        "debezium-cassandra",
+        "cep44",
+    ]
     assert values["cassandra.port"]["value"] == "9042"
     assert [c["value"]["name"] for c in answer["configs"] if c["definition"] is None] == ["tabel"]
     good = {**CONFIG, "name": "f1"}

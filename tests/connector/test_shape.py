@@ -19,6 +19,7 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, schemas, shown
+from helenus_connector.shape.schemas import declared as declared_by
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -103,8 +104,7 @@ def test_where_topics_keep_schemas_records_have_no_frames(form: str) -> None:
     shape = RowShape(of, settings(output_format=form), None)
     image = Image((int32(1), b"\xff", b"\0\0\0\1\x7b"), 5)
     record = shape.row(KeyCodec(of).encode(KEY), image, 5)
-    declared = shape.schemas
-    assert declared is not None
+    declared = declared_by(of, settings(output_format=form))
     assert record.key is not None
     assert record.value is not None
     if form == "key-value-avro":
@@ -129,22 +129,21 @@ def test_where_topics_keep_schemas_records_have_no_frames(form: str) -> None:
 def test_a_schema_of_json_has_times_of_keys_as_they_are() -> None:
     of = table(("v", "time"), keys=[("pk", "int"), ("t", "time")])
     for form, unit in (("exact", "cql_time"), ("datastax", "time-micros")):
-        shape = RowShape(of, settings(output_format="key-value-json", key_compat=form), None)
-        assert shape.schemas is not None
-        key, value = (json.loads(text or "")["fields"][-1]["type"] for text in (shape.schemas.key, shape.schemas.value))
+        schemas = declared_by(of, settings(output_format="key-value-json", key_compat=form))
+        key, value = (json.loads(text or "")["fields"][-1]["type"] for text in (schemas.key, schemas.value))
         assert [t[1]["logicalType"] for t in (key, value)] == [unit, "cql_time"]
 
 
 def test_a_schema_of_json_has_the_names_of_json() -> None:
     """Which are CQL's; Avro forbids some."""
     odd = table(("my col", "int"))
-    assert RowShape(odd, settings(), None).schemas is not None
+    assert declared_by(odd, settings())
     for form in ("key-value-json", "json"):
         with pytest.raises(HelenusError, match="my col") as error:
-            RowShape(odd, settings(output_format=form), None)
+            declared_by(odd, settings(output_format=form))
         assert error.value.kind is Kind.TABLE_UNSUPPORTED
     leaving_out = settings(output_format="json", columns="other")
-    assert RowShape(shown(odd, leaving_out), leaving_out, None).schemas is not None
+    assert declared_by(shown(odd, leaving_out), leaving_out)
 
 
 def test_a_table_of_key_columns_only_shows_them() -> None:
@@ -254,6 +253,30 @@ def test_headers() -> None:
     # An unconfirmed key that is read again has no event of its own.
     assert shape.row(key, None, 5).headers == []
     assert RowShape(TWO, settings(headers=""), MemoryRegistry()).row(key, None, 5, event).headers == []
+
+
+def test_the_kind_of_operation_where_it_is_known() -> None:
+    log, snapshot, repair = (
+        wire.encode(made)
+        for made in (
+            change.Change("0" * 32, "node-1", segment=3, position=99),
+            change.Change(None, None, origin=change.Origin.SNAPSHOT),
+            change.Change(None, None, origin=change.Origin.REPAIR),
+        )
+    )
+    key, image = KeyCodec(TWO).encode(KEY), Image((None,) * len(TWO.values), 5)
+    shape = RowShape(TWO, settings(headers="op"), MemoryRegistry())
+    for event in (None, log, repair):
+        assert shape.row(key, image, 5, event).headers == []  # it may have been there before, or not
+        assert shape.row(key, None, 5, event).headers == [("op", b"d")]
+    assert shape.row(key, image, 5, snapshot).headers == [("op", b"r")]
+    assert shape.row(key, None, 5, snapshot).headers == [("op", b"d")]
+    assert shape.row(key, image, 5, log, op=b"c").headers == [("op", b"c")]
+    assert shape.marker(key, image, 5, log).headers == [("op", b"d"), ("scope", b"partition")]
+    assert shape.truncation(5, log).headers == [("op", b"t"), ("scope", b"table")]
+    without = RowShape(TWO, settings(headers="origin"), MemoryRegistry())
+    assert without.row(key, None, 5, log).headers == []
+    assert dict(without.row(key, image, 5, snapshot).headers) == {"origin": b"snapshot", "snapshot": b"true"}
 
 
 DECIMAL = int32(2) + (-150).to_bytes(2, "big", signed=True)  # -1.50
@@ -373,8 +396,8 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
     shape = RowShape(shown(of, given), given, None)
     record = shape.row(KeyCodec(of).encode((whole,)), Image((whole, int32(1) + int32(len(one)) + one), 5), 5)
     assert record.value is not None
-    assert shape.schemas is not None
-    row, schema = json.loads(record.value), fastavro.parse_schema(json.loads(shape.schemas.value))
+    row = json.loads(record.value)
+    schema = fastavro.parse_schema(json.loads(declared_by(shown(of, given), given).value))
     exact = {"bigint": "/2o=", "scale": 2}
     assert row["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
     assert fastavro.validate(row, schema)

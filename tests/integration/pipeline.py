@@ -255,7 +255,7 @@ class Pipeline:
         """The Log, to append what no agent would; it is flushed at the end."""
         log: Log = KafkaLog({"bootstrap.servers": self.status.bootstrap_servers})
         if self.status.log == "pulsar":
-            log = PulsarLog(PulsarConfig(str(self.status.pulsar_url)))
+            log = PulsarLog(PulsarConfig(str(self.status.pulsar_url), self.status.pulsar_admin_url))
         with closing(log):
             yield log
             log.flush(30)

@@ -17,28 +17,40 @@ from helenus_stack.resolve import resolve
 SOURCE = Path(__file__).with_name("Reader.java")
 
 
-class Reader:
-    """Reader.java, compiled into `directory` by the Eclipse compiler, so that a JRE will do."""
+class Program:
+    """A class, compiled into `directory` by the Eclipse compiler, so that a JRE will do. `lock` names its jars."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, source: Path, lock: str) -> None:
+        self._directory, self._main = directory, source.stem
         self._java = str(java_home(17, Silent(), newer=True) / "bin/java")
-        self._jars = fetch(read_lock("avro"), Silent(), resolve)
-        compiler = next(jar for jar in self._jars if jar.name.startswith("ecj-"))
-        options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), "-cp", _path(self._jars), str(SOURCE)]
+        self._jars = fetch(read_lock(lock), Silent(), resolve)
+        compiler = next(jar for jar in fetch(read_lock("avro"), Silent(), resolve) if jar.name.startswith("ecj-"))
+        options = ["-17", "-nowarn", "-proc:none", "-d", str(directory), "-cp", _path(self._jars), str(source)]
         self._run([compiler], "org.eclipse.jdt.internal.compiler.batch.Main", *options)
 
-    def read(self, records: Iterable[tuple[str, bytes]]) -> list[dict[str, Any]]:
-        """For each schema's text and record's bytes: `schema` as Java prints it, and `value`; or `error`."""
-        asked = "".join(json.dumps({"schema": schema, "data": data.hex()}) + "\n" for schema, data in records)
-        said = self._run([self._directory, *self._jars], "Reader", asked=asked)
-        return [json.loads(line) for line in said.split("\n") if line]  # in strings there may be other ends of lines
+    def said(self, asked: str) -> str:
+        """What it prints."""
+        return self._run([self._directory, *self._jars], self._main, asked=asked)
 
     def _run(self, path: Sequence[Path], main: str, *arguments: str, asked: str = "") -> str:
         command = [self._java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", _path(path), main, *arguments]
         done = subprocess.run(command, input=asked, capture_output=True, encoding="utf-8")
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
+
+
+class Reader(Program):
+    """Reader.java."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, SOURCE, "avro")
+
+    def read(self, records: Iterable[tuple[str, bytes]]) -> list[dict[str, Any]]:
+        """For each schema's text and record's bytes: `schema` as Java prints it, and `value`; or `error`."""
+        asked = "".join(json.dumps({"schema": schema, "data": data.hex()}) + "\n" for schema, data in records)
+        return [
+            json.loads(line) for line in self.said(asked).split("\n") if line
+        ]  # in strings there may be other ends of lines
 
 
 def plain(value: Any) -> Any:

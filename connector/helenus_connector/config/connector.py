@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
-from helenus_connector.config._converters import CONNECT_JSON, Format, formats, is_json
-from helenus_connector.config._patterns import compiles, is_pattern
+from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
+from helenus_connector.config._patterns import compiles, excluded, is_pattern, leaving_out
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.settings import fields
@@ -20,7 +20,7 @@ from helenus_schemas.settings.fields import CommaList, Login, Milliseconds, Regi
 from helenus_schemas.settings.model import About, Alias
 from helenus_schemas.settings.shared import CassandraSettings
 
-Header = Literal["schema_id", "writetime", "expires", "origin", "node", "segpos", "digest"]
+Header = Literal["schema_id", "writetime", "expires", "origin", "op", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 GateLevel = Literal["one", "local_quorum", "quorum", "each_quorum", "all"]
 SnapshotMode = Annotated[
@@ -50,7 +50,9 @@ class ConnectorSettings(CassandraSettings):
     tasks_max: Annotated[int, Field(ge=1), About("Common", "HIGH")] = 1
     """How many partitions of the events topic are processed at once, each by one of Spark's Python workers."""
     keyspace: Annotated[Name, About("Table", "HIGH")]
-    """The table's keyspace."""
+    """The table's keyspace. In a file it may be a regular expression, which stands for a connector `NAME-KEYSPACE` for
+    each keyspace that matches and has tables with `cdc = true`.
+    """
     table: Annotated[Name, About("Table", "HIGH")]
     """The table, which needs `cdc = true`; or several, as a list of names and regular expressions."""
     table_refresh_interval_ms: Annotated[Milliseconds, About("Table", "LOW")] = 10_000
@@ -66,7 +68,7 @@ class ConnectorSettings(CassandraSettings):
     """The topic that is written; by default `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     resolver: Annotated[Literal["reread", "none"], About("Reading")] = "reread"
     """What a record is made from: `reread` reads the row; `none` takes what the change itself says, and needs events
-    with cells (`cells.include.list` of the agents) and `output.format=debezium`.
+    with cells (`cells.include.list` of the agents) and `output.format` `debezium`, `debezium-cassandra` or `cep44`.
     """
     query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
     """The consistency level at which rows are read. With LOCAL_ONE and more than one replica, a later record of a key
@@ -111,13 +113,13 @@ class ConnectorSettings(CassandraSettings):
     snapshot_max_rate: Annotated[int, Field(ge=0), About("Snapshot")] = 0
     """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
     there is `query.max.rate`."""
-    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 5_000
+    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 7_500
     """A snapshot pauses while this many events of its table are not processed yet; ten times as many while the table
     has had no change for a minute. Changes wait behind them: a higher number makes snapshots faster, and new changes
     later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
-    signal_kafka_topic: Annotated[str, About("Snapshot")] = ""
+    signal_topic: Annotated[str, About("Snapshot")] = ""
     """A topic of Debezium's signals, which begin and stop snapshots; a signal's key is the connector's name.
 
     It is where the events are: on Kafka, or on Pulsar.
@@ -127,27 +129,43 @@ class ConnectorSettings(CassandraSettings):
     value_converter: Annotated[str, About("Records", "LOW")] = ""
     """A converter class of Kafka Connect; another way to set `output.format`."""
     key_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
-    """Set it to false with a JSON converter, since JSON records carry no schema."""
+    """Whether keys in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
     value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
-    """Set it to false with a JSON converter, since JSON records carry no schema."""
+    """Whether values in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
     output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
-    """The format of keys and values. `debezium` is Avro, or JSON with a JSON converter: docs/envelope.md."""
+    """The format of keys and values. `debezium` (docs/envelope.md), `debezium-cassandra`
+    (docs/debezium-cassandra.md) and `cep44` (docs/cep44.md) are Avro, or JSON with a JSON converter.
+    """
     tombstones_on_delete: Annotated[bool, About("Records", "LOW")] = True
-    """With `output.format=debezium`: whether a record without value follows each delete, for compacted topics."""
+    """With `output.format` `debezium` or `cep44`: whether a record without value follows each delete, for compacted
+    topics. With `debezium-cassandra` the default is `false`.
+    """
+    cep44_payload: Annotated[Literal["record", "bytes"], About("Records", "LOW")] = "record"
+    """With `output.format=cep44` in Avro: the payload as a record of the table, or as that record's bytes."""
     key_compat: Annotated[Compat, About("Records", "LOW")] = "exact"
-    """`datastax` writes keys in the form of DataStax's connector."""
+    """`datastax` writes keys in the form of DataStax's connector; `cep44`, with `output.format=cep44`, as the Sidecar.
+    """
     decimal_handling_mode: Annotated[Literal["precise", "string", "double"], About("Records", "LOW")] = "precise"
-    """How values show decimals: exactly, as text, or as the nearest double."""
+    """How values show decimals: exactly, as text, or as the nearest double, which is the default with
+    `output.format=debezium-cassandra`.
+    """
     varint_handling_mode: Annotated[Literal["precise", "string", "long"], About("Records", "LOW")] = "precise"
-    """How values show varints: exactly, as text, or as a long. One beyond 64 bits can't be published as a long."""
+    """How values show varints: exactly, as text, or as a long, which is the default with
+    `output.format=debezium-cassandra`. One beyond 64 bits can't be published as a long.
+    """
     time_precision_mode: Annotated[Literal["nanoseconds", "microseconds"], About("Records", "LOW")] = "nanoseconds"
     """How records show a `time` in their values: exactly, or in µs (`time-micros`), as DataStax's connector does."""
     schema_on_incompatible: Annotated[Literal["stop", "new-topic"], About("Schema Registry")] = "stop"
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
     """A regular expression for the names of the columns to publish. Key columns are always published."""
-    headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin")
-    """Which of these headers records have: schema_id, writetime, expires, origin, node, segpos, digest."""
+    column_exclude_list: Annotated[CommaList, AfterValidator(excluded), About("Table")] = ()
+    """Columns that are not published, as `keyspace.table.column`; each part is a regular expression for a whole name.
+
+    Key columns are always published.
+    """
+    headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin", "op")
+    """Which of these headers records have: schema_id, writetime, expires, origin, op, node, segpos, digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
     """As `value.converter.schema.registry.url`; keys and values have one registry."""
     value_converter_schema_registry_url: Annotated[
@@ -188,9 +206,10 @@ class ConnectorSettings(CassandraSettings):
     @model_validator(mode="before")
     @classmethod
     def _format(cls, values: Any) -> Any:
-        """Converters of Kafka Connect say what `output.format` says."""
+        """Converters of Kafka Connect say what `output.format` says, and that brings defaults of its own."""
         found = formats(values.get("key.converter", ""), values.get("value.converter", ""))
-        return {"output.format": found[0], **values} if found else values
+        chosen = {"output.format": found[0], **values} if found else values
+        return {**_THEIRS, **chosen} if chosen.get("output.format") == "debezium-cassandra" else chosen
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -204,24 +223,41 @@ class ConnectorSettings(CassandraSettings):
             yield "value.converter" if value else "key.converter", f"{with_key}known are {known}"
         elif given_format in get_args(Format) and given_format not in possible:
             yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
-        if given.get("resolver") == "none" and given_format in (None, *get_args(Format)) and given_format != "debezium":
-            yield "resolver", "it has the cells of a change, not its row: set output.format=debezium"
-        if given_format == "debezium" and not cls.needs_registry:
-            yield "output.format", "this format is for topics on Kafka; take another for those on Pulsar"
+        rows = {None, *get_args(Format)} - set(ENVELOPES)
+        if given.get("resolver") == "none" and given_format in rows:
+            what = "it has the cells of a change, not its row"
+            yield "resolver", f"{what}: set output.format=debezium, debezium-cassandra or cep44"
+        if given.get("key.compat") == "cep44" and given_format != "cep44":
+            yield "key.compat", "these keys go with output.format=cep44"
+        if given.get("cep44.payload") == "bytes" and is_json(value or key):
+            yield "cep44.payload", "records in JSON have the payload as an object; leave it out"
         table = given.get("table", "")
         several = any(is_pattern(part) for part in table.split(",")) or "," in table
+        keyspaces = is_pattern(given.get("keyspace", "any"))
+        if keyspaces:
+            try:
+                compiles(given["keyspace"])
+            except ValueError as error:
+                yield "keyspace", str(error)
         topics: dict[str, str] = {}
         for key, prefix in _TOPICS.items():
             if several and given.get(key) and "${table}" not in given[key]:
                 yield key, "with several tables, put ${table} where the table's name is to be"
-            name = _topic(given.get(key, ""), prefix, given.get("keyspace", ""), "any" if several else table)
+            if keyspaces and given.get(key) and "${keyspace}" not in given[key]:
+                yield key, "with several keyspaces, put ${keyspace} where the keyspace's name is to be"
+            name = _topic(
+                given.get(key, ""),
+                prefix,
+                "any" if keyspaces else given.get("keyspace", ""),
+                "any" if several else table,
+            )
             other = topics.setdefault(name.rpartition("/")[2], key)
             if other != key:
                 yield (key, f"{other} is the same topic") if key in given else (other, f"{key} is that by default")
         for side in ("key.converter", "value.converter"):
             enabled = given.get(f"{side}.schemas.enable", "true").lower() != "false"
-            if given.get(side) == CONNECT_JSON and enabled:
-                yield f"{side}.schemas.enable", "set it to false; JSON records carry no schema"
+            if given.get(side) == CONNECT_JSON and enabled and not cls.needs_registry:
+                yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
 
     @field_validator("name")
     @classmethod
@@ -258,7 +294,7 @@ class ConnectorSettings(CassandraSettings):
         fields.topic(_topic(name, "", "any", "any"))
         return name
 
-    @field_validator("signal_kafka_topic")
+    @field_validator("signal_topic")
     @classmethod
     def _signals(cls, value: str, info: ValidationInfo) -> str:
         name = fields.local_topic(value, (info.context or {}).get("events"))
@@ -296,11 +332,32 @@ class ConnectorSettings(CassandraSettings):
         return _is_avro(self.output_format, self.value_converter or self.key_converter)
 
     @property
+    def json_schemas(self) -> tuple[bool, bool]:
+        """Whether keys, and values, are JSON that carries its schema."""
+        of_key = self.key_converter == CONNECT_JSON and self.key_converter_schemas_enable
+        return of_key, self.value_converter == CONNECT_JSON and self.value_converter_schemas_enable
+
+    @property
+    def is_envelope(self) -> bool:
+        """Whether records say what a change did, in an envelope."""
+        return self.output_format in ENVELOPES
+
+    @property
     def forms(self) -> dict[str, str]:
         """How records show decimals, varints and times, by type name, where that is not their exact form."""
         modes = {"decimal": self.decimal_handling_mode, "varint": self.varint_handling_mode}
         found = {name: str(mode) for name, mode in modes.items() if mode != "precise"}
         return found if self.time_precision_mode == "nanoseconds" else {**found, "time": self.time_precision_mode}
+
+    @property
+    def has_keyspaces(self) -> bool:
+        """Whether this stands for a connector for each keyspace of several."""
+        return is_pattern(self.keyspace)
+
+    @property
+    def published(self) -> str:
+        """A regular expression for the names of the columns that are published, of settings of one table."""
+        return leaving_out(self.columns, self.column_exclude_list, self.keyspace, self.table)
 
     @property
     def tables(self) -> list[str]:
@@ -315,6 +372,10 @@ class ConnectorSettings(CassandraSettings):
     def matches(self, table: str) -> bool:
         """Whether a table's name matches one of the patterns."""
         return any(is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
+
+    def matches_keyspace(self, keyspace: str) -> bool:
+        """Whether a keyspace's name matches."""
+        return re.fullmatch(self.keyspace, keyspace) is not None
 
     def of_table(self, table: str) -> ConnectorSettings:
         """What the connector is for one of its tables: `events`, `data` and `dead_letters` are of one table."""
@@ -351,8 +412,10 @@ class ConnectorSettings(CassandraSettings):
 
     @property
     def cleanup_policy(self) -> str:
-        """Of the data topic: records that say what one change wrote must not replace each other."""
-        return "delete" if self.resolver == "none" else "compact"
+        """Of the data topic: records that say what one change wrote, or with the Sidecar's keys, must not replace each
+        other.
+        """
+        return "delete" if self.resolver == "none" or self.key_compat == "cep44" else "compact"
 
     @property
     def data_loss(self) -> str:
@@ -372,9 +435,11 @@ class PulsarConnectorSettings(ConnectorSettings):
 
 
 def _is_avro(form: str, converter: str) -> bool:
-    return form == "key-value-avro" or (form == "debezium" and not is_json(converter))
+    return form == "key-value-avro" or (form in ENVELOPES and not is_json(converter))
 
 
+_THEIRS = {"tombstones.on.delete": "false", "decimal.handling.mode": "double", "varint.handling.mode": "long"}
+"""What is the default with `output.format=debezium-cassandra`, as in Debezium's connector."""
 _TOPICS = {"events.topic": "events-", "data.topic": "data-", "errors.deadletterqueue.topic.name": "dlq-"}
 
 

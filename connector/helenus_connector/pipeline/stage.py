@@ -33,6 +33,7 @@ from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.resolve.none import AsWritten
 from helenus_connector.shape.registry import Registry
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log
@@ -79,7 +80,7 @@ class Stage:
             lambda: self.log.topics()[self._now.topic],
         )
         if settings.resolver == "none":
-            self._resolver = AsWritten(self._gate, self._resolver, settings.columns)
+            self._resolver = AsWritten(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
 
     def run(
@@ -138,8 +139,8 @@ class Stage:
         """Steps 2 to 5. None if they are to be done once more; if it `is_last` that is an error."""
         outcome = Outcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
         outcome.dropped, outcome.at_gate = intake.dropped, intake.at_gate
-        if self._now.shape.schemas is not None:
-            self.log.declare(self._now.topic, self._now.shape.schemas)
+        if self._now.schemas is not None:
+            self.log.declare(self._now.topic, self._now.schemas)
         try:
             # 2. resolve
             for resolved in self._resolver.resolve(trust_images, may_wait):
@@ -187,6 +188,10 @@ class Stage:
                 resolved.digest = digest_of(records, partial(self._append, resolved, outcome))
         except RowsFailed as error:
             self._resolver.failed(error)
+            return
+        except Malformed as error:  # of the cells of a change
+            failure = HelenusError(Kind.POISON_EVENT, str(error), self._name)
+            self._undeliverable.key(self.log, resolved, failure)
             return
         resolved.published = True
         if resolved.newest is not None:

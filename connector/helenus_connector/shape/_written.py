@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_schemas.codec.to_json import map_key
+from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cell, Cells
 
+BAD_BYTES = (ValueError, IndexError, struct.error)
+"""What bytes raise that are no values."""
 _NULL = struct.pack(">i", -1)
 
 
@@ -29,11 +34,14 @@ class Said(NamedTuple):
     removed: Mapping[str, tuple[str, ...]] = {}
 
 
-def said(found: Cells, published: frozenset[str]) -> tuple[str, dict[str, bytes | None] | None, Said]:
+def said(
+    found: Cells, published: frozenset[str], shows_removed: bool = False
+) -> tuple[str, dict[str, bytes | None] | None, Said]:
     """The operation, the `published` columns that are written, and what is changed of them; the columns are None of a
-    row that is deleted. Raises Malformed, ValueError and struct.error for bytes that are no values.
+    row that is deleted. Raises BAD_BYTES for bytes that are no values.
 
-    `c`: the row itself is written, as INSERT does, whether it was there or not; or deleted and written at once.
+    `c`: the row itself is written, as INSERT does, whether it was there or not; or deleted and written at once. With
+    `shows_removed` what is removed of a map, or a list, is null in its value, and a collection of no elements empty.
     """
     gone_at = found.deletion.write_time if found.deletion else None
     cells = [c for c in found.cells if gone_at is None or c.write_time > gone_at]
@@ -53,11 +61,21 @@ def said(found: Cells, published: frozenset[str]) -> tuple[str, dict[str, bytes 
             continue
         if (deleted := found.deletions.get(name)) is not None:
             members = [cell for cell in members if cell.write_time > deleted.write_time]
-        values[name] = _value(of_column, [cell for cell in members if cell.value is not None])
+        if shows_removed and of_column.name != "udt":
+            values[name] = _elements(of_column, [c for c in members if c.value is not None or of_column.name != "set"])
+        else:
+            values[name] = _value(of_column, [cell for cell in members if cell.value is not None])
         if gone := tuple(_removed(of_column, cell.path or b"") for cell in members if cell.value is None):
             removed[name] = gone
     replaced = tuple(name for name in names if name in found.deletions)
     return "c" if is_row or gone_at is not None else "u", values, Said(tuple(names), replaced, removed)
+
+
+def unreadable(key: bytes, table: Table, error: Exception) -> Shaped:
+    """In place of the record of a change whose bytes are no values, or none that a record can hold."""
+    cause = HelenusError(Kind.POISON_EVENT, f"a change cannot be published: {error}", table.full_name)
+    record = Record(None, str(cause).encode(), ())
+    return Shaped(record, cause, key, None, lambda _: record)
 
 
 def _value(t: CqlType, cells: Sequence[Cell]) -> bytes | None:
@@ -67,6 +85,10 @@ def _value(t: CqlType, cells: Sequence[Cell]) -> bytes | None:
     if t.name == "udt":
         fields = {_number(t, cell.path or b""): cell.value for cell in cells}
         return b"".join(_sized(fields.get(i)) for i in range(max(fields) + 1))
+    return _elements(t, cells)
+
+
+def _elements(t: CqlType, cells: Sequence[Cell]) -> bytes:
     parts = [part for cell in cells for part in _parts(t, cell)]
     return struct.pack(">i", len(cells)) + b"".join(map(_sized, parts))
 

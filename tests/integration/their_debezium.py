@@ -1,0 +1,97 @@
+"""Debezium's connector for Cassandra as a process beside a node, for tests that compare."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+from integration.pipeline import _end_with_parent, free_port, write_properties
+
+from helenus_stack.jars import Artifact, fetch, parse_lock
+from helenus_stack.java import java_home
+from helenus_stack.progress import Silent
+from helenus_stack.resolve import maven
+from helenus_stack.status import Status
+
+LOCK = Path(__file__).with_name("debezium.lock")
+PARENT = "io.debezium:debezium-connector-reactor-cassandra:3.5.0.Beta1:pom"
+"""It is in no public repository, and nothing in it is needed where all files are listed."""
+MAIN = "io.debezium.connector.cassandra.CassandraConnectorTask"
+OPENED = (
+    *("lang", "lang.module", "lang.ref", "lang.reflect", "io", "nio", "util", "util.concurrent", "net", "math"),
+    *("util.concurrent.atomic",),
+)
+INTERNAL = ("misc", "loader", "ref", "reflect", "math", "module", "util.jar")
+
+
+def jars() -> list[Path]:
+    """Debezium's, downloaded on the first call."""
+    if shutil.which("mvn") is None:
+        pytest.skip("Debezium's connector for Cassandra is downloaded with Maven, which is not here")
+    artifacts = parse_lock(LOCK.read_text(), LOCK.name)
+    return fetch(artifacts, Silent(), partial(maven, parents=[Artifact.parse(PARENT)]))
+
+
+@contextmanager
+def debezium(status: Status, directory: Path, prefix: str) -> Iterator[Path]:
+    """Its log; it runs until the end of the block. Topics are `prefix.keyspace.table`, records JSON."""
+    directory.mkdir(parents=True, exist_ok=True)
+    driver = directory / "application.conf"
+    driver.write_text(
+        "datastax-java-driver.basic {\n"
+        f'  contact-points = ["{status.contact_points[0]}:{status.cql_port}"]\n'
+        f'  load-balancing-policy.local-datacenter = "{status.local_dc}"\n}}\n'
+    )
+    json = "org.apache.kafka.connect.json.JsonConverter"
+    properties = write_properties(
+        directory / "debezium.properties",
+        {
+            "topic.prefix": prefix,
+            "key.converter": json,
+            "key.converter.schemas.enable": "false",
+            "value.converter": json,
+            "value.converter.schemas.enable": "false",
+            "kafka.producer.bootstrap.servers": status.bootstrap_servers,
+            "cassandra.config": status.nodes[0].cassandra_yaml,
+            "cassandra.driver.config.file": driver,
+            "commit.log.relocation.dir": directory / "relocated",
+            "offset.backing.store.dir": directory / "offsets",
+            "snapshot.mode": "NEVER",
+            "commit.log.real.time.processing.enabled": "true",
+            "commit.log.marked.complete.poll.interval.ms": "100",
+            "cdc.dir.poll.interval.ms": "100",
+            "poll.interval.ms": "50",
+            "http.port": free_port(),
+        },
+    )
+    for name in ("relocated", "offsets"):
+        (directory / name).mkdir(exist_ok=True)
+    opens = [
+        *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in OPENED),
+        *(f"--add-opens=java.base/jdk.internal.{package}=ALL-UNNAMED" for package in INTERNAL),
+        "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+        "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
+        "--add-exports=java.management.rmi/com.sun.jmx.remote.internal.rmi=ALL-UNNAMED",
+        "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
+        "--add-exports=java.rmi/sun.rmi.server=ALL-UNNAMED",
+    ]
+    classes = ":".join(map(str, jars()))
+    java = java_home(17, Silent()) / "bin/java"
+    log = directory / "debezium.log"
+    command = [str(java), "-Xmx512m", "-XX:+UseSerialGC", *opens, "-cp", classes, MAIN, str(properties)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=directory, preexec_fn=_end_with_parent)
+    try:
+        yield log
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
