@@ -20,7 +20,7 @@ from kept import Kept
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("long", max_examples=1000, deadline=None)  # `make test-long`
-settings.register_profile("short", max_examples=40, deadline=None)  # the rest; Hypothesis itself would take 100
+settings.register_profile("short", max_examples=25, deadline=None)  # the rest; Hypothesis itself would take 100
 settings.load_profile("short")
 
 

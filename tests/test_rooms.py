@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -25,6 +26,7 @@ MODULES = {dotted(path, home): path for home in HOMES.values() for path in home.
 ROOMS = {dotted(path, home) for home in HOMES.values() for path in home.rglob("__init__.py")}
 
 
+@cache
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
