@@ -188,6 +188,7 @@ def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline,
 def test_nothing_is_left_behind(pipeline: Pipeline) -> None:
     """Neither of a connector that stopped by itself, nor of one that was stopped."""
     assert pipeline.agent.stop() == 0
+    pipeline.connector.stop()  # if an earlier test has left it running
     pipeline.connector.start()
     used = eventually(lambda: directories(pipeline), "the run has a directory")
     pipeline.connector.stop()
