@@ -11,13 +11,12 @@ from typing import Any
 import fastavro
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from integration.pipeline import Pipeline, write_properties
+from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 from schemas.java import Reader, plain
 
 from helenus_connector.shape._cep44_key import murmur2
 from helenus_stack.records import Record, bare, messages, read
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
@@ -34,25 +33,13 @@ COLUMNS = (
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status.only("kafka"), directory / "cep44")
+def pipeline(session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     session.execute("CREATE KEYSPACE cep WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TYPE cep.addr (street text, zip int)")
     for table in TABLES:
         session.execute(f"CREATE TABLE {table} ({COLUMNS}) WITH cdc = true")
-    with (pipeline.directory / "agent.properties").open("a") as file:
-        file.write("cells.include.list=cep.whole,cep.apart\n")
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect(*TABLES)
-        for table, more in TABLES.items():
-            properties = {**pipeline.connector_properties(table), **more}
-            write_properties(pipeline.directory / f"{table}.properties", properties)
-        pipeline.connector.start().ready()
+    with lasting("kafka").connected(TABLES) as pipeline:
         yield pipeline
-        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
-    finally:
-        pipeline.stop()
 
 
 def statements(table: str) -> list[str]:

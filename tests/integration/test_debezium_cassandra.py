@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline, dotted
 from patience import eventually
 
 from helenus_stack.records import Record
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
@@ -24,29 +22,18 @@ COLUMNS = (
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status.only("kafka"), directory / "theirs")
+def pipeline(session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     session.execute("CREATE KEYSPACE theirs WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TYPE theirs.addr (street text, zip int)")
     for table in (TABLE, READ):
         session.execute(f"CREATE TABLE {table} {COLUMNS}")
-    with (pipeline.directory / "agent.properties").open("a") as file:
-        file.write(f"cells.include.list={TABLE}\n")
     session.execute(f"INSERT INTO {READ} (k, c, v) VALUES (0, 'before', 5)")
     for table in (TABLE, READ):
         session.execute(f"ALTER TABLE {table} WITH cdc = true")
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect(TABLE, READ, **AS_THEIRS)
-        with (pipeline.directory / f"{TABLE}.properties").open("a") as file:
-            file.write("resolver=none\n")
-        with (pipeline.directory / f"{READ}.properties").open("a") as file:
-            file.write("snapshot.mode=initial\n")
-        pipeline.connector.start().ready()
+    theirs = dotted(AS_THEIRS)
+    tables = {TABLE: {**theirs, "resolver": "none"}, READ: {**theirs, "snapshot.mode": "initial"}}
+    with lasting("kafka").connected(tables) as pipeline:
         yield pipeline
-        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
-    finally:
-        pipeline.stop()
 
 
 def values_of(pipeline: Pipeline, table: str, k: int, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
