@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.tables import chosen, missing, read
-from helenus_connector.shape import debezium_schemas, envelope
 from helenus_connector.shape.forms import nullable_schema
-from helenus_connector.shape.row import declared, schemas, shown
+from helenus_connector.shape.row import shown
+from helenus_connector.shape.schemas import declared, described
 from helenus_schemas.avro import build as avro
+from helenus_schemas.cql.table import Table
 from helenus_schemas.event import datastax
 from helenus_sinks.log import Schemas
 
@@ -34,20 +35,21 @@ def subjects(worker: WorkerSettings, settings: ConnectorSettings) -> Iterator[st
         if worker.log_of_data == "pulsar":
             yield _upload(one.data, declared(shown(tables[name], one), one))
             continue
-        if one.output_format == "debezium-cassandra":
-            for part, schema in zip(
-                ("key", "value"), debezium_schemas.schemas(shown(tables[name], one), one), strict=True
-            ):
-                yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})
-            continue
-        key, value = schemas(shown(tables[name], one), one)
-        table, is_envelope = shown(tables[name], one), one.output_format == "debezium"
-        found = {"key": key, "value": envelope.schema(table) if is_envelope else value, "truncation": avro.TRUNCATION}
-        if len(table.partition_key) > 1:
-            parts = ("key", "value") if avro.required_columns(table) and not is_envelope else ("key",)
-            found.update({f"{part}-nullable": nullable_schema(table, one, part) for part in parts})
+        table = shown(tables[name], one)
+        found = {part: avro.text(s) for part, s in zip(("key", "value"), described(table, one), strict=True) if s}
+        if one.output_format != "debezium-cassandra" and one.key_compat != "cep44":
+            found |= _others(table, one)
         for part, schema in found.items():
             yield json.dumps({"subject": f"{one.data}-{part}", "schema": schema})
+
+
+def _others(table: Table, settings: ConnectorSettings) -> dict[str, str]:
+    """The schemas of keys of TRUNCATE's markers, and of parts with a key that has no bytes."""
+    found = {"truncation": avro.TRUNCATION}
+    if len(table.partition_key) > 1:
+        parts = ("key", "value") if avro.required_columns(table) and not settings.is_envelope else ("key",)
+        found.update({f"{part}-nullable": nullable_schema(table, settings, part) for part in parts})
+    return found
 
 
 def _upload(topic: str, schemas: Schemas) -> str:

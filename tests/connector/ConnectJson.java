@@ -9,7 +9,10 @@ import org.apache.avro.io.DecoderFactory;
 import org.apache.kafka.connect.data.SchemaAndValue;
 import org.apache.kafka.connect.json.JsonConverter;
 
-/** What Kafka Connect sees of Avro. Lines of a schema and a value, each as base64, become lines of JSON with schema. */
+/**
+ * What Kafka Connect sees. Lines of an Avro schema and a value, each as base64, become lines of JSON with schema; a line
+ * of JSON with schema alone, as base64, is read and written again.
+ */
 public class ConnectJson {
     public static void main(String[] arguments) throws Exception {
         AvroData avro = new AvroData(1000);
@@ -18,6 +21,11 @@ public class ConnectJson {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] parts = line.split(" ");
+            if (parts.length == 1) {
+                SchemaAndValue read = json.toConnectData("t", Base64.getDecoder().decode(parts[0]));
+                System.out.println(new String(json.fromConnectData("t", read.schema(), read.value()), "UTF-8"));
+                continue;
+            }
             Schema schema = new Schema.Parser().parse(new String(Base64.getDecoder().decode(parts[0]), "UTF-8"));
             byte[] data = Base64.getDecoder().decode(parts[1]);
             Object value = new GenericDatumReader<Object>(schema).read(null, DecoderFactory.get().binaryDecoder(data, null));

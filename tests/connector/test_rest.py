@@ -517,6 +517,7 @@ def test_validate(api: Api) -> None:
         "json",
         "debezium",
         "debezium-cassandra",
+        "cep44",
     ]
     assert values["cassandra.port"]["value"] == "9042"
     assert [c["value"]["name"] for c in answer["configs"] if c["definition"] is None] == ["tabel"]

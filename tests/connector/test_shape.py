@@ -19,6 +19,7 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.shape.registry import Registry
 from helenus_connector.shape.row import RowShape, schemas, shown
+from helenus_connector.shape.schemas import declared as declared_by
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Column, Table
@@ -103,8 +104,7 @@ def test_where_topics_keep_schemas_records_have_no_frames(form: str) -> None:
     shape = RowShape(of, settings(output_format=form), None)
     image = Image((int32(1), b"\xff", b"\0\0\0\1\x7b"), 5)
     record = shape.row(KeyCodec(of).encode(KEY), image, 5)
-    declared = shape.schemas
-    assert declared is not None
+    declared = declared_by(of, settings(output_format=form))
     assert record.key is not None
     assert record.value is not None
     if form == "key-value-avro":
@@ -129,22 +129,21 @@ def test_where_topics_keep_schemas_records_have_no_frames(form: str) -> None:
 def test_a_schema_of_json_has_times_of_keys_as_they_are() -> None:
     of = table(("v", "time"), keys=[("pk", "int"), ("t", "time")])
     for form, unit in (("exact", "cql_time"), ("datastax", "time-micros")):
-        shape = RowShape(of, settings(output_format="key-value-json", key_compat=form), None)
-        assert shape.schemas is not None
-        key, value = (json.loads(text or "")["fields"][-1]["type"] for text in (shape.schemas.key, shape.schemas.value))
+        schemas = declared_by(of, settings(output_format="key-value-json", key_compat=form))
+        key, value = (json.loads(text or "")["fields"][-1]["type"] for text in (schemas.key, schemas.value))
         assert [t[1]["logicalType"] for t in (key, value)] == [unit, "cql_time"]
 
 
 def test_a_schema_of_json_has_the_names_of_json() -> None:
     """Which are CQL's; Avro forbids some."""
     odd = table(("my col", "int"))
-    assert RowShape(odd, settings(), None).schemas is not None
+    assert declared_by(odd, settings())
     for form in ("key-value-json", "json"):
         with pytest.raises(HelenusError, match="my col") as error:
-            RowShape(odd, settings(output_format=form), None)
+            declared_by(odd, settings(output_format=form))
         assert error.value.kind is Kind.TABLE_UNSUPPORTED
     leaving_out = settings(output_format="json", columns="other")
-    assert RowShape(shown(odd, leaving_out), leaving_out, None).schemas is not None
+    assert declared_by(shown(odd, leaving_out), leaving_out)
 
 
 def test_a_table_of_key_columns_only_shows_them() -> None:

@@ -57,15 +57,11 @@ def test_avro_needs_a_registry_and_json_none() -> None:
             f"value.converter={JSON}: with key.converter={AVRO}: known are",
         ),
         ({"value_converter": "com.example.Protobuf"}, "value.converter=com.example.Protobuf: known are"),
-        (
-            {"value_converter": JSON, "value_converter_schemas_enable": "true"},
-            "value.converter.schemas.enable=true: set it to false",
-        ),
         ({"output_format": "xml"}, "output.format=xml: Input should be"),
         ({"columns": "("}, "columns=(: not a regular expression"),
         (
             {"headers": "schema_id,nonsense"},
-            "headers=schema_id,nonsense: no header nonsense; there are schema_id, writetime, expires, origin, node",
+            "headers=schema_id,nonsense: no header nonsense; there are schema_id, writetime, expires, origin, op, node",
         ),
         ({"key_compat": "java"}, "key.compat=java: Input should be"),
     ],

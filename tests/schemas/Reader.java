@@ -12,6 +12,8 @@ import java.util.List;
 import java.util.Map;
 import org.apache.avro.Schema;
 import org.apache.avro.generic.GenericDatumReader;
+import org.apache.avro.generic.GenericEnumSymbol;
+import org.apache.avro.generic.GenericFixed;
 import org.apache.avro.generic.GenericRecord;
 import org.apache.avro.io.BinaryDecoder;
 import org.apache.avro.io.DecoderFactory;
@@ -75,6 +77,9 @@ public class Reader {
         if (value instanceof Float || value instanceof Double) {
             return String.format("%016x", Double.doubleToLongBits(((Number) value).doubleValue()));
         }
-        return value instanceof CharSequence ? value.toString() : value;
+        if (value instanceof GenericFixed fixed) {
+            return "0x" + HexFormat.of().formatHex(fixed.bytes());
+        }
+        return value instanceof CharSequence || value instanceof GenericEnumSymbol<?> ? value.toString() : value;
     }
 }

@@ -126,7 +126,7 @@ def test_a_type_keeps_its_name_whatever_fields_it_gets() -> None:
         table = Table("ks", "t", uuid.UUID(int=1), (Column("k", t, "partition_key", 0), Column("v", t)))
         table = table.shown({"decimal": "string"})
         assert [record["name"] for record in records(avro.value_schema(table))] == ["t", "u"]
-        names = [record["name"] for record in records(avro.json_schema(table, "row"))]
+        names = [record["name"] for record in records(avro.json_schema(table, avro.row_schema(table)))]
         assert [name for name in names if name != "cql_decimal"] == ["t", "u_in_key_64ccca3f", "u"]
 
 
@@ -151,7 +151,11 @@ def test_a_type_and_a_table_that_share_a_name_share_none_in_avro(name: str) -> N
     own = CqlType("udt", (parse("decimal"),), frozen=True, label=name, fields=("f",))
     columns = tuple(Column(f"c{i}", parse(kind)) for i, kind in enumerate(kinds))
     table = Table("ks", name, uuid.uuid4(), (Column("k", own, "partition_key"), *columns, Column("u", own)), cdc=True)
-    for schema in (avro.key_schema(table), avro.value_schema(table), avro.json_schema(table, "value")):
+    for schema in (
+        avro.key_schema(table),
+        avro.value_schema(table),
+        avro.json_schema(table, avro.row_schema(table, "value")),
+    ):
         fastavro.parse_schema(json.loads(avro.text(schema)))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Format = Literal["key-value-avro", "key-value-json", "json", "debezium", "debezium-cassandra"]
-ENVELOPES = ("debezium", "debezium-cassandra")
+Format = Literal["key-value-avro", "key-value-json", "json", "debezium", "debezium-cassandra", "cep44"]
+ENVELOPES: tuple[Format, ...] = ("debezium", "debezium-cassandra", "cep44")
 """Formats that say what a change did: Avro, or JSON with a JSON converter."""
 CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
 _FORMATS: dict[tuple[str, str], tuple[Format, ...]] = {
     ("", ""): get_args(Format),
-    ("Avro", "Avro"): ("key-value-avro", "debezium", "debezium-cassandra"),
-    ("Json", "Json"): ("key-value-json", "json", "debezium", "debezium-cassandra"),
+    ("Avro", "Avro"): ("key-value-avro", *ENVELOPES),
+    ("Json", "Json"): ("key-value-json", "json", *ENVELOPES),
     ("String", "Json"): ("json", "key-value-json"),
 }
 

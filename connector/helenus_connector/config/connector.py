@@ -20,7 +20,7 @@ from helenus_schemas.settings.fields import CommaList, Login, Milliseconds, Regi
 from helenus_schemas.settings.model import About, Alias
 from helenus_schemas.settings.shared import CassandraSettings
 
-Header = Literal["schema_id", "writetime", "expires", "origin", "node", "segpos", "digest"]
+Header = Literal["schema_id", "writetime", "expires", "origin", "op", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
 GateLevel = Literal["one", "local_quorum", "quorum", "each_quorum", "all"]
 SnapshotMode = Annotated[
@@ -66,7 +66,7 @@ class ConnectorSettings(CassandraSettings):
     """The topic that is written; by default `data-KEYSPACE.TABLE`. With several tables put `${table}` into it."""
     resolver: Annotated[Literal["reread", "none"], About("Reading")] = "reread"
     """What a record is made from: `reread` reads the row; `none` takes what the change itself says, and needs events
-    with cells (`cells.include.list` of the agents) and `output.format=debezium` or `debezium-cassandra`.
+    with cells (`cells.include.list` of the agents) and `output.format` `debezium`, `debezium-cassandra` or `cep44`.
     """
     query_consistency: Annotated[Consistency, About("Reading", "HIGH")] = "LOCAL_QUORUM"
     """The consistency level at which rows are read. With LOCAL_ONE and more than one replica, a later record of a key
@@ -127,19 +127,22 @@ class ConnectorSettings(CassandraSettings):
     value_converter: Annotated[str, About("Records", "LOW")] = ""
     """A converter class of Kafka Connect; another way to set `output.format`."""
     key_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
-    """Set it to false with a JSON converter, since JSON records carry no schema."""
+    """Whether keys in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
     value_converter_schemas_enable: Annotated[bool, About("Records", "LOW")] = True
-    """Set it to false with a JSON converter, since JSON records carry no schema."""
+    """Whether values in JSON carry their schema, with Kafka Connect's JsonConverter on Kafka."""
     output_format: Annotated[Format, About("Records", "HIGH")] = "key-value-avro"
-    """The format of keys and values. `debezium` (docs/envelope.md) and `debezium-cassandra`
-    (docs/debezium-cassandra.md) are Avro, or JSON with a JSON converter.
+    """The format of keys and values. `debezium` (docs/envelope.md), `debezium-cassandra`
+    (docs/debezium-cassandra.md) and `cep44` (docs/cep44.md) are Avro, or JSON with a JSON converter.
     """
     tombstones_on_delete: Annotated[bool, About("Records", "LOW")] = True
-    """With `output.format=debezium`: whether a record without value follows each delete, for compacted topics. With
-    `debezium-cassandra` the default is `false`.
+    """With `output.format` `debezium` or `cep44`: whether a record without value follows each delete, for compacted
+    topics. With `debezium-cassandra` the default is `false`.
     """
+    cep44_payload: Annotated[Literal["record", "bytes"], About("Records", "LOW")] = "record"
+    """With `output.format=cep44` in Avro: the payload as a record of the table, or as that record's bytes."""
     key_compat: Annotated[Compat, About("Records", "LOW")] = "exact"
-    """`datastax` writes keys in the form of DataStax's connector."""
+    """`datastax` writes keys in the form of DataStax's connector; `cep44`, with `output.format=cep44`, as the Sidecar.
+    """
     decimal_handling_mode: Annotated[Literal["precise", "string", "double"], About("Records", "LOW")] = "precise"
     """How values show decimals: exactly, as text, or as the nearest double, which is the default with
     `output.format=debezium-cassandra`.
@@ -154,8 +157,8 @@ class ConnectorSettings(CassandraSettings):
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
     """A regular expression for the names of the columns to publish. Key columns are always published."""
-    headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin")
-    """Which of these headers records have: schema_id, writetime, expires, origin, node, segpos, digest."""
+    headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin", "op")
+    """Which of these headers records have: schema_id, writetime, expires, origin, op, node, segpos, digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
     """As `value.converter.schema.registry.url`; keys and values have one registry."""
     value_converter_schema_registry_url: Annotated[
@@ -213,11 +216,14 @@ class ConnectorSettings(CassandraSettings):
             yield "value.converter" if value else "key.converter", f"{with_key}known are {known}"
         elif given_format in get_args(Format) and given_format not in possible:
             yield "output.format", f"key.converter and value.converter say {possible[0]}; leave them out"
-        formats_known = (None, *get_args(Format))
-        if given.get("resolver") == "none" and given_format in formats_known and given_format not in ENVELOPES:
-            yield "resolver", "it has the cells of a change, not its row: set output.format=debezium"
-        if given_format in ENVELOPES and not cls.needs_registry:
-            yield "output.format", "this format is for topics on Kafka; take another for those on Pulsar"
+        rows = {None, *get_args(Format)} - set(ENVELOPES)
+        if given.get("resolver") == "none" and given_format in rows:
+            what = "it has the cells of a change, not its row"
+            yield "resolver", f"{what}: set output.format=debezium, debezium-cassandra or cep44"
+        if given.get("key.compat") == "cep44" and given_format != "cep44":
+            yield "key.compat", "these keys go with output.format=cep44"
+        if given.get("cep44.payload") == "bytes" and is_json(value or key):
+            yield "cep44.payload", "records in JSON have the payload as an object; leave it out"
         table = given.get("table", "")
         several = any(is_pattern(part) for part in table.split(",")) or "," in table
         topics: dict[str, str] = {}
@@ -230,8 +236,8 @@ class ConnectorSettings(CassandraSettings):
                 yield (key, f"{other} is the same topic") if key in given else (other, f"{key} is that by default")
         for side in ("key.converter", "value.converter"):
             enabled = given.get(f"{side}.schemas.enable", "true").lower() != "false"
-            if given.get(side) == CONNECT_JSON and enabled:
-                yield f"{side}.schemas.enable", "set it to false; JSON records carry no schema"
+            if given.get(side) == CONNECT_JSON and enabled and not cls.needs_registry:
+                yield f"{side}.schemas.enable", "set it to false: on Pulsar the topic has the schema, not each record"
 
     @field_validator("name")
     @classmethod
@@ -306,6 +312,12 @@ class ConnectorSettings(CassandraSettings):
         return _is_avro(self.output_format, self.value_converter or self.key_converter)
 
     @property
+    def json_schemas(self) -> tuple[bool, bool]:
+        """Whether keys, and values, are JSON that carries its schema."""
+        of_key = self.key_converter == CONNECT_JSON and self.key_converter_schemas_enable
+        return of_key, self.value_converter == CONNECT_JSON and self.value_converter_schemas_enable
+
+    @property
     def is_envelope(self) -> bool:
         """Whether records say what a change did, in an envelope."""
         return self.output_format in ENVELOPES
@@ -366,8 +378,10 @@ class ConnectorSettings(CassandraSettings):
 
     @property
     def cleanup_policy(self) -> str:
-        """Of the data topic: records that say what one change wrote must not replace each other."""
-        return "delete" if self.resolver == "none" else "compact"
+        """Of the data topic: records that say what one change wrote, or with the Sidecar's keys, must not replace each
+        other.
+        """
+        return "delete" if self.resolver == "none" or self.key_compat == "cep44" else "compact"
 
     @property
     def data_loss(self) -> str:

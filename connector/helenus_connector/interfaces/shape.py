@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Resolved
 from helenus_schemas.errors import HelenusError
-from helenus_sinks.log import Headers, Schemas
+from helenus_sinks.log import Headers
 
 
 class Record(NamedTuple):
@@ -41,11 +41,7 @@ class Shaped(NamedTuple):
 class Shape(Protocol):
     """Makes the records of one version of a table. Pure but for the clock: the same Resolved gives the same
     records.
-
-    `schemas` are those that the topic is to declare, where its Log keeps schemas itself.
     """
-
-    schemas: Schemas | None
 
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
         """The record of a row; or of a marker, followed by those of the rows that live in its scope, in their order.

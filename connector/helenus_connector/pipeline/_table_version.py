@@ -9,26 +9,27 @@ import structlog
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.shape import Shape
 from helenus_connector.reread.definition import definition
-from helenus_connector.shape.debezium_cassandra import DebeziumCassandra
-from helenus_connector.shape.envelope import Envelope
+from helenus_connector.shape.choice import shape_of
 from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import RowShape, shown
+from helenus_connector.shape.row import shown
+from helenus_connector.shape.schemas import declared
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_sinks.log import Log
+from helenus_sinks.log import Log, Schemas
 
 _log = structlog.get_logger(__name__)
 _UUID_EPOCH = 0x01B21DD213814000  # 1970 in the clock of a version 1 UUID, 100 ns
 
 
 class Version(NamedTuple):
-    """One version of a table, as it is `shown`. Its records go to `topic`."""
+    """One version of a table, as it is `shown`. Its records go to `topic`, which declares the `schemas`, if any."""
 
     table: Table
     codec: KeyCodec
     topic: str
     shape: Shape
+    schemas: Schemas | None
 
     @property
     def made_at(self) -> float:
@@ -106,7 +107,7 @@ class Versions:
         if force or self._known is None or self._is_other(table):
             topic, shape = self.shaped(table, log)
             # All or nothing: rows of one definition are none of another's.
-            self.now = Version(table, KeyCodec(table), topic, shape)
+            self.now = Version(table, KeyCodec(table), topic, shape, self._declared(table))
         self._known = known
 
     def _moved(self, table: Table, topic: str, other: str, log: Log, why: HelenusError) -> Shape:
@@ -123,15 +124,14 @@ class Versions:
 
     def _accepted(self, table: Table, topic: str, log: Log) -> Shape:
         shape = self._shape(table, topic)
-        if shape.schemas is not None:
-            log.declare(topic, shape.schemas)
+        if (schemas := self._declared(table)) is not None:
+            log.declare(topic, schemas)
         return shape
 
+    def _declared(self, table: Table) -> Schemas | None:
+        """The schemas of a topic of a Log that keeps them itself."""
+        return declared(table, self._settings) if self._registry is None else None
+
     def _shape(self, table: Table, topic: str) -> Shape:
-        if not self._settings.is_envelope:
-            return RowShape(table, self._settings, self._registry, topic)
-        assert self._registry is not None, "not on Pulsar"
         cluster = getattr(self._session.cluster.metadata, "cluster_name", None)
-        if self._settings.output_format == "debezium-cassandra":
-            return DebeziumCassandra(table, self._settings, self._registry, topic, cluster)
-        return Envelope(table, self._settings, self._registry, topic, cluster)
+        return shape_of(table, self._settings, self._registry, topic, cluster)

@@ -138,8 +138,8 @@ class Stage:
         """Steps 2 to 5. None if they are to be done once more; if it `is_last` that is an error."""
         outcome = Outcome(read=intake.read, confirmed=intake.confirmed, outdated=intake.outdated, gaps=intake.gaps)
         outcome.dropped, outcome.at_gate = intake.dropped, intake.at_gate
-        if self._now.shape.schemas is not None:
-            self.log.declare(self._now.topic, self._now.shape.schemas)
+        if self._now.schemas is not None:
+            self.log.declare(self._now.topic, self._now.schemas)
         try:
             # 2. resolve
             for resolved in self._resolver.resolve(trust_images, may_wait):

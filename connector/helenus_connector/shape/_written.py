@@ -11,11 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from helenus_connector.interfaces.resolver import Resolved
+from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_schemas.codec.to_json import map_key
+from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import CqlType
 from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cell, Cells
 
+BAD_BYTES = (ValueError, IndexError, struct.error)
+"""What bytes raise that are no values."""
 _NULL = struct.pack(">i", -1)
 
 
@@ -33,7 +39,7 @@ def said(
     found: Cells, published: frozenset[str], shows_removed: bool = False
 ) -> tuple[str, dict[str, bytes | None] | None, Said]:
     """The operation, the `published` columns that are written, and what is changed of them; the columns are None of a
-    row that is deleted. Raises Malformed, ValueError and struct.error for bytes that are no values.
+    row that is deleted. Raises BAD_BYTES for bytes that are no values.
 
     `c`: the row itself is written, as INSERT does, whether it was there or not; or deleted and written at once. With
     `shows_removed` what is removed of a map, or a list, is null in its value, and a collection of no elements empty.
@@ -64,6 +70,13 @@ def said(
             removed[name] = gone
     replaced = tuple(name for name in names if name in found.deletions)
     return "c" if is_row or gone_at is not None else "u", values, Said(tuple(names), replaced, removed)
+
+
+def unreadable(resolved: Resolved, table: Table, error: Exception) -> Shaped:
+    """In place of the record of a change whose cells are no values."""
+    cause = HelenusError(Kind.POISON_EVENT, f"a change cannot be published: {error}", table.full_name)
+    record = Record(None, str(cause).encode(), ())
+    return Shaped(record, cause, resolved.key, None, lambda _: record)
 
 
 def _value(t: CqlType, cells: Sequence[Cell]) -> bytes | None:

@@ -10,7 +10,6 @@ are set. `docs/debezium-cassandra.md` has the whole of it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -20,19 +19,17 @@ from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._debezium_records import Records
 from helenus_connector.shape._debezium_values import AVRO, JSON
 from helenus_connector.shape._source import Source, source_of
-from helenus_connector.shape._written import Said, said
+from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
 from helenus_connector.shape.debezium_schemas import schemas
-from helenus_connector.shape.forms import frame
+from helenus_connector.shape.forms import frame_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import RowShape
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
-from helenus_sinks.log import Schemas as TopicSchemas
 
 _TABLE, _ROW, _STATIC, _RANGE = Scope.TABLE, Scope.ROW, Scope.STATIC, Scope.RANGE  # slow to look up
-_BAD_BYTES = (ValueError, IndexError, struct.error)
 _SECOND = 1_000_000
 
 
@@ -41,15 +38,18 @@ class DebeziumCassandra:
     HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
     """
 
-    schemas: TopicSchemas | None = None
-
     def __init__(
-        self, table: Table, settings: ConnectorSettings, registry: Ids, topic: str = "", cluster: str | None = None
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        registry: Ids | None,
+        topic: str = "",
+        cluster: str | None = None,
     ) -> None:
         topic = topic or settings.data
         key, value = schemas(table, settings)
         if settings.is_avro:
-            frames = frame(registry.register(f"{topic}-key", key)), frame(registry.register(f"{topic}-value", value))
+            frames = frame_of(registry, f"{topic}-key", key), frame_of(registry, f"{topic}-value", value)
             self._values = Records(AVRO, table, settings, cluster, frames, b"\1")
         else:
             self._values = Records(JSON, table, settings, cluster, (b"", b""), "true")
@@ -101,12 +101,9 @@ class DebeziumCassandra:
             yield from self._enveloped(marker, "r" if resolved.scope is _RANGE else "d", source, resolved)
             return
         try:
-            _, columns, changed = said(cells, self._published, shows_removed=True)
-        except _BAD_BYTES as error:
-            where = self._table.full_name
-            bad = HelenusError(Kind.POISON_EVENT, f"a change cannot be published: {error}", where)
-            record = Record(None, str(bad).encode(), ())
-            yield Shaped(record, bad, resolved.key, None, lambda _: record)
+            kind, columns, changed = said(cells, self._published, shows_removed=True)
+        except BAD_BYTES as error:
+            yield unreadable(resolved, self._table, error)
             return
         gone_at = None if cells.deletion is None else cells.deletion.write_time
         if gone_at is not None:
@@ -116,11 +113,9 @@ class DebeziumCassandra:
             return
         is_row = cells.liveness is not None and (gone_at is None or cells.liveness.write_time > gone_at)
         values = tuple(map(columns.get, self._names)) if self._names else resolved.values
-        shaped = self._rows.of_row(
-            resolved,
-            Image(values, resolved.write_time),
-            self._values.of_cells(resolved.values, columns, _expiries(cells)),
-        )
+        image = Image(values, resolved.write_time)
+        encode = self._values.of_cells(resolved.values, columns, _expiries(cells))
+        shaped = self._rows.of_row(resolved, image, kind.encode(), encode)
         yield from self._enveloped(shaped, "i" if is_row else "u", source, changed=changed, columns=columns)
 
     def _enveloped(
@@ -147,7 +142,7 @@ class DebeziumCassandra:
 
         try:
             record, make = wrapped(shaped.record), shaped.make
-        except _BAD_BYTES as error:
+        except BAD_BYTES as error:
             bad = HelenusError(Kind.POISON_EVENT, f"a value cannot be published: {error}", self._table.full_name)
             yield shaped._replace(record=Record(None, str(bad).encode(), ()), cause=bad)
             return

@@ -1,4 +1,4 @@
-"""The shape `debezium`: a change in the envelope of Debezium's connectors. In Avro, or JSON without schema.
+"""The shape `debezium`: a change in the envelope of Debezium's connectors. In Avro or JSON.
 
     UPDATE t SET v = 1 WHERE k = 7
     → {before: null, after: {k: 7, v: 1}, source: {...}, op: u, ts_ms: ..., written: {columns: [v], ...}}
@@ -10,7 +10,6 @@ was `written`, those that it writes. `docs/envelope.md` has the whole of it.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -21,8 +20,8 @@ from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._avro_bytes import SAID, optional_text, said_bytes, text_bytes
 from helenus_connector.shape._source import Source, nanoseconds, now, source_of
-from helenus_connector.shape._written import Said, said
-from helenus_connector.shape.forms import Avro, Form, Json, frame, keys_of
+from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
+from helenus_connector.shape.forms import Avro, Form, Json, frame_of, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import RowShape, schemas
 from helenus_schemas import __version__
@@ -35,10 +34,8 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
 from helenus_schemas.names import avro_name
-from helenus_sinks.log import Schemas
 
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
-_BAD_BYTES = (ValueError, IndexError, struct.error)
 
 
 Pack = Callable[["bytes | None", str, Source, "Said | None"], bytes]
@@ -46,26 +43,29 @@ Pack = Callable[["bytes | None", str, Source, "Said | None"], bytes]
 
 
 class Envelope:
-    """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`, and
+    """Makes the records of one version of a table. Registers its schemas, if there is a registry: raises as
+    `Registry.register`, and
     HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
     """
 
-    schemas: Schemas | None = None
-
     def __init__(
-        self, table: Table, settings: ConnectorSettings, registry: Ids, topic: str = "", cluster: str | None = None
+        self,
+        table: Table,
+        settings: ConnectorSettings,
+        registry: Ids | None,
+        topic: str = "",
+        cluster: str | None = None,
     ) -> None:
         topic = topic or settings.data
         key, value = schemas(table, settings)
         form: Form
         if settings.is_avro:
-            envelope = schema(table)
             keys = keys_of(table, settings, registry, topic, key, value)
-            self._pack = _avro(frame(registry.register(f"{topic}-value", envelope)), table, settings, cluster)
+            self._pack = _avro(frame_of(registry, f"{topic}-value", schema(table)), table, settings, cluster)
             form = _Rows(table, settings, *keys)
         else:
             self._pack = _json(table, settings, cluster)
-            form = Json(table, settings, whole=True, marks=True)
+            form = Json(table, settings, whole=True, marks=registry is not None)
         self._rows = RowShape(table, settings, registry, topic, form)
         self._table = table
         self._names = [c.name for c in table.values]
@@ -114,16 +114,14 @@ class Envelope:
             return self._enveloped(marker, "d", source)
         try:
             op, columns, changed = said(cells, self._published)
-        except _BAD_BYTES as error:
-            where = self._table.full_name
-            bad = HelenusError(Kind.POISON_EVENT, f"a change cannot be published: {error}", where)
-            record = Record(None, str(bad).encode(), ())
-            return iter([Shaped(record, bad, resolved.key, None, lambda _: record)])
+        except BAD_BYTES as error:
+            return iter([unreadable(resolved, self._table, error)])
         image = None
         if columns is not None:
             values = tuple(map(columns.get, self._names)) if self._names else resolved.values
             image = Image(values, resolved.write_time)
-        return self._enveloped(self._rows.of_row(resolved, image), op, source, None if image is None else changed)
+        row = self._rows.of_row(resolved, image, op.encode())
+        return self._enveloped(row, op, source, None if image is None else changed)
 
     def _enveloped(self, shaped: Shaped, op: str, source: Source, changed: Said | None = None) -> Iterator[Shaped]:
         """The record of a row in its envelope, and of a delete the record without value."""
@@ -192,8 +190,8 @@ class _Rows(Avro):
         table: Table,
         settings: ConnectorSettings,
         key_frame: bytes,
-        truncation: Callable[[], bytes],
-        nullable: Callable[[str], bytes],
+        truncation: Callable[[], bytes | None],
+        nullable: Callable[[str], bytes] | None,
     ) -> None:
         super().__init__(table, settings, key_frame, b"", truncation, nullable)
         self._decode = KeyCodec(table).decode

@@ -109,7 +109,7 @@ class Json:
         self._key = json_of(keys, settings.key_compat == "datastax")
         self._value = json_of(columns)
         self._whole = whole
-        self._name = table.full_name
+        self._truncation = truncation_key(table)
         self._only_key = not table.values
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
@@ -123,15 +123,23 @@ class Json:
     def truncation(self) -> bytes | None:
         if not self._marks:
             return None
-        return json.dumps({"table": self._name}, ensure_ascii=False).encode()
+        return self._truncation
+
+
+def truncation_key(table: Table) -> bytes:
+    """In JSON, the key of the marker that concerns the whole table."""
+    return json.dumps({"table": table.full_name}, ensure_ascii=False).encode()
 
 
 def keys_of(
-    table: Table, settings: ConnectorSettings, registry: Ids, topic: str, key: str, value: str
-) -> tuple[bytes, Callable[[], bytes], Callable[[str], bytes]]:
+    table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str, key: str, value: str
+) -> tuple[bytes, Callable[[], bytes | None], Callable[[str], bytes] | None]:
     """The frame of keys, the key of a truncation, and the frames of nullable parts. `key` and `value` are the schemas
-    of keys, and of the values of rows outside them. Raises as `Registry.register`.
+    of keys, and of the values of rows outside them. Without a registry there are no frames, and one schema for all
+    keys. Raises as `Registry.register`.
     """
+    if registry is None:
+        return b"", lambda: None, None
     name = avro_long.long_bytes(len(table.full_name.encode())) + table.full_name.encode()
 
     def truncation() -> bytes:
@@ -145,6 +153,11 @@ def keys_of(
 
 def frame(schema: int) -> bytes:
     return _FRAME.pack(0, schema)
+
+
+def frame_of(registry: Ids | None, subject: str, schema: str) -> bytes:
+    """The frame of what is under a schema, which is registered; none without a registry."""
+    return b"" if registry is None else frame(registry.register(subject, schema))
 
 
 def nullable_schema(table: Table, settings: ConnectorSettings, part: str) -> str:

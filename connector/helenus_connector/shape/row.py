@@ -30,21 +30,22 @@ from helenus_schemas.cql.values import EMPTY_IS_A_VALUE, MAY_BE_EMPTY
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Bound, Origin, Scope
 from helenus_schemas.event.wire import decode, without_frames
-from helenus_sinks.log import Schemas
 
 _NO_LOG = bytes(3)  # an event without digest, node and columns
 _SNAPSHOT = {Origin.SNAPSHOT: b"true", Origin.SNAPSHOT_FIRST: b"first", Origin.SNAPSHOT_LAST: b"last"}
+_OF_SNAPSHOT = 2  # so many headers say it
+_GONE, _READ, _TRUNCATED = b"d", b"r", b"t"
 _BAD_BYTES = (ValueError, IndexError, struct.error)
 Encode = Callable[[bytes, Sequence["bytes | None"]], bytes]
 """As `Form.value`."""
 
 
 class RowShape:
-    """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`.
+    """Makes the records of one version of a table. Registers its schemas, if there is a registry: raises as
+    `Registry.register`.
 
-    `table` is as it is `shown`. Another `form` than its settings ask for has its schemas already. Without a registry,
-    records are of the `schemas` that their topic is to declare. Raises HelenusError TABLE_UNSUPPORTED for a column that
-    can't be, by name.
+    `table` is as it is `shown`. Another `form` than its settings ask for has its schemas already. Raises HelenusError
+    TABLE_UNSUPPORTED for a column that can't be, by name.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class RowShape:
     ) -> None:
         self._table = table
         self._form = form or _form(table, settings, registry, topic or settings.data)
-        self.schemas = declared(table, settings) if registry is None else None
         self._schema_id = ("schema_id", table.schema_id.encode()) if "schema_id" in settings.headers else None
         self._write_time = "writetime" in settings.headers
         self._expires = "expires" in settings.headers
         self._origin = "origin" in settings.headers
+        self._op = "op" in settings.headers
         self._source = [name for name in ("node", "segpos", "digest") if name in settings.headers]
         self._exact_key = settings.key_compat != "exact"
         self._encode_key = b64encode if registry is None else bytes  # what keeps schemas has text for headers
@@ -70,11 +71,15 @@ class RowShape:
             return self._marked(resolved)
         return (self.of_row(resolved, resolved.after),)
 
-    def of_row(self, resolved: Resolved, after: Image | None, value: Encode | None = None) -> Shaped:
-        """The record of a row as it is after what was resolved; `value` makes its value's bytes, else the form."""
+    def of_row(
+        self, resolved: Resolved, after: Image | None, op: bytes | None = None, value: Encode | None = None
+    ) -> Shaped:
+        """The record of a row as it is after what was resolved; `op` is the kind of operation if the change says it,
+        and `value` makes its value's bytes, else the form.
+        """
         key, write_time, expires, values = resolved.key, resolved.write_time, resolved.expires, resolved.values
         event = resolved.event.value if resolved.event else None
-        return _shaped(lambda image: self.row(key, image, write_time, event, expires, values, value), key, after)
+        return _shaped(lambda image: self.row(key, image, write_time, event, expires, values, op, value), key, after)
 
     def of_marker(self, resolved: Resolved) -> Shaped:
         """The record of the marker of a partition, or a range."""
@@ -111,14 +116,16 @@ class RowShape:
         event: bytes | None = None,
         expires: int | None = None,
         values: Key = (),
+        op: bytes | None = None,
         value: Encode | None = None,
     ) -> Record:
         """The record of a row, or of its absence.
 
         `key` is the event's Avro, `values` are its CQL bytes; `write_time` in µs. `event` is the value of the event
         that asked for the row, None if none did by itself; `expires` in s, when the first cell of its changes does.
+        `op` is the kind of operation, where more is known of it than whether the row is there.
         """
-        headers = self._common_headers(write_time, event)
+        headers = self._common_headers(write_time, event, _GONE if image is None and op is None else op)
         if expires is not None and self._expires:
             headers.append(("expires", b"%d" % expires))
         if self._exact_key:
@@ -157,7 +164,7 @@ class RowShape:
 
         Key and value are those of the partition's static columns, if it has any.
         """
-        record = self.row(key, image, write_time, event, values=values)
+        record = self.row(key, image, write_time, event, values=values, op=_GONE)
         scope = ("scope", b"partition" if bounds is None else b"range")
         try:
             limits = [(name, self._limit(b)) for name, b in zip(("start", "end"), bounds or (), strict=False) if b]
@@ -169,7 +176,7 @@ class RowShape:
 
     def truncation(self, write_time: int | None, event: bytes | None = None) -> Record:
         """The record that says: all rows of the table up to `write_time` are gone; those that live follow."""
-        headers = self._common_headers(write_time, event)
+        headers = self._common_headers(write_time, event, _TRUNCATED)
         return Record(self._form.truncation(), None, [*headers, ("scope", b"table")])
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
@@ -191,15 +198,21 @@ class RowShape:
         values = tuple(None if c.name in left_out else v for c, v in pairs)
         return Image(values, image.write_time), [c.name for c in columns if c.name in left_out]
 
-    def _common_headers(self, write_time: int | None, event: bytes | None) -> list[tuple[str, bytes]]:
+    def _common_headers(self, write_time: int | None, event: bytes | None, op: bytes | None) -> list[tuple[str, bytes]]:
         headers = [] if self._schema_id is None else [self._schema_id]
         if write_time is not None and self._write_time:
             headers.append(("writetime", b"%d" % write_time))
         if event is not None:
             if self._source:
                 headers += self._source_headers(event)
-            if self._origin and event.startswith(_NO_LOG):
-                headers += _origin_headers(event)
+            if event.startswith(_NO_LOG):
+                origin = _origin_headers(event)
+                if self._origin:
+                    headers += origin
+                if op is None and len(origin) == _OF_SNAPSHOT:
+                    op = _READ
+        if op is not None and self._op:
+            headers.append(("op", op))
         return headers
 
     def _limit(self, bound: Bound) -> bytes:
@@ -270,20 +283,6 @@ def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:
         raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
 
 
-def declared(table: Table, settings: ConnectorSettings) -> Schemas:
-    """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
-    if settings.output_format == "key-value-avro":
-        return Schemas(*schemas(table, settings))
-    if table.unsupported:
-        raise HelenusError(Kind.TABLE_UNSUPPORTED, table.unsupported, table.full_name)
-    whole = settings.output_format == "json"
-    try:
-        value = avro.text(avro.json_schema(table, "row" if whole else "value"))
-        return Schemas(None if whole else avro.text(avro.json_schema(table, "key", settings.key_compat)), value, "JSON")
-    except ValueError as error:
-        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
-
-
 def _form(table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str) -> Form:
     key, value = schemas(table, settings)
     if settings.output_format != "key-value-avro":
@@ -310,7 +309,10 @@ def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | N
 @lru_cache(16)
 def _origin_headers(event: bytes) -> tuple[tuple[str, bytes], ...]:
     """Why a row is published that did not change. Cached: a snapshot's events are all alike."""
-    origin = decode(event).origin
+    try:
+        origin = decode(without_frames(None, event)[1]).origin
+    except ValueError:  # of an agent that is not ours
+        return ()
     if origin is Origin.LOG:
         return ()
     snapshot = _SNAPSHOT.get(origin)

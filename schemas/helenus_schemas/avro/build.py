@@ -80,12 +80,12 @@ def value_schema(table: Table, nullable: bool = False) -> Schema:
     return schemas.table(schemas.fields(value_columns(table), bool(required_columns(table)) and not nullable))
 
 
-def json_schema(table: Table, part: Literal["key", "value", "row"], compat: Compat = "exact") -> Schema:
-    """The schema of the JSON of a row, of its value, or of its key as `compat` has it; every column is nullable.
+def row_schema(table: Table, part: Literal["key", "value", "row"] = "row", compat: Compat = "exact") -> Schema:
+    """The schema of a whole row, its key's columns first, of its value, or of its key as `compat` has it; every column
+    is nullable, and maps are maps.
 
-    What JSON has as text, is a string here. A type in the key of a whole row is another record than in its values, as
-    those may show a decimal or varint in another form. Raises Unmappable, naming the column, for a name that is not
-    legal in Avro: JSON has CQL's names.
+    A type in the key of a whole row is another record than in its values, as those may show a decimal or varint in
+    another form. Raises Unmappable, naming the column.
     """
     schemas = _Schemas(table, exact=False)
     keys = () if part == "value" else table.primary_key
@@ -93,21 +93,18 @@ def json_schema(table: Table, part: Literal["key", "value", "row"], compat: Comp
     if part == "key":
         fields = _compatible(table, fields, compat)
     values = {"key": (), "value": value_columns(table), "row": table.values}[part]
-    schema = schemas.table([*fields, *schemas.fields(values, plain=False)])
+    return schemas.table([*fields, *schemas.fields(values, plain=False)])
+
+
+def json_schema(table: Table, schema: Schema) -> Schema:
+    """The schema of what a `schema` describes in JSON: what JSON has as text, is a string here.
+
+    Raises Unmappable for a name that is not legal in Avro: JSON has CQL's names.
+    """
     if renamed := _renamed(schema):
         what = f"{table.full_name}: no schema of JSON can have the name {renamed}: take Avro, or leave the column out"
         raise Unmappable(what)
     return _without_bytes(schema)
-
-
-def row_schema(table: Table) -> Schema:
-    """The schema of a whole row, its key's columns first; every column is nullable. Types as in `json_schema`.
-
-    Raises Unmappable, naming the column.
-    """
-    schemas = _Schemas(table, exact=False)
-    keys = schemas.fields(table.primary_key, plain=False, suffix=" in key")
-    return schemas.table([*keys, *schemas.fields(table.values, plain=False)])
 
 
 def value_columns(table: Table) -> tuple[Column, ...]:

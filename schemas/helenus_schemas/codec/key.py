@@ -26,8 +26,10 @@ In Avro a clustering value of no bytes, of a type that has no such value, is nul
 it is. In a composite partition key a stand-in replaces such a value, zero as a rule. After the record follow the places
 of stand-ins in the partition key, as Avro ints. A reader that knows the schema alone does not read that far.
 """
-Compat = Literal["exact", "datastax"]
-"""The form of a key: `exact`, or DataStax's, with tinyint and smallint unsigned and a time in µs."""
+Compat = Literal["exact", "datastax", "cep44"]
+"""The form of a key: `exact`; or DataStax's, with tinyint and smallint unsigned and a time in µs; or a text that only
+the shape `cep44` writes, here as `exact`.
+"""
 
 
 class Outgrown(Malformed):

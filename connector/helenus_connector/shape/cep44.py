@@ -1,0 +1,312 @@
+"""The shape `cep44`: a change in the envelope of CEP-44, as Cassandra's Sidecar publishes it. In Avro or JSON.
+
+    UPDATE t SET v = 1 WHERE k = 7
+    → {timestampMicros: ..., sourceTable: t, ..., operationType: UPDATE, isPartial: true, updateFields: [k, v],
+       range: null, ttl: null, payload: {k: 7, v: 1, w: null}, written: {columns: [v], ...}}
+
+Keys and headers are those of the shape `row`. The payload is a change's columns, or the whole row where it was read.
+`docs/cep44.md` has the whole of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import Resolved
+from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.shape._avro_bytes import array_bytes, said_bytes, text_bytes, texts_bytes
+from helenus_connector.shape._cep44_form import AvroRows, JsonRows, Rows
+from helenus_connector.shape._cep44_payload import column_encoder
+from helenus_connector.shape._cep44_ranges import SYMBOLS, Predicate, ranges
+from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
+from helenus_connector.shape.cep44_schema import KINDS, VERSION, schema
+from helenus_connector.shape.forms import frame_of, json_of, keys_of
+from helenus_connector.shape.registry import Ids
+from helenus_connector.shape.row import schemas
+from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.event.cells import Cells
+from helenus_schemas.event.change import Scope
+from helenus_schemas.names import avro_name
+
+_TABLE, _ROW, _STATIC, _RANGE = Scope.TABLE, Scope.ROW, Scope.STATIC, Scope.RANGE  # members are slow to look up
+_GONE = ("DELETE_PARTITION", "DELETE_RANGE")
+
+
+class Head(NamedTuple):
+    """What an envelope says beside its payload. `at`: µs. `fields`: the columns that the payload says, key first; it is
+    `partial` if the row has others. `ttl`: seconds, and when it is over, s since the epoch.
+    """
+
+    kind: str
+    at: int
+    fields: tuple[str, ...]
+    partial: bool = True
+    range: tuple[Predicate, ...] = ()
+    ttl: tuple[int, int] | None = None
+    changed: Said | None = None
+    has_row: bool = True
+
+
+Pack = Callable[[Head, bytes, "tuple[str, ...]"], bytes]
+"""A record's value, of a payload and the columns that were left out of it."""
+
+
+class Cep44:
+    """Makes the records of one version of a table. Registers its schemas: raises as `Registry.register`, and
+    HelenusError TABLE_UNSUPPORTED.
+    """
+
+    def __init__(self, table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "") -> None:
+        topic = topic or settings.data
+        key, value = schemas(table, settings)
+        self._table = table
+        self._form: AvroRows | JsonRows
+        if settings.is_avro:
+            self._pack = _avro(frame_of(registry, f"{topic}-value", schema(table, settings)), table, settings)
+            keys = (b"", None, None) if settings.key_compat == "cep44" else None
+            self._form = AvroRows(table, settings, *(keys or keys_of(table, settings, registry, topic, key, value)))
+        else:
+            self._pack = _json(table)
+            self._form = JsonRows(table, settings)
+        self._rows = Rows(table, settings, registry, topic, self._form)
+        named = {"keyspace": table.keyspace, "table": table.name, "schemaUuid": schema_uuid(table)}
+        self._named = [(name, text.encode()) for name, text in named.items()]
+        self._names = [c.name for c in table.values]
+        self._published = frozenset(self._names)
+        self._partition, self._key, self._all, self._statics = (
+            tuple(c.name for c in columns)
+            for columns in (
+                table.partition_key,
+                table.primary_key,
+                (*table.primary_key, *table.values),
+                (*table.partition_key, *table.statics),
+            )
+        )
+        self._tombstones = settings.tombstones_on_delete and settings.key_compat != "cep44"
+
+    def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
+        if resolved.written is not None:
+            return self._written(resolved, resolved.written)
+        if resolved.read_rows is not None:
+            return self._marked(resolved)
+        return self._read(resolved, self._rows.of_row(resolved, resolved.after), _at(resolved))
+
+    def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
+        return self._rows.smaller(image)
+
+    def _read(self, resolved: Resolved, row: Shaped, at: int) -> Iterator[Shaped]:
+        """The records of a row as it was read, or of a partition's static columns."""
+        if resolved.scope is _STATIC:
+            return self._enveloped(row, Head("UPDATE", at, self._statics))
+        if row.image is None:
+            return self._deleted(row, Head("DELETE", at, self._key, has_row=False))
+        return self._enveloped(row, Head("UPDATE", at, self._all, partial=False))
+
+    def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
+        """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
+        at = _at(resolved)
+        rows = iter(self._rows.records(resolved))
+        if resolved.scope is not _TABLE:
+            marker = next(rows)
+            assert marker is not None
+            yield from self._scope_deleted(resolved, marker, at)
+            if marker.image is not None and any(value is not None for value in marker.image.values):
+                statics = self._rows.of_row(resolved, marker.image)
+                yield from self._enveloped(statics, Head("UPDATE", at, self._statics))
+        elif not resolved.continues:
+            yield next(rows)  # the envelope has no kind of operation for it
+        for shaped in rows:
+            if shaped is None:
+                yield None
+                continue
+            own = shaped.image.write_time if shaped.image else None
+            yield from self._enveloped(shaped, Head("UPDATE", at if own is None else own, self._all, partial=False))
+
+    def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
+        at = _at(resolved)
+        if resolved.scope not in (_ROW, _STATIC):
+            has_rows = len(self._table.clustering) > 0
+            marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
+            yield from self._scope_deleted(resolved, marker, at)
+            return
+        try:
+            op, columns, changed = said(cells, self._published)
+        except BAD_BYTES as error:
+            yield unreadable(resolved, self._table, error)
+            return
+        # A mutation may delete a row and write it: that is two records, as the envelope says one thing at once.
+        if (gone := cells.deletion) is not None:
+            row = self._rows.of_row(resolved, None)
+            head = Head("DELETE", gone.write_time, self._key, has_row=False)
+            yield from self._deleted(row, head) if columns is None else self._enveloped(row, head)
+        if columns is None:
+            return
+        is_row = cells.liveness is not None and (gone is None or cells.liveness.write_time > gone.write_time)
+        keys = self._key if resolved.scope is _ROW else self._partition
+        head = Head(_kind(is_row, columns, changed), at, keys + changed.columns, ttl=_ttl(cells), changed=changed)
+        values = tuple(map(columns.get, self._names)) if self._names else resolved.values
+        image = Image(values, resolved.write_time)
+        yield from self._enveloped(self._rows.of_row(resolved, image, b"c" if op == "c" else b"u"), head)
+
+    def _scope_deleted(self, resolved: Resolved, marker: Shaped, at: int) -> Iterator[Shaped]:
+        """The records of a partition's or a range's deletion: as many as its range takes."""
+        if resolved.scope is not _RANGE:
+            yield from self._deleted(marker, Head("DELETE_PARTITION", at, self._partition, has_row=False))
+            return
+        start, end = resolved.bounds or (None, None)
+        heads = [
+            Head("DELETE_RANGE", at, self._partition, range=predicates, has_row=False)
+            for predicates in ranges(self._table.clustering, start, end)
+        ]
+        for head in heads[:-1]:
+            yield from self._enveloped(marker, head)
+        yield from self._deleted(marker, heads[-1])
+
+    def _deleted(self, shaped: Shaped, head: Head) -> Iterator[Shaped]:
+        """The record of a deletion, and the one without value."""
+        yield from self._enveloped(shaped, head)
+        if self._tombstones and shaped.cause is None:
+            tombstone = Record(shaped.record.key, None, [])
+            yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+
+    def _enveloped(self, shaped: Shaped, head: Head) -> Iterator[Shaped]:
+        """The record of a row in its envelope."""
+        if shaped.cause is not None:
+            yield shaped
+            return
+        whole = shaped.image if head.has_row else None
+
+        def payload(record: Record) -> bytes:
+            if head.has_row and record.value is not None and whole is not None:
+                return record.value
+            return self._form.of_key(shaped.key)
+
+        def wrapped(record: Record, image: Image | None) -> Record:
+            left_out = _left_out(record)
+            if image is not whole and image is not None and whole is not None:
+                pairs = zip(self._names, whole.values, image.values, strict=False)
+                left_out |= {name for name, before, now in pairs if before is not None and now is None}
+            truncated = tuple(name for name in self._names if name in left_out) if left_out else ()
+            value = self._pack(head, payload(record), truncated)
+            return record._replace(value=value, headers=[*record.headers, *self._named])
+
+        record, make = shaped.record, shaped.make
+        row = payload(record) if head.has_row else head.kind.encode()
+        alike = b"%d\0%b%b" % (len(record.key or b""), record.key or b"", row)
+        yield Shaped(wrapped(record, whole), None, shaped.key, whole, lambda image: wrapped(make(image), image), alike)
+
+
+def schema_uuid(table: Table) -> str:
+    """Names this version of a table's definition: the UUID, version 3, of the MD5 that the header `schema_id` has."""
+    return str(UUID(hex=table.schema_id, version=3))
+
+
+def _kind(is_row: bool, columns: dict[str, bytes | None], changed: Said) -> str:
+    """As the Sidecar names it; DELETE of columns only where a change does nothing else."""
+    if changed.removed:
+        return "COMPLEX_ELEMENT_DELETE"
+    if is_row:
+        return "INSERT"
+    is_gone = changed.columns and all(columns[name] is None and name in changed.replaced for name in changed.columns)
+    return "DELETE" if is_gone else "UPDATE"
+
+
+def _ttl(cells: Cells) -> tuple[int, int] | None:
+    """Of the first cell that expires, or of the row itself."""
+    for cell in cells.cells:
+        if cell.ttl is not None:
+            return cell.ttl, cell.expires or 0
+    row = cells.liveness
+    return None if row is None or row.ttl is None else (row.ttl, row.expires or 0)
+
+
+def _at(resolved: Resolved) -> int:
+    """The write time; when the event was written, or the record made, where none is known."""
+    if resolved.write_time is not None:
+        return resolved.write_time
+    return time.time_ns() // 1000 if resolved.event is None else resolved.event.timestamp * 1000
+
+
+def _left_out(record: Record) -> set[str]:
+    return {name for key, value in record.headers if key == "left_out" and value for name in json.loads(value)}
+
+
+def _json(table: Table) -> Pack:
+    named = {"sourceTable": table.name, "sourceKeyspace": table.keyspace, "schemaUuid": schema_uuid(table)}
+    source = _text(named)[1:-1]
+    values = [json_of([column]) for column in table.clustering]
+
+    def predicate(found: Predicate) -> str:
+        field, symbol = _text(table.clustering[found.column].name), found.symbol
+        value = values[found.column]([found.value])
+        return f'{{"field":{field},"rangePredicateType":"{symbol}","value":{value}}}'
+
+    def pack(head: Head, payload: bytes, truncated: tuple[str, ...]) -> bytes:
+        within = f"[{','.join(map(predicate, head.range))}]" if head.range else "null"
+        ttl = None if head.ttl is None else dict(zip(("ttl", "deletedAt"), head.ttl, strict=True))
+        return (
+            f'{{"timestampMicros":{head.at},{source},"truncatedFields":{_text(truncated)},"version":"{VERSION}",'
+            f'"operationType":"{head.kind}","isPartial":{_text(head.partial)},"updateFields":{_text(head.fields)},'
+            f'"range":{within},"ttl":{_text(ttl)},"payload":{payload.decode()},'
+            f'"written":{_text(head.changed and head.changed._asdict())}}}'
+        ).encode()
+
+    return pack
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _avro(value_frame: bytes, table: Table, settings: ConnectorSettings) -> Pack:
+    first = b"".join(map(text_bytes, (table.name, table.keyspace, schema_uuid(table))))
+    version = b"\2" + text_bytes(VERSION)
+    kinds = {kind: long_bytes(number) for number, kind in enumerate(KINDS)}
+    is_apart = settings.cep44_payload == "bytes"
+    names = {c.name: avro_name(c.name) for c in table.columns}
+    predicate = _predicates(table.clustering, len(table.partition_key), len(table.primary_key) + len(table.values))
+
+    def shown(columns: tuple[str, ...]) -> bytes:
+        return texts_bytes(tuple([names[name] for name in columns]))
+
+    def pack(head: Head, payload: bytes, truncated: tuple[str, ...]) -> bytes:
+        ttl = head.ttl
+        return b"".join(
+            (
+                value_frame,
+                long_bytes(head.at),
+                first,
+                shown(truncated) if truncated else b"\0",
+                version,
+                kinds[head.kind],
+                b"\1" if head.partial else b"\0",
+                b"\2" + shown(head.fields),
+                b"\2" + array_bytes([predicate(found) for found in head.range]) if head.range else b"\0",
+                b"\0" if ttl is None else b"\2" + long_bytes(ttl[0]) + long_bytes(ttl[1]),
+                long_bytes(len(payload)) + payload if is_apart else payload,
+                b"\0" if head.changed is None else b"\2" + said_bytes(head.changed),
+            )
+        )
+
+    return pack
+
+
+def _predicates(clustering: Sequence[Column], before: int, width: int) -> Callable[[Predicate], bytes]:
+    """Encodes a predicate: its value is a payload with one field, after `before` fields of `width`."""
+    encoders = [column_encoder(column) for column in clustering]
+    names = [text_bytes(avro_name(column.name)) for column in clustering]
+    symbols = {symbol: long_bytes(number) for number, symbol in enumerate(SYMBOLS)}
+
+    def encode(found: Predicate) -> bytes:
+        at = before + found.column
+        value = bytes(at) + encoders[found.column](found.value) + bytes(width - at - 1)
+        return names[found.column] + symbols[found.symbol] + long_bytes(len(value)) + value
+
+    return encode

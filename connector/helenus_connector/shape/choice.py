@@ -1,0 +1,32 @@
+"""Which shape a connector's records have: `output.format`, and whether JSON carries its schema."""
+
+from __future__ import annotations
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.shape import Shape
+from helenus_connector.shape.cep44 import Cep44
+from helenus_connector.shape.debezium_cassandra import DebeziumCassandra
+from helenus_connector.shape.envelope import Envelope
+from helenus_connector.shape.registry import Ids
+from helenus_connector.shape.row import RowShape
+from helenus_connector.shape.with_schemas import with_schemas
+from helenus_schemas.cql.table import Table
+
+
+def shape_of(
+    table: Table, settings: ConnectorSettings, registry: Ids | None, topic: str = "", cluster: str | None = None
+) -> Shape:
+    """The shape of a table's records. Registers their schemas, if there is a registry: raises as `Registry.register`,
+    and HelenusError TABLE_UNSUPPORTED. `cluster` is the name of Cassandra's.
+    """
+    shape: Shape
+    match settings.output_format:
+        case "cep44":
+            shape = Cep44(table, settings, registry, topic)
+        case "debezium-cassandra":
+            shape = DebeziumCassandra(table, settings, registry, topic, cluster)
+        case "debezium":
+            shape = Envelope(table, settings, registry, topic, cluster)
+        case _:
+            shape = RowShape(table, settings, registry, topic)
+    return with_schemas(shape, table, settings)

@@ -1,0 +1,60 @@
+"""The schemas of a table's records: what they say, in Avro's words, and what a topic on Pulsar is to declare.
+
+    output.format=debezium, JSON → key {k: int}, value {before, after: {k: int, b: bytes}, source, op, ...}
+
+In JSON bytes are base64, and a topic that declares JSON has strings there; Kafka Connect's schema calls them bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.shape import cep44_schema, debezium_schemas, envelope, row
+from helenus_schemas.avro import build as avro
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_sinks.log import Schemas
+
+TRUNCATION: Any = json.loads(avro.TRUNCATION)
+"""Of the key of the marker that concerns the whole table."""
+
+
+def described(table: Table, settings: ConnectorSettings) -> tuple[Any, Any]:
+    """The Avro schemas of a table's keys and values as its records are, in Avro or JSON; None for keys that are text.
+
+    `table` is as it is `shown`. Raises HelenusError TABLE_UNSUPPORTED.
+    """
+    key, value = row.schemas(table, settings)
+    form = settings.output_format
+    if form == "debezium-cassandra":
+        key, value = debezium_schemas.schemas(table, settings)
+        return json.loads(key), json.loads(value)
+    if form == "debezium":
+        value = envelope.schema(table)
+    elif form == "cep44":
+        value = cep44_schema.schema(table, settings)
+    if settings.is_avro:
+        return None if settings.key_compat == "cep44" else json.loads(key), json.loads(value)
+    try:
+        if not settings.is_envelope:
+            value = avro.text(avro.row_schema(table, "row" if form == "json" else "value"))
+        has_key = form != "json" and settings.key_compat != "cep44"
+        return avro.row_schema(table, "key", settings.key_compat) if has_key else None, json.loads(value)
+    except ValueError as error:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
+
+
+def declared(table: Table, settings: ConnectorSettings) -> Schemas:
+    """The schemas of a topic that keeps them itself. Raises HelenusError TABLE_UNSUPPORTED."""
+    key, value = described(table, settings)
+    if settings.is_avro:
+        return Schemas(None if key is None else avro.text(key), avro.text(value))
+    try:
+        if "MapEntry" in avro.text(value):
+            raise ValueError(f"{table.full_name}: no schema of JSON has maps with keys that are not text: take Avro")
+        shown = [None if schema is None else avro.text(avro.json_schema(table, schema)) for schema in (key, value)]
+    except ValueError as error:
+        raise HelenusError(Kind.TABLE_UNSUPPORTED, str(error), table.full_name) from None
+    return Schemas(shown[0], shown[1] or "", "JSON")

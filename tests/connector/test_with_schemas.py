@@ -1,0 +1,164 @@
+"""JSON records that carry their schema: it says what the payload is, and Kafka Connect reads it."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.writer import Cell, Row, Update, table_of
+from connector.celled import JSON, events
+from connector.test_debezium_cassandra import LOWEST, VALUES, K, Made, T
+from schemas.java import Program
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.shape import Shaped
+from helenus_connector.shape.choice import shape_of
+from helenus_connector.shape.row import shown
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+
+FORMATS = ["key-value-json", "json", "debezium", "debezium-cassandra", "cep44"]
+ODD = table_of("t", "k int pk, c text ck, v int, d decimal, m map<int, blob>")
+CONNECT = Path(__file__).with_name("ConnectJson.java")
+
+
+class WithSchema(Made):
+    """What any format in JSON with schemas makes of changes, and what it makes without."""
+
+    def __init__(self, table: Table, form: str, key: bool = True, value: bool = True) -> None:
+        given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": form}
+        for part, has in (("key", key), ("value", value)):
+            if part == "value" or form != "json":
+                given |= {f"{part}.converter": JSON, f"{part}.converter.schemas.enable": str(has).lower()}
+        given |= {} if form != "json" else {"key.converter": "org.apache.kafka.connect.storage.StringConverter"}
+        self.settings = ConnectorSettings.of(given, "test")
+        self.table = shown(table, self.settings)
+        self.codec = KeyCodec(self.table)
+        self.shape = shape_of(self.table, self.settings, None)  # type: ignore[assignment]
+
+    def shaped(self, *updates: Update) -> list[Shaped]:
+        """Of changes as they were written, or of rows that were read where the format has no others."""
+        found: list[Shaped | None] = []
+        for event in events(*updates):
+            resolved = self.resolved(event)
+            if self.settings.is_envelope:
+                found += self.shape.records(resolved)
+            else:
+                cells = resolved.written.cells if resolved.written else ()
+                by_name = {cell.column: cell.value for cell in cells}
+                resolved.after = Image(tuple(by_name.get(c.name) for c in self.table.values), T)
+                resolved.written = None
+                found += self.shape.records(resolved)
+        return [shaped for shaped in found if shaped is not None]
+
+
+def fits(schema: dict[str, Any], payload: Any, at: str = "") -> None:
+    """Assert that a payload is one of a schema of Kafka Connect."""
+    if payload is None:
+        assert schema["optional"], at
+        return
+    kind = schema["type"]
+    if kind == "struct":
+        fields = {field["field"]: field for field in schema["fields"]}
+        assert payload.keys() <= fields.keys(), at
+        for name, field in fields.items():
+            fits(field, payload.get(name), f"{at}.{name}")
+    elif kind == "array":
+        for item in payload:
+            fits(schema["items"], item, f"{at}[]")
+    elif kind == "map":
+        for key, value in payload.items() if isinstance(payload, dict) else payload:
+            fits(schema["keys"], key, f"{at}{{}}")
+            fits(schema["values"], value, f"{at}{{}}")
+    else:
+        known = {"string": str, "bytes": str, "boolean": bool, "float": (float, int), "double": (float, int)}
+        of: Any = known.get(kind, int)
+        assert isinstance(payload, of), f"{at}: {payload!r} is no {kind}"
+
+
+def changes(of: Table, kind: str, data: bytes) -> Update:
+    return Update(of, K, [Row((), {"v": Cell(data)}, time=T)], lowest=LOWEST)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_schema_says_what_the_payload_of_every_type_is(form: str) -> None:
+    for kind, (data, _, _) in VALUES.items():
+        of = table_of("t", f"k int pk, v {kind}")
+        update = changes(of, kind, data)
+        plain = WithSchema(of, form, key=False, value=False)
+        found = WithSchema(of, form).shaped(update)
+        for shaped, without in zip(found, plain.shaped(update), strict=True):
+            for data_, other in ((shaped.record.key, without.record.key), (shaped.record.value, without.record.value)):
+                if form == "json" and data_ == shaped.record.key:
+                    assert data_ == other
+                    continue
+                assert data_ is not None
+                assert other is not None
+                whole = json.loads(data_)
+                assert list(whole) == ["schema", "payload"]
+                fits(whole["schema"], whole["payload"], f"{form} {kind}")
+                bare = json.loads(other)
+                for envelope in (whole["payload"], bare):
+                    envelope.pop("ts_ms", None)
+                assert whole["payload"] == bare
+
+
+def test_only_a_key_or_a_value_has_one_and_a_tombstone_stays_null() -> None:
+    update = Update(ODD, K, [Row((b"x",), deletion=(T, 1_700_000_000))], lowest=LOWEST)
+    for key, value in ((True, False), (False, True)):
+        record, tombstone = (s.record for s in WithSchema(ODD, "debezium", key, value).shaped(update))
+        for data, has in ((record.key, key), (record.value, value), (tombstone.key, key)):
+            assert (json.loads(data or b"").keys() == {"schema", "payload"}) == has
+        assert tombstone.value is None
+
+
+def test_names_are_those_of_cql_and_of_connect() -> None:
+    of = table_of("t", "my-key int pk, a-b timestamp, v int")
+    for form in ("key-value-json", "debezium"):
+        update = Update(of, K, [Row((), {"v": Cell(K)}, time=T)], lowest=LOWEST)
+        (shaped,) = WithSchema(of, form).shaped(update)
+        assert json.loads(shaped.record.key or b"")["schema"]["fields"][0] == {
+            "type": "int32",
+            "optional": True,
+            "field": "my-key",
+        }
+        schema = json.loads(shaped.record.value or b"")["schema"]
+        after = next((f for f in schema["fields"] if f["field"] == "after"), schema)
+        (time,) = (field for field in after["fields"] if field["field"] == "a-b")
+        assert (time["type"], time["name"]) == ("int64", "org.apache.kafka.connect.data.Timestamp")
+
+
+@pytest.mark.integration
+def test_kafka_connect_reads_every_type(tmp_path: Path) -> None:
+    records = []
+    for form in FORMATS:
+        for kind, (data, _, _) in VALUES.items():
+            of = table_of("t", f"k int pk, v {kind}")
+            for shaped in WithSchema(of, form).shaped(changes(of, kind, data)):
+                parts = (shaped.record.value,) if form == "json" else (shaped.record.key, shaped.record.value)
+                records += [(form, kind, part) for part in parts if part is not None]
+    asked = "".join(f"{b64encode(data).decode()}\n" for _, _, data in records)
+    lines = [line for line in Program(tmp_path, CONNECT, "connect").said(asked).split("\n") if line.startswith("{")]
+    assert len(lines) == len(records)
+    for (form, kind, data), line in zip(records, lines, strict=True):
+        wrote, read = json.loads(data), json.loads(line)
+        assert without_nulls(read["payload"]) == without_nulls(wrote["payload"]), (form, kind)
+        assert sizes(read["schema"]) == sizes(wrote["schema"]), (form, kind)
+
+
+def without_nulls(payload: Any) -> Any:
+    """Fields that are null may be left out."""
+    if isinstance(payload, dict):
+        return {key: without_nulls(value) for key, value in payload.items() if value is not None}
+    return [without_nulls(part) for part in payload] if isinstance(payload, list) else payload
+
+
+def sizes(schema: Any) -> Any:
+    """A schema without what Connect adds: the version 1 of names."""
+    if isinstance(schema, dict):
+        return {key: sizes(value) for key, value in schema.items() if key not in ("version", "default")}
+    return [sizes(part) for part in schema] if isinstance(schema, list) else schema
