@@ -1,4 +1,4 @@
-"""Compiles the agent's decoder, where there is a C compiler; without one the package is plain Python.
+"""Compiles a few modules, where there is a C compiler; without one the package is plain Python.
 
 `HELENUS_PURE=1` switches it off. A wheel holds the .py, the .pxd and the extension, which wins at import; an editable
 install gets the extension beside the source. The C that Cython makes stays in a temporary directory.
@@ -17,8 +17,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGE = "helenus_agent/commitlog"
-MODULE = "decoder"
+MODULES = ("agent/helenus_agent/commitlog/decoder.py", "connector/helenus_connector/shape/_direct.py")
+"""Each with its .pxd beside it, in the package of its path after the first directory."""
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
@@ -28,16 +28,18 @@ class CustomBuildHook(BuildHookInterface[Any]):
         """Compile, and have the extension packed: it ties the wheel to this Python and platform."""
         if self.target_name != "wheel":
             return
-        source = Path(self.root, "agent", PACKAGE)
+        sources = [Path(self.root, module) for module in MODULES]
         if version == "editable":
-            compile_decoder(source, source, self.app.display_info)
+            for source in sources:
+                compile_module(source, source.parent, self.app.display_info)
             return
         self._work = tempfile.mkdtemp()
-        built = compile_decoder(source, Path(self._work), self.app.display_info)
-        if built is not None:
-            build_data["pure_python"] = False
-            build_data["infer_tag"] = True
-            build_data["force_include"][str(built)] = f"{PACKAGE}/{built.name}"
+        for source in sources:
+            built = compile_module(source, Path(self._work), self.app.display_info)
+            if built is not None:
+                build_data["pure_python"] = False
+                build_data["infer_tag"] = True
+                build_data["force_include"][str(built)] = f"{package_of(source)}/{built.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """Clean up."""
@@ -45,12 +47,21 @@ class CustomBuildHook(BuildHookInterface[Any]):
             shutil.rmtree(self._work, ignore_errors=True)
 
 
-def compile_decoder(package: Path, directory: Path, say: Callable[[str], Any] = print) -> Path | None:
-    """Compile `package`/decoder.py into a directory; the extension's path, None if it stays plain Python."""
-    target = directory / f"{MODULE}{sysconfig.get_config_var('EXT_SUFFIX')}"
+def package_of(source: Path) -> str:
+    """The package of a module, as a path: the directories with an `__init__.py`."""
+    top = source.parent
+    while (top.parent / "__init__.py").exists():
+        top = top.parent
+    return source.parent.relative_to(top.parent).as_posix()
+
+
+def compile_module(source: Path, directory: Path, say: Callable[[str], Any] = print) -> Path | None:
+    """Compile a .py, with its .pxd, into a directory; the extension's path, None if it stays plain Python."""
+    package, module = package_of(source), source.stem
+    target = directory / f"{module}{sysconfig.get_config_var('EXT_SUFFIX')}"
     target.unlink(missing_ok=True)
     if os.environ.get("HELENUS_PURE", "") not in ("", "0"):
-        say("helenus: the decoder stays plain Python, as HELENUS_PURE says")
+        say(f"helenus: {source.name} stays plain Python, as HELENUS_PURE says")
         return None
     try:
         from Cython.Build import cythonize
@@ -59,15 +70,15 @@ def compile_decoder(package: Path, directory: Path, say: Callable[[str], Any] = 
 
         with tempfile.TemporaryDirectory() as work:
             # Cython takes the module's name from its packages, so it sees the source in one.
-            source = Path(work, "source", PACKAGE)
-            source.mkdir(parents=True)
-            for inner in (source.parent, source):
+            copy = Path(work, "source", package)
+            copy.mkdir(parents=True)
+            for inner in (copy.parent, copy):
                 (inner / "__init__.py").touch()
-            for name in (f"{MODULE}.py", f"{MODULE}.pxd"):
-                shutil.copy(package / name, source / name)
+            for path in (source, source.with_suffix(".pxd")):
+                shutil.copy(path, copy / path.name)
             extension = Extension(
-                f"{PACKAGE.replace('/', '.')}.{MODULE}",
-                [str(source / f"{MODULE}.py")],
+                f"{package.replace('/', '.')}.{module}",
+                [str(copy / source.name)],
                 extra_compile_args=["-g0", "-w"],
             )
             modules = cythonize(  # type: ignore[no-untyped-call]
@@ -83,19 +94,20 @@ def compile_decoder(package: Path, directory: Path, say: Callable[[str], Any] = 
             command.build_temp = str(Path(work, "temp"))
             command.ensure_finalized()
             command.run()
-            (built,) = Path(work, "lib", PACKAGE).glob(f"{MODULE}*")
+            (built,) = Path(work, "lib", package).glob(f"{module}*")
             # Beside the target and then renamed: a running agent may have the old one mapped.
             part = target.with_name(f".{target.name}")
             shutil.copy(built, part)
             part.replace(target)
     except (Exception, SystemExit) as error:  # whatever keeps a compiler from working
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        say(f"helenus: the decoder stays plain Python: {reason}")
+        say(f"helenus: {source.name} stays plain Python: {reason}")
         return None
     say(f"helenus: compiled {target.name}")
     return target
 
 
 if __name__ == "__main__":
-    agent = Path(__file__).parent / "agent" / PACKAGE
-    sys.exit(0 if compile_decoder(agent, agent) else 1)
+    here = Path(__file__).parent
+    built = [compile_module(here / module, (here / module).parent) for module in MODULES]
+    sys.exit(0 if all(built) else 1)

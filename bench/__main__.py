@@ -1,4 +1,4 @@
-"""`python -m bench [agent|connector|path|records|snapshot|tables|verify [its options]]`"""
+"""`python -m bench [agent|connector|path|records|snapshot|tables|verify|written [its options]]`"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 names, options = (
     (sys.argv[1:2], sys.argv[2:])
     if sys.argv[1:]
-    else (["agent", "connector", "path", "records", "snapshot", "tables", "verify"], [])
+    else (["agent", "connector", "path", "records", "snapshot", "tables", "verify", "written"], [])
 )
 for name in names:
     print(f"== {name}", flush=True)

@@ -7,7 +7,8 @@
 - copies: events per second through the stage when two of three are copies from other replicas.
 - memory: of a process whose stage sees ten times as many changes as its cache holds.
 - backlog: records per second of the whole connector, Spark and all, and CPU seconds per million of its processes and
-  of Cassandra. With `--log pulsar` on Pulsar.
+  of Cassandra. With `--log pulsar` on Pulsar, with `--copies 3` of each change; `--set` adds settings of the
+  connector: with `--set resolver=none output.format=debezium` events have cells, and no row is read.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
 """
@@ -34,6 +35,7 @@ from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
+from bench.written import insert as cells_of
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.gate import Event
@@ -133,10 +135,12 @@ class Bench:
         self.session.cluster.shutdown()
 
 
-def change(digest: str, node: str, n: int) -> Change:
+def change(digest: str, node: str, n: int, cells: bytes | None = None) -> Change:
     """What an agent says of an INSERT, the nth of its segment."""
     effect = Effect.LIVE | Effect.ROW | column_bit("v") | column_bit("n")
-    return Change(digest, node, segment=1_700_000_000_000, position=100 * n, write_time=1, effect=int(effect))
+    return Change(
+        digest, node, segment=1_700_000_000_000, position=100 * n, write_time=1, effect=int(effect), cells=cells
+    )
 
 
 def main() -> None:
@@ -145,6 +149,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6, help="of each measurement of reads")
     parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
     parser.add_argument("--rounds", type=int, default=3, help="of the backlog")
+    parser.add_argument("--copies", type=int, default=1, help="of each change of the backlog")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of the backlog's connector")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka", help="of the backlog alone")
     parser.add_argument(
         "--stack", type=Path, help="use the stack in this directory, which runs already, best with --no-brief"
@@ -300,7 +306,8 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
     warm, count = 20_000, options.events
     cassandra.execute("CREATE TABLE IF NOT EXISTS bench.backlog (k int PRIMARY KEY, v text, n int) WITH cdc = true")
     insert = cassandra.prepare("INSERT INTO bench.backlog (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1")
-    rows = ((n, "x" * 100, n) for n in range(count))
+    has_cells = "resolver=none" in options.set
+    rows = ((n, "x" * 100, n) for n in range(0 if has_cells else count))
     execute_concurrent_with_args(cassandra, insert, rows, concurrency=100)
     (table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == "backlog")
     codec = KeyCodec(table)
@@ -313,12 +320,14 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
             raw = struct.pack(">i", n)
             partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
             digest = hashlib.md5(raw + bytes([turn]), usedforsecurity=False).hexdigest()
-            value = encode(change(digest, NODES[0], turn * rows + n))
-            log.append("events-bench.backlog", partition, codec.encode((raw,)), value)
+            cells = cells_of(table, (raw, b"x" * 100)) if has_cells else None
+            for node in NODES[: options.copies]:
+                value = encode(change(digest, node, turn * rows + n, cells))
+                log.append("events-bench.backlog", partition, codec.encode((raw,)), value)
         log.flush(60)
 
     with connector.files[1].open("a") as settings:
-        settings.write("\ntasks.max=2\n")
+        settings.write("\n".join(["\ntasks.max=2", *options.set, ""]))
     with running(connector, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
         topics_exist(status, "data-bench.backlog")
         wait(lambda: is_ready(connector), "the connector is ready")

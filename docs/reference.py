@@ -1,9 +1,12 @@
-"""Writes docs/configuration.md from the models that read the files: `make reference`. A test compares the two."""
+"""Writes docs/configuration.md from the models that read the files, and the tables of docs/debezium.md.
+
+`make reference` runs it. Tests compare them.
+"""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -14,6 +17,7 @@ from pydantic.fields import FieldInfo
 from helenus_agent.config import AgentSettings
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
+from helenus_schemas.settings import debezium
 from helenus_schemas.settings.model import About, Alias, Settings
 
 HEAD = """# Configuration
@@ -28,7 +32,8 @@ these models, without any server, and list all errors at once. Examples: [agent]
   process lists. (The exception are `spark.*.extraJavaOptions` in process lists: a JVM takes them on its command line.)
 - Durations end in `.ms`. Lists are separated by commas. Where a key ends in `.*`, keys under this prefix are passed on
   unchanged, to the library or server that the line names.
-- Keys of DataStax's and Debezium's that mean the same are accepted too, with a warning that names the key to use.
+- Keys of DataStax's that mean the same are accepted too, with a warning that names the key to use. Files of Debezium's
+  connector for Cassandra are read as they are: [debezium.md](debezium.md).
 """
 COMMANDS: tuple[tuple[str, str, type[Settings]], ...] = (
     ("The agent", "`helenus-agent agent.properties`", AgentSettings),
@@ -124,5 +129,29 @@ def _aliases(model: type[Settings]) -> dict[str, Alias]:
     return {key: Alias(what) if isinstance(what, str) else what for key, what in model.aliases.items()}
 
 
+def debezium_keys() -> str:
+    """The tables of Debezium's keys: those that set keys of ours, and those that mean nothing here."""
+    used = "| theirs | the agent's | the worker's and the connector's | |\n|---|---|---|---|\n"
+    for key, of in debezium.KEYS.items():
+        if of.is_used:
+            sides = (_uses(of.agent), ", ".join(filter(None, (_uses(of.worker), _uses(of.connector)))))
+            used += f"| `{key}` | {' | '.join(sides)} | {of.why} |\n"
+    unused = {key: of.why for key, of in debezium.KEYS.items() if not of.is_used}
+    named = "| theirs | means nothing here: |\n|---|---|\n"
+    for why in dict.fromkeys(unused.values()):
+        named += f"| {', '.join(f'`{key}`' for key in unused if unused[key] == why)} | {why} |\n"
+    return f"{used}\n{named}"
+
+
+def _uses(use: Mapping[str, Any]) -> str:
+    """Keys of ours, with what their values become."""
+    shown = (key if callable(of) or of == "VALUE" else f"{key}={of}" for key, of in use.items())
+    return ", ".join(f"`{text}`" for text in shown)
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")
+    theirs = Path(__file__).with_name("debezium.md")
+    before, _, rest = theirs.read_text(encoding="utf-8").partition("| theirs | the agent's |")
+    *_, after = rest.partition("\n## ")
+    theirs.write_text(f"{before}{debezium_keys()}\n## {after}", encoding="utf-8")

@@ -7,11 +7,13 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import longest
 import pytest
 import structlog
 from hypothesis import settings
+from kept import Kept
 
 # A test run in a shell's background ignores Ctrl-C, and so would the commands under test. With a handler here they
 # start with the default again.
@@ -52,6 +54,55 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if chosen.startswith("integration"):
         return "pytest.mark.integration" not in text or None
     return OF_SERVERS.search(text) is not None or None
+
+
+KEPT = Kept()
+
+
+@pytest.fixture(scope="session")
+def kept() -> Kept:
+    """What the files of a group share: tests/longest.py has the groups."""
+    return KEPT
+
+
+@pytest.fixture(scope="module")
+def only_kafka(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A stack of a Kafka, for the group's files."""
+    return kept("kafka", lambda: _stack(tmp_path_factory, only=["kafka"]))
+
+
+@pytest.fixture(scope="module")
+def secure(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A stack with TLS and passwords of Cassandra, Kafka and a registry, for the group's files."""
+    servers, yaml = ["cassandra", "kafka", "registry"], {"commitlog_sync_period": "1000ms"}
+    return kept("secure", lambda: _stack(tmp_path_factory, only=servers, secure=True, cassandra_yaml=yaml))
+
+
+@pytest.fixture(scope="module")
+def only_pulsar(kept: Kept, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A stack of a Pulsar that asks often whether its clients live, for the group's files."""
+    asks_often = {"keepAliveIntervalSeconds": "2"}
+    return kept("pulsar", lambda: _stack(tmp_path_factory, only=["pulsar"], log="pulsar", pulsar_properties=asks_often))
+
+
+def _stack(directories: pytest.TempPathFactory, **options: Any) -> Any:
+    from helenus_stack.stack import Stack  # here: most tests need none
+
+    return Stack(directories.mktemp("stack"), **options)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    try:
+        yield  # fixtures end before what they use
+    finally:
+        if nextitem is None or longest.group(nextitem.path) != longest.group(item.path):
+            KEPT.end()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return longest.scheduler(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,33 +1,55 @@
 """The order of test files: what takes longest first, so that no worker ends long after the others.
 
-Files with servers of their own come before those that share a stack: no shared stack runs beside them.
+Files with servers of their own come before those that share a stack: no shared stack runs beside them. Files that are
+joined by a + are a group: they run one after the other in one worker, and share what tests/kept.py keeps.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 TESTS = Path(__file__).parent
-LONGEST = """
-agent/test_live agent/test_schema_live stack/test_demo stack/test_stack integration/test_secure_connector
-agent/test_pulsar_live integration/test_secure_pulsar agent/test_secure sinks/test_pulsar sinks/test_kafka
-connector/test_pulsar_events agent/test_modes_live agent/test_versions agent/test_property_live
+GROUPS = """
+agent/test_live+agent/test_schema_live stack/test_demo stack/test_stack
+agent/test_secure+integration/test_secure_connector agent/test_pulsar_live integration/test_secure_pulsar
+sinks/test_pulsar+connector/test_pulsar_events+sinks/test_pulsar_java+stack/test_readers
+sinks/test_kafka+connector/test_kafka_live agent/test_modes_live agent/test_versions agent/test_property_live
 
-integration/test_failures integration/test_datastax_scenarios integration/test_many_connectors
-integration/test_records integration/test_spark_cluster integration/test_connect_rest integration/test_evolution
-integration/test_snapshot integration/test_verify integration/test_pulsar_edges integration/test_jdbc_sink
-integration/test_path integration/test_outages integration/test_large integration/test_nodes_away
-integration/test_evidence
+integration/test_failures
+integration/test_snapshot integration/test_many_connectors+integration/test_verify+integration/test_outages
+integration/test_connect_rest+integration/test_jdbc_sink+integration/test_datastax_scenarios+integration/test_records+\
+integration/test_evolution+integration/test_path+integration/test_envelope+integration/test_gate_one_node
+integration/test_pulsar_edges integration/test_spark_cluster integration/test_large
+integration/test_nodes_away integration/test_evidence
 
 agent/test_operations agent/test_fuzz connector/test_convergence connector/test_verify agent/test_cli
 stack/test_again connector/test_logging agent/test_decoder agent/test_fuzz_segment
 """.split()
 """Those with servers of their own, those that share a stack, and those without servers."""
+LONGEST = [name for group in GROUPS for name in group.split("+")]
+_GROUP_OF = {TESTS / f"{name}.py": group for group in GROUPS for name in group.split("+")}
+
+
+def group(path: Path) -> str:
+    """The name of a file's group; a file that is in none is one by itself."""
+    return _GROUP_OF.get(path, str(path))
 
 
 def put_first(items: list[pytest.Item]) -> None:
     """Sort tests by their file's place in LONGEST; what is not there keeps its order after it."""
     places = {TESTS / f"{name}.py": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def scheduler(config: pytest.Config, log: Any) -> Any:
+    """xdist's for `--dist loadfile`, with groups in place of files."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByGroup(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(TESTS.parent / nodeid.partition("::")[0])
+
+    return ByGroup(config, log)

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import structlog
 import yaml
 from pydantic import AfterValidator, Field
 from typing_extensions import Self
 
-from helenus_agent.aliases import ALIASES, ENVIRONMENT, topic_advice
+from helenus_agent.aliases import ALIASES, ENVIRONMENT
 from helenus_agent.commitlog.segment import ReadMode
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.settings import masking
+from helenus_schemas.settings import debezium, masking
 from helenus_schemas.settings.fields import (
     Brokers,
     CommaList,
@@ -131,10 +130,15 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
         context: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Self:
-        settings = super().of(properties, source, environment, context, **more)
-        if advice := topic_advice(properties):
-            structlog.get_logger(__name__).warning("config.topics", source=source, key="topic.prefix", advice=advice)
-        return settings
+        if not debezium.is_theirs(properties):
+            return super().of(properties, source, environment, context, **more)
+        debezium.report(properties, source)
+        theirs = debezium.translate(properties, "agent", source)
+        given = {**_own_node(theirs.properties), **theirs.properties}
+        try:
+            return super().of(given, source, environment, context, **more)
+        except ConfigError as error:
+            raise theirs.named(error) from None
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -219,6 +223,15 @@ def commit_log_directory(config: Path | None, raw: Path, node: Mapping[str, str]
     except OSError:
         return None
     return directory if is_there and os.access(directory, os.R_OK | os.X_OK) else None
+
+
+def _own_node(properties: Mapping[str, str]) -> dict[str, str]:
+    """The node's address in its cassandra.yaml, as a property, if that says one."""
+    try:
+        address = read_yaml(Path(properties["cassandra.config"])).get("rpc_address")
+    except (KeyError, HelenusError):
+        return {}
+    return {"cassandra.contact.points": str(address)} if address and address not in ("0.0.0.0", "::") else {}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

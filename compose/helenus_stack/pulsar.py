@@ -15,7 +15,7 @@ from helenus_stack.files import write_atomically
 from helenus_stack.jars import unpack
 from helenus_stack.progress import Silent
 from helenus_stack.secure import AGENT, CONNECTOR, PULSAR_ADMIN, Security, security
-from helenus_stack.server import Command, Server, own_temporary_folder
+from helenus_stack.server import Command, Server, classpath, own_temporary_folder
 from helenus_stack.settings import Settings
 
 HEAP, DIRECT = "384m", "256m"
@@ -126,7 +126,7 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
     write_atomically(folder / "standalone.conf", text, 0o600)
     options = [f"-Xmx{HEAP}", f"-XX:MaxDirectMemorySize={DIRECT}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     options += ["-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true", own_temporary_folder(folder)]
-    options += ["-Dlog4j.configurationFile=log4j2.yaml", "-Dlog4j2.is.webapp=false"]
+    options += [f"-Dlog4j.configurationFile={home / 'conf' / 'log4j2.yaml'}", "-Dlog4j2.is.webapp=false"]
     options += ["-Dpulsar.routing.appender.default=Console", f"-Dpulsar.log.dir={folder / 'logs'}"]
     options += ["-Dio.netty.tryReflectionSetAccessible=true"]
     options += [word for module in OPENED for word in ("--add-opens", f"{module}=ALL-UNNAMED")]
@@ -135,7 +135,7 @@ def prepare(settings: Settings, folder: Path, java: Path, jars: Sequence[Path]) 
     kept_in += ["--bookkeeper-port", str(settings.bookie_port)]
     arguments = ["--config", str(folder / "standalone.conf"), *kept_in, "--no-functions-worker", "--no-stream-storage"]
     start = [str(java / "bin/java"), *options, "org.apache.pulsar.PulsarStandaloneStarter", *arguments]
-    return Command(start, folder, {"CLASSPATH": f"{home / 'conf'}:{home / 'lib'}/*"})
+    return Command(start, folder, classpath(sorted((home / "lib").glob("*.jar"))))
 
 
 def ready(admin: str, access: Security | None = None) -> bool:

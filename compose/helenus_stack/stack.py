@@ -30,6 +30,7 @@ from helenus_stack import (
     secure,
     watchdog,
 )
+from helenus_stack.archive import OLDEST, Archive
 from helenus_stack.errors import StackError
 from helenus_stack.files import exclusive
 from helenus_stack.jars import fetch, read_lock
@@ -98,6 +99,7 @@ class Stack:
         self._run = self.directory / "run"
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._claim: IO[str] | None = None
+        self._archives: dict[str, Archive] = {}
         self.settings = Settings.changed(self._file, self._given)
 
     def __enter__(self) -> Stack:
@@ -178,6 +180,8 @@ class Stack:
                         readiness.wait_united(nodes, self.settings, self.directory, self.progress)
                     for server in started:
                         server.furnish()
+                        if (pid := self.process(server).pid) and server.name in self._archives:
+                            self._archives.pop(server.name).make(pid)
                 except BaseException:
                     stop(map(self.process, started), STOP_SECONDS)
                     raise
@@ -279,5 +283,9 @@ class Stack:
         javas = [java_home(server.java, self.progress, newer=server.newer_java) for server in servers]
         for server, java in zip(servers, javas, strict=True):
             command = server.prepare(java, fetch(locks[server.lock], self.progress, resolve))
-            self.process(server).start(command.arguments, command.folder, server.log, command.environment)
+            environment = dict(command.environment)
+            if server.java >= OLDEST and "CLASSPATH" in environment:
+                self._archives[server.name] = Archive.of(server.lock, java, environment["CLASSPATH"])
+                environment.update(self._archives[server.name].environment())
+            self.process(server).start(command.arguments, command.folder, server.log, environment)
             self.progress.say(f"starting {server.name} at {server.address}:{server.port}, log {server.log}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import click
 import structlog
 
-from helenus_connector.config.files import load
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.files import load, properties_of
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service import logs
 from helenus_schemas.settings import masking
-from helenus_schemas.settings.properties import read_properties
 
 
 class _Commands(click.Group):
@@ -45,7 +45,6 @@ class _Commands(click.Group):
 
 _WORKER = click.argument("worker_properties", type=click.Path(path_type=Path))
 _ANY = click.argument("connector_properties", type=click.Path(path_type=Path), nargs=-1)
-_CONNECTORS = click.argument("connector_properties", type=click.Path(path_type=Path), nargs=-1, required=True)
 
 
 @click.group(cls=_Commands, subcommand_metavar="COMMAND | WORKER_PROPERTIES [CONNECTOR_PROPERTIES ...]")
@@ -83,8 +82,10 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
 
     with _errors_shown():
         _, connectors = load(worker_properties, connector_properties)
-        check_conflicts(zip(map(str, connector_properties), connectors, strict=True))
-        for path, settings in zip(connector_properties, connectors, strict=True):
+        # A file of Debezium's is the worker's and the first connector's in one.
+        paths = [worker_properties, *connector_properties][-len(connectors) :] if connectors else []
+        check_conflicts(zip(map(str, paths), connectors, strict=True))
+        for path, settings in zip(paths, connectors, strict=True):
             for warning in settings.warnings:
                 click.echo(f"{path}: warning: {warning}", err=True)
         for path in (worker_properties, *connector_properties):
@@ -93,7 +94,7 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
 
 @main.command("replay")
 @_WORKER
-@_CONNECTORS
+@_ANY
 def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
     """Append the dead letters of connectors, of all their tables, to their events topics again.
 
@@ -106,14 +107,14 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
     with _errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
         logs.configure(worker.log_level, worker.log_format)
-        for settings in connectors:
+        for settings in _each(connectors):
             for table, count in replay(worker, settings):
                 click.echo(f"{table.name}: {count} events replayed from {table.dead_letters} to {table.events}")
 
 
 @main.command("schemas")
 @_WORKER
-@_CONNECTORS
+@_ANY
 def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
     """Print the schemas of connectors' records, as JSON objects of subject and schema, or topic and schema on Pulsar.
 
@@ -125,9 +126,20 @@ def _schemas(worker_properties: Path, connector_properties: tuple[Path, ...]) ->
 
     with _errors_shown():
         worker, connectors = load(worker_properties, connector_properties)
-        for settings in connectors:
+        for settings in _each(connectors):
             for line in subjects(worker, settings):
                 click.echo(line)
+
+
+def _each(connectors: Sequence[ConnectorSettings]) -> list[ConnectorSettings]:
+    """The same, but one for each keyspace of those that stand for several."""
+    from helenus_connector.control.keyspaces import each
+    from helenus_connector.control.tables import Tables
+
+    if not connectors:
+        raise click.UsageError("Missing argument 'CONNECTOR_PROPERTIES...'.")
+    with closing(Tables()) as tables:
+        return [settings for of_file in connectors for settings in each(of_file, tables)]
 
 
 _PEM = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -171,7 +183,7 @@ def _top(worker: Any, **how: Any) -> None:
     events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
     not read yet; waiting: those that are not confirmed yet. latency: from the newest write to its record; query: from a
     read statement to its answer. errors (failed attempts), dead (dead-lettered events) and lost count
-    from the worker's start.
+    from the worker's start. Tables whose gate holds changes back, and snapshots that run, are shown below.
     """
     from helenus_connector.top import show
 
@@ -244,7 +256,8 @@ def _code(error: HelenusError) -> int:
 def _work(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
     worker, connectors = load(worker_properties, connector_properties)
     logs.configure(worker.log_level, worker.log_format)
-    files = {c.name: read_properties(path) for c, path in zip(connectors, connector_properties, strict=True)}
+    written = properties_of(worker_properties, connector_properties)
+    files = {c.name: properties for c, properties in zip(connectors, written, strict=True)}
     try:
         _run_worker(worker, files)
     except HelenusError as error:

@@ -30,7 +30,8 @@ _HEADINGS = (
 _LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "events/s")
 """The columns that a narrow terminal leaves out, in this order: lag and latency matter most."""
 _SNAPSHOT_HEADINGS = ("connector", "snapshot of", "state", "scanned", "rows/s", "rows", "left")
-_MOST_SNAPSHOTS = 10
+_GATE_HEADINGS = ("connector", "at the gate of", "changes", "oldest", "memory", "complete/s", "dropped")
+_MOST = 10
 _WIDE = 10_000
 _STYLES = {
     "RUNNING": "green",
@@ -143,13 +144,22 @@ def view(before: Moment, now: Moment) -> RenderableType:
     tables = _Fitting(rows) if rows else Text("The worker has no tables yet.")
     running = {place: scan for place, scan in sorted(now.snapshots.items()) if not scan.is_over}
     shown = [(*place, *_of_snapshot(before.snapshots.get(place), scan, seconds)) for place, scan in running.items()]
-    snapshots: list[RenderableType] = []
-    if shown:
-        snapshots += [Text(), _Fitting(shown[:_MOST_SNAPSHOTS], _SNAPSHOT_HEADINGS, ("rows",))]
-    if len(shown) > _MOST_SNAPSHOTS:
-        snapshots.append(Text(f"and {len(shown) - _MOST_SNAPSHOTS} more", style="dim"))
+    waiting = sorted(
+        (item for item in now.tables.items() if item[1].get("gate_waiting_changes")),
+        key=lambda item: -item[1].get("gate_waiting_changes"),
+    )
+    gates = [tuple(_at_gate(at, before.tables.get(at, Fares()), fares, seconds)) for at, fares in waiting]
+    parts = [*_part(gates, _GATE_HEADINGS, ("memory",)), *_part(shown, _SNAPSHOT_HEADINGS, ("rows",))]
     lines = [*(Text(line, style="red") for line in now.failures), *(Text(line, style="yellow") for line in now.waiting)]
-    return Group(tables, *snapshots, *lines)
+    return Group(tables, *parts, *lines)
+
+
+def _part(rows: Sequence[tuple[Text | str, ...]], headings: Sequence[str], least: Sequence[str]) -> Iterator[Any]:
+    """A table below the tables', of the first rows; nothing if there is none."""
+    if rows:
+        yield from (Text(), _Fitting(rows[:_MOST], headings, least))
+    if len(rows) > _MOST:
+        yield Text(f"and {len(rows) - _MOST} more", style="dim")
 
 
 @dataclass(frozen=True)
@@ -181,7 +191,8 @@ class _Fitting:
         shown = [at for at, heading in enumerate(self.headings) if heading not in left_out]
         for at in shown:
             width = names[at] if at < len(names) else None
-            justify: Literal["left", "right"] = "left" if at < 3 else "right"
+            is_text = at < 2 or self.headings[at] == "state"
+            justify: Literal["left", "right"] = "left" if is_text else "right"
             grid.add_column(self.headings[at], justify=justify, no_wrap=True, overflow="ellipsis", width=width)
         for row in self.rows:
             grid.add_row(*(row[at] for at in shown))
@@ -207,6 +218,18 @@ def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[
     yield _duration(more("query_seconds_total") / statements) if statements else "-"
     for name in ("table_errors_total", "events_total/dead_lettered", "events_lost_total"):
         yield Text(_number(now.get(name)), style="red" if now.get(name) else "")
+
+
+def _at_gate(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[Text | str]:
+    """What waits there for reports of more replicas."""
+    completed, dropped = (f"gate_changes_total/{outcome}" for outcome in ("completed", "dropped"))
+    yield labels[0]
+    yield f"{labels[1]}.{labels[2]}"
+    yield _number(now.get("gate_waiting_changes"))
+    yield _duration(now.get("gate_oldest_seconds"))
+    yield f"{_number(now.get('gate_waiting_bytes'))}B"
+    yield _number(max(0.0, now.get(completed) - before.get(completed)) / seconds)
+    yield Text(_number(now.get(dropped)), style="red" if now.get(dropped) else "")
 
 
 def _of_snapshot(before: Scan | None, now: Scan, seconds: float) -> Iterator[Text | str]:

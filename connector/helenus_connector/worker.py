@@ -21,6 +21,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.backoff import pause
 from helenus_connector.control.connectors import Connectors
 from helenus_connector.control.fences import fence_all, owned
+from helenus_connector.control.keyspaces import Keyspaces
 from helenus_connector.control.status import Connector
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics
@@ -51,7 +52,7 @@ class Worker:
 
     def __init__(self, worker: WorkerSettings, files: Mapping[str, Mapping[str, str]]) -> None:
         self.worker = worker
-        self._files = files
+        self._keyspaces = Keyspaces(worker.model, files)
         self._topics = Topics(worker)
         self.connectors = Connectors(worker, self._topics.earliest)
         self.snapshots = Snapshots(worker, self.connectors)
@@ -78,7 +79,7 @@ class Worker:
 
     def ready(self) -> str | None:
         """Why something that should run does not, or None."""
-        return self.connectors.trouble() or self.health()
+        return self._keyspaces.trouble() or self.connectors.trouble() or self.health()
 
     def health(self) -> str | None:
         """What is wrong with the worker itself, however its connectors fare, or None."""
@@ -97,7 +98,7 @@ class Worker:
                 self._run()
 
     def _run(self) -> None:
-        self.connectors.load(self._files)
+        self.connectors.load({**self._keyspaces.known(self.connectors.saved()), **self._keyspaces.others})
         directory = make()
         server = None
         looking: Future[None] | None = None
@@ -193,6 +194,7 @@ class Worker:
 
     def _look(self, directory: Path) -> None:
         """Look at the tables of the connectors whose time has come, one after the other."""
+        self.connectors.join(self._keyspaces.look(self._tables, self._may_wait()))
         for name, connector in self.connectors.all().items():
             if self._stopping.is_set():
                 return
@@ -254,6 +256,8 @@ class Worker:
 
     def _end_if_all_failed(self) -> None:
         connectors = self.connectors.all()
+        if not connectors and (failure := self._keyspaces.failure()):
+            raise failure
         if not connectors or any(c.file is None or c.wanted != "RUNNING" for c in connectors.values()):
             return
         errors = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agent.conftest import PACKAGE, ROOT, load
+from agent.conftest import PACKAGE
+from twice import ROOT, load
 
 
 @pytest.mark.parametrize(("variable", "value"), [("HELENUS_PURE", "1"), ("CC", "/bin/false")])
@@ -14,7 +15,7 @@ def test_stays_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: 
     build = load("hatch_build", ROOT / "hatch_build.py")
     monkeypatch.setenv(variable, value)
     messages: list[str] = []
-    assert build.compile_decoder(PACKAGE, tmp_path, messages.append) is None
+    assert build.compile_module(PACKAGE / "decoder.py", tmp_path, messages.append) is None
     assert len(messages) == 1
     assert "plain Python" in messages[0]
     assert list(tmp_path.iterdir()) == []

@@ -43,7 +43,6 @@ def test_pass_through() -> None:
         ({"sslTruststorePath": "/etc/trust.jks"}, "sslTruststorePath=/etc/trust.jks: a Java trust store"),
         ({"sslAllowInsecureConnection": "maybe"}, "sslAllowInsecureConnection=maybe: neither true nor false"),
         ({"messagingProvider": "pulsar"}, "pulsar.service.url: required property is missing"),
-        ({"commit.log.transfer.class": "com.acme.Mine"}, "commit.log.transfer.class=com.acme.Mine: no Java class"),
         ({"log": "rabbit"}, "log=rabbit"),
         ({"topic.partitions": "0"}, "topic.partitions"),
         ({"topic.partitions": "many"}, "topic.partitions"),
@@ -147,113 +146,6 @@ def test_datastax_s_variables_have_the_lowest_precedence(tmp_path: Path, monkeyp
     assert (found.topic_prefix, found.state_dir) == ("file-", Path("/file"))
     assert found.kafka_bootstrap_servers == "env:9092"
     assert set(ENVIRONMENT.values()) - set(DATASTAX) == {"tlsTrustCertsFilePath"}
-
-
-def test_an_older_file_of_debezium_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
-    """The keys of the example, and of the tables below it, in its documentation of 1.x and 2.x."""
-    theirs = {
-        "connector.name": "test_connector",
-        "commit.log.relocation.dir": "/var/relocation/",
-        "http.port": "8000",
-        "cassandra.config": "/etc/cassandra.yaml",
-        "cassandra.hosts": "127.0.0.1",
-        "cassandra.port": "9042",
-        "cassandra.username": "u",
-        "cassandra.password": "p",
-        "cassandra.ssl.enabled": "false",
-        "cassandra.ssl.config.path": "/etc/ssl.properties",
-        "kafka.producer.bootstrap.servers": "127.0.0.1:9092",
-        "kafka.producer.retries": "3",
-        "kafka.producer.retry.backoff.ms": "1000",
-        "kafka.consumer.security.protocol": "SSL",
-        "kafka.consumer.ssl.keystore.location": "/var/private/keystore.jks",
-        "kafka.topic.prefix": "test_prefix",
-        "key.converter": "io.confluent.connect.avro.AvroConverter",
-        "key.converter.schema.registry.url": "http://localhost:8081",
-        "value.converter": "io.confluent.connect.avro.AvroConverter",
-        "value.converter.schema.registry.url": "http://localhost:8081",
-        "offset.backing.store.dir": "/var/offsets",
-        "snapshot.consistency": "ONE",
-        "snapshot.mode": "ALWAYS",
-        "latest.commit.log.only": "true",
-        "column.exclude.list": "ks.t.c",
-        "field.blacklist": "ks.t.c",
-        "poll.interval.ms": "1000",
-        "max.queue.size.in.bytes": "0",
-        "skipped.operations": "t",
-        "topic.naming.strategy": "io.debezium.schema.SchemaTopicNamingStrategy",
-        "topic.heartbeat.prefix": "__debezium-heartbeat",
-        "schema.name.adjustment.mode": "none",
-        "errors.max.retries": "-1",
-    }
-    found = AgentSettings.of(theirs, "f")
-    assert found.topic_prefix == "test_prefix."
-    assert found.cassandra_contact_points == ("127.0.0.1",)
-    assert found.kafka_producer == {"retries": "3", "retry.backoff.ms": "1000"}
-    assert found.state_dir == Path("/var/offsets")
-    output = capsys.readouterr().out
-    ours = {"http.port", "cassandra.config", "cassandra.port", "cassandra.username", "cassandra.password"}
-    ours |= {"cassandra.ssl.enabled", "poll.interval.ms", *(f"kafka.producer.{key}" for key in found.kafka_producer)}
-    assert {name for name in theirs if f"key={name} " not in output} == ours
-    assert "key=cassandra.hosts source=f use=cassandra.contact.points" in output
-
-
-def test_a_file_of_debezium_s_loads(capsys: pytest.CaptureFixture[str]) -> None:
-    theirs = {
-        "connector.class": "io.debezium.connector.cassandra.Cassandra4Connector",
-        "topic.prefix": "fulfillment",
-        "cassandra.config": "/etc/cassandra.yaml",
-        "cassandra.node.id": "node1",
-        "cassandra.cluster.name": "Test Cluster",
-        "cassandra.driver.config.file": "application.conf",
-        "offset.backing.store.dir": "/var/offsets",
-        "offset.flush.interval.ms": "0",
-        "max.offset.flush.size": "100",
-        "commit.log.relocation.dir": "/var/relocation/",
-        "commit.log.relocation.dir.poll.interval.ms": "10000",
-        "commit.log.real.time.processing.enabled": "true",
-        "commit.log.marked.complete.poll.interval.ms": "10000",
-        "commit.log.post.processing.enabled": "true",
-        "commit.log.error.reprocessing.enabled": "false",
-        "commit.log.transfer.class": "io.debezium.connector.cassandra.BlackHoleCommitLogTransfer",
-        "commit.log.transfer.bucket": "b",
-        "cdc.dir.poll.interval.ms": "10000",
-        "latest.commit.log.only": "false",
-        "num.of.change.event.queues": "1",
-        "event.order.guarantee.mode": "commitlog_file",
-        "snapshot.mode": "NEVER",
-        "snapshot.consistency": "QUORUM",
-        "snapshot.scan.interval.ms": "10000",
-        "schema.refresh.interval.ms": "10000",
-        "varint.handling.mode": "long",
-        "decimal.handling.mode": "double",
-        "field.exclude.list": "ks.t.secret",
-        "tombstones.on.delete": "false",
-        "max.queue.size": "8192",
-        "max.batch.size": "2048",
-        "key.converter": "io.confluent.connect.avro.AvroConverter",
-        "key.converter.schema.registry.url": "http://r",
-        "value.converter": "io.confluent.connect.avro.AvroConverter",
-        "value.converter.schema.registry.url": "http://r",
-        "kafka.producer.bootstrap.servers": "k:9092",
-        "kafka.producer.key.serializer": "x",
-        "kafka.producer.security.protocol": "SSL",
-        "http.port": "8000",
-    }
-    found = AgentSettings.of(theirs, "f")
-    assert (found.state_dir, found.kafka_bootstrap_servers) == (Path("/var/offsets"), "k:9092")
-    assert (found.segment_transfer, found.segment_archive_dir) == ("delete", Path("/var/relocation/archive"))
-    assert found.kafka_producer == {"security.protocol": "SSL"}
-    output = capsys.readouterr().out
-    same = {"topic.prefix", "cassandra.config", "http.port", "kafka.producer.security.protocol"}
-    assert [name for name in theirs if f"key={name} " not in output and name not in same] == []
-    assert "end it in a dot" in output
-
-    kept = AgentSettings.of({**theirs, "commit.log.post.processing.enabled": "false"}, "f")
-    assert kept.segment_transfer == "delete"  # the last line counts
-    del theirs["commit.log.transfer.class"]
-    kept = AgentSettings.of({**theirs, "commit.log.post.processing.enabled": "false"}, "f")
-    assert kept.segment_transfer == "archive"
 
 
 def yaml(tmp_path: Path, text: str) -> AgentSettings:

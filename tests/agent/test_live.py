@@ -142,16 +142,8 @@ class Live:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    stack = pytest.importorskip("helenus_stack.stack")
-    directory = tmp_path_factory.mktemp("stack")
-    options = {
-        "commitlog_segment_size": "1MiB",
-        "commitlog_sync_period": "1000ms",
-        "materialized_views_enabled": "true",
-    }
-    with stack.Stack(directory, only=["cassandra", "kafka"], cassandra_yaml=options) as running:
-        yield running
+def servers(small_segments: Any) -> Any:
+    return small_segments
 
 
 @pytest.fixture
@@ -192,7 +184,11 @@ def test_every_statement(live: Live) -> None:
 
 # integration/test_failures.py::test_agent_killed_in_mid_segment kills it after a flush, with a connector behind it.
 @pytest.mark.parametrize(
-    "point", ["agent.after-append", pytest.param("agent.after-flush", marks=pytest.mark.long), "agent.after-save"]
+    "point",
+    [
+        "agent.after-save",
+        *(pytest.param(f"agent.after-{step}", marks=pytest.mark.long) for step in ("append", "flush")),
+    ],
 )
 def test_killed_anywhere(live: Live, point: str) -> None:
     """Killed while it works, time and again: every key arrives, and segments that are fully processed are deleted."""
@@ -215,6 +211,7 @@ def test_killed_anywhere(live: Live, point: str) -> None:
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # ../sinks/test_kafka.py pauses it, ../integration/test_failures.py stops it
 def test_broker_away(live: Live) -> None:
     live.table("away")
     agent = live.start()
@@ -234,6 +231,7 @@ def test_broker_away(live: Live) -> None:
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # test_agent.py and integration/test_bad_input.py have both halves
 def test_stopped_while_the_broker_is_away(live: Live) -> None:
     live.table("stopped")
     agent = live.start()
@@ -253,6 +251,7 @@ def test_stopped_while_the_broker_is_away(live: Live) -> None:
     assert live.stop(agent) == 0
 
 
+@pytest.mark.long  # integration/test_failures.py::test_cassandra_killed has an agent that goes on
 def test_cassandra_restarts(live: Live) -> None:
     live.table("restarted")
     agent = live.start()

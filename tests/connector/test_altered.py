@@ -299,7 +299,7 @@ def test_a_definition_is_applied_completely_or_not_at_all(make: Make, monkeypatc
 
     altered.alter(table(FIRST, Column("w", parse("text"))))
     with monkeypatch.context() as away:
-        away.setattr(version, "RowShape", fails)
+        away.setattr(version, "shape_of", fails)
         with pytest.raises(HelenusError, match="away"):
             altered.send(ZERO, change())
     assert altered.stage._versions.now is old

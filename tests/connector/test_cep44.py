@@ -22,8 +22,9 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import LiveRow
 from helenus_connector.pipeline._digest import digest_of
 from helenus_connector.shape._cep44_key import murmur2
+from helenus_connector.shape._cep44_pack import schema_uuid
 from helenus_connector.shape._cep44_ranges import ranges
-from helenus_connector.shape.cep44 import Cep44, schema_uuid
+from helenus_connector.shape.cep44 import Cep44
 from helenus_connector.shape.row import shown
 from helenus_connector.testing.registry import MemoryRegistry
 from helenus_schemas.codec.key import KeyCodec
@@ -671,3 +672,31 @@ def test_what_has_a_time_of_never() -> None:
         row(("m", Complex([Cell(int32(2), time=T, path=int32(1))], deletion=LIVE)), time=None)
     )
     assert (value["operationType"], value["written"]["replaced"]) == ("UPDATE", [])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_key_with_a_value_of_no_bytes(form: dict[str, str]) -> None:
+    """In a composite partition key it is null, as in the key."""
+    of = table_of("t", "a int pk, b text pk, c int ck, v int")
+    update = Update(of, b"\0\0\0" + b"\0\1x\0", [Row((C,), {"v": Cell(int32(5))}, time=T)], lowest=LOWEST)
+    ((key, value, headers),) = Cep(of, **form).written(update)
+    assert key == {"a": None, "b": "x", "c": 1}
+    assert value["payload"] == {"a": None, "b": "x", "c": 1, "v": 5}
+    assert json.loads(headers["empty"]) == ["a"]
+
+
+def test_a_number_in_the_key_that_does_not_fit_is_the_cause_of_no_record() -> None:
+    of = table_of("t", "k varint pk, v int")
+    update = Update(of, (10**38).to_bytes(17, "big"), [Row((), {"v": Cell(int32(5))}, time=T)], lowest=LOWEST)
+    made = Cep(of, **REGISTRY)
+    for what in (update, Update(of, update.key, deletion=(T, GONE), lowest=LOWEST)):
+        (event,) = events(what)
+        (shaped,) = made.shape.records(made.resolved(event))
+        assert shaped is not None
+        assert "a number of more than 38 digits" in str(shaped.cause)
+
+
+def test_columns_that_are_not_published() -> None:
+    made = Cep(**REGISTRY, columns="v")
+    ((_, value, _),) = made.written(row(("v", Cell(int32(5))), ("w", Cell(b"secret"))))
+    assert (value["payload"], value["updateFields"]) == ({"k": 7, "c": 1, "v": 5}, ["k", "c", "v"])

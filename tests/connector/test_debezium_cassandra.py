@@ -582,3 +582,23 @@ def test_settings() -> None:
     assert PulsarConnectorSettings.of(given, "test").is_avro
     with pytest.raises(HelenusError, match=r"schema\.registry\.url=: required"):
         ConnectorSettings.of({**given, "value.converter.schema.registry.url": ""}, "test")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_kind_of_operation_is_a_header_where_it_is_known(form: dict[str, str]) -> None:
+    made = Made(TABLE, **form)
+
+    def ops(resolved: Resolved) -> list[bytes | None]:
+        found = [shaped for shaped in made.shape.records(resolved) if shaped is not None]
+        return [dict(shaped.record.headers).get("op") for shaped in found if shaped.record.value is not None]
+
+    for update, op in (
+        (row(("v", Cell(int32(5)))), [b"c"]),
+        (row(("v", Cell(int32(5), time=T)), time=None), [b"u"]),
+        (row(time=None, deletion=(T, GONE)), [b"d"]),
+        (row(("v", Cell(int32(5))), deletion=(T - 1, GONE)), [b"d", b"c"]),
+    ):
+        (event,) = events(update)
+        assert ops(made.resolved(event)) == op
+    assert ops(made.was_read(Image((None,) * len(TABLE.values), T))) == [None]
+    assert ops(made.was_read(None)) == [b"d"]

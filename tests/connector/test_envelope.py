@@ -177,6 +177,7 @@ def test_a_row_that_is_deleted(form: dict[str, str]) -> None:
     update = row(time=None, deletion=(T, GONE))
     (deleted, tombstone) = Made(TABLE, **form).written(update)
     assert (deleted[1]["op"], deleted[1]["after"], deleted[1]["written"]) == ("d", None, None)
+    assert deleted[1]["before"] == {**dict.fromkeys(c.name for c in TABLE.columns), "k": 7, "c": 1}
     assert deleted[0] == tombstone[0] == {"k": 7, "c": 1}
     assert tombstone[1:] == (None, {})
     (alone,) = Made(TABLE, **form, **{"tombstones.on.delete": "false"}).written(update)
@@ -202,6 +203,7 @@ def test_static_columns_and_markers(form: dict[str, str]) -> None:
     assert after((key, value, headers)) == {"k": 7, "s": "x"}
     partition, tombstone = made.written(Update(TABLE, K, deletion=(T, GONE), lowest=LOWEST))
     assert (partition[0], partition[1]["op"], partition[1]["after"]) == ({"k": 7, "c": None}, "d", None)
+    assert {n: v for n, v in partition[1]["before"].items() if v is not None} == {"k": 7}
     assert partition[2]["scope"] == b"partition"
     assert tombstone[1] is None
     ends = [Marker(1, (int32(2),), ((T, GONE),)), Marker(6, (int32(4),), ((T, GONE),))]
@@ -235,6 +237,20 @@ def test_a_ttl_is_a_header() -> None:
         row(("v", Cell(int32(5), row_ttl=True)), expires=(60, GONE + 60))
     )
     assert headers["expires"] == b"%d" % (GONE + 60)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_kind_of_operation_is_a_header_where_it_is_known(form: dict[str, str]) -> None:
+    made = Made(TABLE, **form)
+    for update, op in (
+        (row(("v", Cell(int32(5)))), b"c"),
+        (row(("v", Cell(int32(5), time=T)), time=None), b"u"),
+        (row(time=None, deletion=(T, GONE)), b"d"),
+    ):
+        assert made.written(update)[0][2]["op"] == op
+    image = Image((None, None, None, int32(5), b"w", None), T)
+    ((_, value, headers),) = made.of(made.was_read(image))
+    assert (value["op"], "op" in headers) == ("u", False)
 
 
 VALUES: dict[str, tuple[bytes, Any, Any]] = {

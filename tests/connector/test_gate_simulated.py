@@ -41,6 +41,7 @@ CODEC = KeyCodec(TABLE)
 TOPIC = "events-ks.t"
 PARTITIONS = 3
 TIMEOUT, REPLAY = 100.0, 30.0
+_RING = 10_007
 
 
 class Died(Exception):
@@ -70,25 +71,48 @@ class World:
         given = {"name": "n", "keyspace": "ks", "table": "t", "output.format": "json", "cassandra.local.dc": "one"}
         more = {"gate.timeout.ms": f"{TIMEOUT * 1000:.0f}", "cache.max.capacity": "4096"}
         self.settings = ConnectorSettings.of({**given, **more, **settings}, "test")
-        factors = {"one": str(min(3, nodes // 2)), "two": str(min(3, nodes - nodes // 2))}
-        session = Session(self.hosts, {"ks": NetworkTopologyStrategy(factors)}, replicas=self.replicas_of)
-        self.replicas = Replicas(session, self.settings)
+        self.tokens = self.random.sample(range(_RING), nodes)
+        self.factors = {"one": min(3, nodes // 2), "two": min(3, nodes - nodes // 2)}
+        self._session = Session(self.hosts, {"ks": self._strategy()}, replicas=self.replicas_of)
+        self.replicas = Replicas(self._session, self.settings)
         self.partitions: list[list[tuple[float, bytes, bytes]]] = [[] for _ in range(PARTITIONS)]
         self.writes: dict[tuple[bytes, str], Truth] = {}
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count(1)
 
     def replicas_of(self, keyspace: str, key: bytes) -> list[Any]:
-        """Three nodes of each data centre from a place that the key decides on."""
-        start = int.from_bytes(key, "big")
+        """The next nodes of each data centre on the ring, from a place that the key decides on."""
+        start = int.from_bytes(key, "big") * 7919 % _RING
+        ring = sorted(range(len(self.hosts)), key=lambda n: (self.tokens[n] - start) % _RING)
         found: Counter[str] = Counter()
         held = []
-        for n in range(len(self.hosts)):
-            host = self.hosts[(start + n) % len(self.hosts)]
+        for host in (self.hosts[n] for n in ring):
             found[host.datacenter] += 1
-            if found[host.datacenter] <= 3:
+            if found[host.datacenter] <= self.factors[host.datacenter]:
                 held.append(host)
         return held
+
+    def _strategy(self) -> NetworkTopologyStrategy:
+        return NetworkTopologyStrategy({dc: str(factor) for dc, factor in self.factors.items()})
+
+    def turn(self) -> str:
+        """One node is replaced by another, or added, or leaves; or a data centre has more or fewer replicas."""
+        n, dc = self.random.randrange(len(self.hosts)), self.random.choice(("one", "two"))
+        new = Host(uuid.UUID(int=1000 + next(self._numbers)), dc)
+        there = Counter(host.datacenter for host in self.hosts)
+        what = self.random.choice(("replace", "add", "remove", "alter"))
+        if what == "replace":
+            self.hosts[n] = Host(new.host_id, self.hosts[n].datacenter)
+        elif what == "add":
+            self.hosts.append(new)
+            self.tokens.append(self.random.choice([token for token in range(_RING) if token not in self.tokens]))
+        elif what == "remove" and there[self.hosts[n].datacenter] > self.factors[self.hosts[n].datacenter]:
+            del self.hosts[n], self.tokens[n]
+        else:
+            what = "alter"
+            self.factors[dc] = self.random.randrange(1, min(4, there[dc] + 1))
+            self._session.cluster.metadata.keyspaces["ks"].replication_strategy = self._strategy()
+        return what
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._later, (self.now + seconds, next(self._numbers), what))
@@ -292,10 +316,14 @@ class Connector:
         return self.world.writes[event.key or b"", change.digest or ""]
 
 
-def run(world: World, connector: Connector, writes: int = 150) -> None:
+def run(world: World, connector: Connector, writes: int = 150, turns: float = 0.0) -> Counter[str]:
+    """Write, and read until nothing waits. `turns` is how often the cluster changes; returns how it did."""
     chance = world.random
+    turned: Counter[str] = Counter()
     for _ in range(writes):
         world.write()
+        if turns and chance.random() < turns:
+            turned[world.turn()] += 1
         if chance.random() < 0.5:
             world.pass_by(chance.choice((0.01, 0.5, 5)))
             connector.batch(chance.choice((0, 3, 30, 300)))
@@ -307,7 +335,7 @@ def run(world: World, connector: Connector, writes: int = 150) -> None:
         connector.batch(1000)
         is_read = all(at == len(events) for at, events in zip(connector.offsets, world.partitions, strict=True))
         if world.is_quiet and is_read and not connector.waiting.counts(TOPIC)[0]:
-            return
+            return turned
     raise AssertionError(f"changes wait for ever: {connector.waiting.counts(TOPIC)}")
 
 
@@ -340,6 +368,21 @@ def test_nothing_is_early_and_nothing_is_lost(tmp_path: Path, seed: int, nodes: 
     connector = Connector(world, tmp_path, hosts=3, kills=0.05)
     run(world, connector)
     settled(world)
+
+
+@pytest.mark.parametrize(("nodes", "level"), [(8, level) for level in LEVELS] + [(80, "each_quorum")])
+@pytest.mark.parametrize("expired", ["verify", "release", "drop"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_while_the_cluster_changes(tmp_path: Path, seed: int, nodes: int, level: str, expired: str) -> None:
+    """Nodes are replaced, added and removed, and replication factors altered, while changes wait: what goes on is at
+    its level by the ring of that moment.
+    """
+    world = World(seed, nodes, gate=level, **{"gate.expired": expired})
+    connector = Connector(world, tmp_path, hosts=3, kills=0.03)
+    turned = run(world, connector, turns=0.2)
+    settled(world)
+    assert set(turned) == {"replace", "add", "remove", "alter"}
+    assert any(how == "level" for truth in world.writes.values() for how in truth.published)
 
 
 @pytest.mark.parametrize("expired", ["verify", "release", "drop"])

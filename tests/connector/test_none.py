@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 from agent.writer import Cell, Marker, Row, Update, table_of
+from cassandra.metadata import NetworkTopologyStrategy
 from connector.celled import NONE, OTHER, events
 from connector.staged import ALL, DATA, DEAD_LETTERS, EVENTS, Staged
 from structlog.testing import capture_logs
 
-from helenus_connector.interfaces.gate import Admitted, Event, Waiting
+from helenus_connector.gate.waiting import Limits, WaitingChanges
+from helenus_connector.interfaces.gate import NOTHING_WAITS, Admitted, Event, Waiting
 from helenus_connector.interfaces.image import Image
 from helenus_connector.resolve import none
+from helenus_connector.testing.cassandra import Host
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.change import Change, Origin, Scope
 from helenus_schemas.event.wire import decode, encode
@@ -179,6 +182,34 @@ def test_what_the_gate_wants_verified_is_read_and_what_it_releases_is_marked(sta
     assert list(resolver._without_cells([released, asked])) == [asked]
     made = resolver._resolved(released)
     assert (made.is_released, made.written.cells[0].value) == (True, int32(1))
+
+
+@pytest.mark.parametrize(
+    ("level", "needed"), [("local_quorum", 2), ("quorum", 4), ("each_quorum", 5), ("all", 6), ("one", 1)]
+)
+def test_a_change_is_a_record_of_its_cells_when_it_is_at_its_level(
+    level: str, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of RF 3 in two data centres, which report one after the other, each in a batch of its own."""
+    staged = Staged(TABLE, tmp_path, monkeypatch, **NONE, **QUIET, gate=level, **{"cassandra.local.dc": "one"})
+    nodes = [uuid.UUID(int=n + 1) for n in range(6)]
+    staged.session.hosts[:] = [Host(node, "one" if n < 3 else "two") for n, node in enumerate(nodes)]
+    keyspace = staged.session.cluster.metadata.keyspaces["ks"]
+    keyspace.replication_strategy = NetworkTopologyStrategy({"one": "3", "two": "3"})
+    waiting = WaitingChanges(tmp_path / "gate.waiting", lambda: 1000.0)
+    assert waiting.load()
+    waiting.use({EVENTS: Limits.of(staged.stage.settings)})
+    counts = []
+    for n, node in enumerate(nodes):
+        waits = waiting.hand_out(10).get(EVENTS, NOTHING_WAITS)
+        outcome = staged.stage.run(events(wrote(5), node=str(node), offset=n), (), True, waits=waits)
+        waiting.apply(EVENTS, outcome.at_gate, 999.0, 1000.0)
+        assert outcome.keys_read == 0
+        counts.append(len(said(staged)))
+    assert counts == [0] * (needed - 1) + [1] * (7 - needed)
+    assert said(staged) == [("c", 5)]
+    assert staged.of(DATA)[0][1]["source"]["node"] == str(nodes[needed - 1]), "the copy that completed it"
+    assert waiting.counts(EVENTS)[0] == 0
 
 
 def test_cells_that_nobody_can_read_are_poison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

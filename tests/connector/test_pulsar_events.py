@@ -28,9 +28,8 @@ NO_RETENTION = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("stack"), only=["pulsar"], log="pulsar") as running:
-        yield running
+def stack(only_pulsar: Stack) -> Stack:
+    return only_pulsar
 
 
 @pytest.fixture(scope="module")

@@ -255,6 +255,30 @@ def test_headers() -> None:
     assert RowShape(TWO, settings(headers=""), MemoryRegistry()).row(key, None, 5, event).headers == []
 
 
+def test_the_kind_of_operation_where_it_is_known() -> None:
+    log, snapshot, repair = (
+        wire.encode(made)
+        for made in (
+            change.Change("0" * 32, "node-1", segment=3, position=99),
+            change.Change(None, None, origin=change.Origin.SNAPSHOT),
+            change.Change(None, None, origin=change.Origin.REPAIR),
+        )
+    )
+    key, image = KeyCodec(TWO).encode(KEY), Image((None,) * len(TWO.values), 5)
+    shape = RowShape(TWO, settings(headers="op"), MemoryRegistry())
+    for event in (None, log, repair):
+        assert shape.row(key, image, 5, event).headers == []  # it may have been there before, or not
+        assert shape.row(key, None, 5, event).headers == [("op", b"d")]
+    assert shape.row(key, image, 5, snapshot).headers == [("op", b"r")]
+    assert shape.row(key, None, 5, snapshot).headers == [("op", b"d")]
+    assert shape.row(key, image, 5, log, op=b"c").headers == [("op", b"c")]
+    assert shape.marker(key, image, 5, log).headers == [("op", b"d"), ("scope", b"partition")]
+    assert shape.truncation(5, log).headers == [("op", b"t"), ("scope", b"table")]
+    without = RowShape(TWO, settings(headers="origin"), MemoryRegistry())
+    assert without.row(key, None, 5, log).headers == []
+    assert dict(without.row(key, image, 5, snapshot).headers) == {"origin": b"snapshot", "snapshot": b"true"}
+
+
 DECIMAL = int32(2) + (-150).to_bytes(2, "big", signed=True)  # -1.50
 BIG = (1 << 9 * 8 - 1) - 1  # a varint of 9 bytes
 
@@ -372,8 +396,8 @@ def test_a_type_that_key_and_values_show_in_two_forms(kind: str, modes: dict[str
     shape = RowShape(shown(of, given), given, None)
     record = shape.row(KeyCodec(of).encode((whole,)), Image((whole, int32(1) + int32(len(one)) + one), 5), 5)
     assert record.value is not None
-    assert shape.schemas is not None
-    row, schema = json.loads(record.value), fastavro.parse_schema(json.loads(shape.schemas.value))
+    row = json.loads(record.value)
+    schema = fastavro.parse_schema(json.loads(declared_by(shown(of, given), given).value))
     exact = {"bigint": "/2o=", "scale": 2}
     assert row["w"] == [{"d": {"string": "-1.50", "double": -1.5}.get("".join(modes.values()), exact), "n": 1}]
     assert fastavro.validate(row, schema)

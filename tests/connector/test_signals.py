@@ -52,7 +52,7 @@ class House:
         worker = WorkerSettings.of({"bootstrap.servers": "h:1", "checkpoint.dir": str(self.directory)}, "worker")
         self.connectors = Connectors(worker, lambda _: {})
         for name, tables in (("shop", ",".join(TABLES)), ("other", "t")):
-            given = {"keyspace": name, "table": tables, "output.format": "json", "signal.kafka.topic": TOPIC}
+            given = {"keyspace": name, "table": tables, "output.format": "json", "signal.topic": TOPIC}
             self.connectors.put(name, given)
             self.connectors.all()[name].looked = True
         self.snapshots = Snapshots(worker, self.connectors)

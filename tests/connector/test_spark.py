@@ -107,6 +107,7 @@ def test_with_json_every_line_is_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.long  # integration/test_secure_connector.py looks at all processes of a worker
 def test_no_secret_in_a_process_list(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

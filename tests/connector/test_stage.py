@@ -69,8 +69,8 @@ def test_a_table_that_the_topics_schemas_refuse_goes_on_in_another(tmp_path: Pat
     stage = staged(tmp_path, log, output_format=form, schema_on_incompatible="new-topic")
     with capture_logs() as logs:
         for _ in range(2):
-            topic, shape = stage._versions.shaped(TABLE, stage.log)
-            assert (topic, shape.schemas) == (NEW, log.log.declared[NEW])
+            topic, _ = stage._versions.shaped(TABLE, stage.log)
+            assert (topic, stage._versions._declared(TABLE)) == (NEW, log.log.declared[NEW])
     assert log.topics() == {OLD: 3, NEW: 3}
     assert [entry["event"] for entry in logs] == ["data.new_topic"]
     stage.close()

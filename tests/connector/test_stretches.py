@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import uuid
+from pathlib import Path
 from typing import Any
 
+import pytest
 from cassandra import ConsistencyLevel, ReadTimeout
 from cassandra.metadata import Murmur3Token
+from connector.staged import EVENTS, NODE, Staged, int32, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +27,7 @@ from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse
 from helenus_schemas.event.change import Change, Origin
+from helenus_schemas.event.wire import encode
 
 
 def keys(tokens: list[int]) -> list[tuple[int, Key]]:
@@ -170,3 +175,20 @@ def test_few_keys_are_not_worth_it() -> None:
     session = Ring(KEYS)
     assert through(Reader(session, TABLE, SETTINGS), KEYS[: FEWEST - 1]) == []
     assert session.by_token == 0
+
+
+def test_changes_are_published_before_what_a_snapshot_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is long while a snapshot runs: what changed does not wait for the rest of it."""
+    staged = Staged(TABLE, tmp_path, monkeypatch)
+    staged.live.update(rows(*((key, int32(n)) for n, key in enumerate(KEYS[:40]))))
+    scanned, changed = Change(None, None, origin=Origin.SNAPSHOT), Change("0" * 32, NODE, write_time=5)
+    changes = [scanned] * 35 + [changed] * 5 + [changed]  # the last one of a key that was scanned too
+    places = [*range(40), 3]
+    events = [
+        Event(EVENTS, 0, n, 1000, staged.codec.encode(KEYS[place]), encode(change))
+        for n, (place, change) in enumerate(zip(places, changes, strict=True))
+    ]
+    staged.stage.run(events, (), trust_images=True)
+    order = [json.loads(record.key or b"")["k"] for record in staged.appended]
+    assert sorted(order) == list(range(40))
+    assert sorted(order[:6]) == [3, 35, 36, 37, 38, 39]

@@ -214,6 +214,27 @@ def test_snapshots_that_run_are_shown(width: int) -> None:
     assert paused[-1] == "-"
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_waits_at_the_gate_is_shown(width: int) -> None:
+    """The most first; nothing of tables that hold nothing back."""
+    waits = {"gate_waiting_changes": 12_345.0, "gate_oldest_seconds": 42.0, "gate_waiting_bytes": 7.9e6}
+    long = ("orders-of-all-customers", "customer_orders", "invoice_line_items_of_2026")
+    tables = {
+        ORDERS: Fares("RUNNING", {**waits, "gate_changes_total/completed": 100.0}),
+        long: Fares("RUNNING", {**waits, "gate_waiting_changes": 20.0, "gate_changes_total/dropped": 3.0}),
+        ("shop", "ks", "free"): Fares("RUNNING", {"gate_changes_total/completed": 5.0}),
+    }
+    lines = drawn(width, tables).splitlines()
+    assert all(len(line) <= width for line in lines)
+    at = next(at for at, line in enumerate(lines) if "at the gate of" in line)
+    shown = [line.split() for line in lines[at + 2 :] if line.strip()]
+    assert [row[0] for row in shown] == ["shop", shown[1][0]]
+    assert [cell for cell in shown[0][1:] if cell != "7.9MB"] == ["ks.orders", "12.3k", "42.0", "s", "50", "0"]
+    assert ("7.9MB" in shown[0]) == (width > 80), "the least of it"
+    assert (shown[1][2], shown[1][-1]) == ("20", "3")
+    assert "at the gate" not in drawn(width, {ORDERS: Fares("RUNNING")})
+
+
 def test_few_of_many_snapshots_are_shown() -> None:
     snapshots = {("shop", f"t{at}"): Scan("SCANNING", 1, 0.5, 1) for at in range(15)}
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connector.celled import JSON
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemas.cqldata import cql_bytes, types, values
@@ -19,9 +20,11 @@ from schemas.cqldata import cql_bytes, types, values
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.resolver import Bounds, Resolved
 from helenus_connector.interfaces.shape import Record
 from helenus_connector.reread import budget
-from helenus_connector.shape.row import RowShape, shown
+from helenus_connector.shape.choice import shape_of
+from helenus_connector.shape.row import shown
 from helenus_connector.testing.broker import Message
 from helenus_connector.testing.cassandra import Host, Session
 from helenus_connector.testing.registry import MemoryRegistry
@@ -37,7 +40,7 @@ from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, ST
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse, walk
-from helenus_schemas.event.change import Bound
+from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.event.placement import LEAST_TOKEN, MOST_TOKEN
 from helenus_schemas.service.logs import setup
 
@@ -49,6 +52,10 @@ FORMS: list[dict[str, str]] = [
     {"output.format": "json"},
     {"key.compat": "datastax"},
     {"output.format": "key-value-json", "key.compat": "datastax", "headers": ""},
+    {"output.format": "debezium"},
+    {"output.format": "debezium", "value.converter": JSON, "value.converter.schemas.enable": "false"},
+    {"output.format": "debezium", "key.converter": JSON, "value.converter": JSON},
+    {"output.format": "key-value-json", "key.converter": JSON, "value.converter": JSON},
 ]
 TOPIC = "data-ks1.t"
 
@@ -86,7 +93,7 @@ class Topic:
     def alter(self, table: Table) -> None:
         self.table = shown(table, self.settings)
         self.codec = KeyCodec(self.table)
-        self.shape = RowShape(self.table, self.settings, self.registry)
+        self.shape = shape_of(self.table, self.settings, self.registry)
         self.job = Job(WORKER, self.settings, self.table, TOPIC, 2, 1, None, False, setup())
 
     def add(self, record: Record, partition: int = 0) -> None:
@@ -94,8 +101,20 @@ class Topic:
         self.messages.append(Message(TOPIC, partition, at, (1, at), record.key, record.value, record.headers))
 
     def publish(self, key: Key, row: Sequence[bytes | None] | None, expires: int | None = None) -> None:
-        image = None if row is None else Image(tuple(row), 5)
-        self.add(self.shape.row(self.codec.encode(key), image, 5, expires=expires, values=key))
+        after = None if row is None else Image(tuple(row), 5)
+        self.resolved(Resolved("events", 0, self.codec.encode(key), key, Scope.ROW, after=after, expires=expires))
+
+    def marker(self, key: Key, scope: Scope, after: Image | None = None, bounds: Bounds | None = None) -> None:
+        """Publish a delete marker; no row lives in its scope."""
+        name = b"" if scope is Scope.TABLE else self.codec.encode(key)
+        self.resolved(Resolved("events", 0, name, key, scope, bounds, after=after, read_rows=lambda _: iter(())))
+
+    def resolved(self, resolved: Resolved) -> None:
+        resolved.write_time = 5
+        for shaped in self.shape.records(resolved):
+            assert shaped is not None
+            assert shaped.cause is None
+            self.add(shaped.record)
 
     def entries(self, chunk: int = 7) -> list[Entry]:
         records = Records(self.job, self.registry.schema, self.registry.schema)
@@ -220,7 +239,9 @@ def test_columns_that_were_left_out_for_their_size_are_looked_at_again_without_t
     key, row = (int32(1), int32(1)), (b"x" * 1000, b"y")
     topic.rows[key] = row
     smaller, header = next(topic.shape.smaller(Image(row, 5)))
-    record = topic.shape.row(topic.codec.encode(key), smaller, 5)
+    (shaped,) = topic.shape.records(Resolved("events", 0, topic.codec.encode(key), key, Scope.ROW, after=smaller))
+    assert shaped is not None
+    record = shaped.record
     topic.add(record._replace(headers=[*record.headers, header]))
     (found,) = [r for r in Comparison(topic.job, False).of(ordered(topic.entries())) if r[0]]
     last = Entry(*found[2:])
@@ -273,7 +294,7 @@ def test_what_markers_leave_is_compared(form: dict[str, str], steps: list[Any], 
     all_rows = [("row", *key, 1) for key in itertools.product(range(3), range(4), range(4))]
     for kind, *step in [*all_rows, *steps]:
         p = step[0] if step else 0
-        partition = topic.codec.encode((int32(p), None, None))
+        partition = (int32(p), None, None)
         image = Image((None, int32(statics.get(p))), 5) if p in statics else None
         if kind == "row":
             _, c, d, v = step
@@ -289,15 +310,15 @@ def test_what_markers_leave_is_compared(form: dict[str, str], steps: list[Any], 
             topic.publish((int32(p), None, None), (None, int32(step[1])))
         elif kind == "partition":
             statics.pop(p, None)
-            topic.add(topic.shape.marker(partition, None, 5))
+            topic.marker(partition, Scope.PARTITION)
             there = {key: v for key, v in there.items() if key[0] != p}
         elif kind == "range":
             bounds = step[1]
             limits = [b and Bound(b[0], tuple(int32(v) or b"" for v in b[1])) for b in bounds]
-            topic.add(topic.shape.marker(partition, image, 5, bounds=(limits[0], limits[1])))
+            topic.marker(partition, Scope.RANGE, image, (limits[0], limits[1]))
             there = {key: v for key, v in there.items() if key[0] != p or not within(*key[1:], bounds)}
         else:
-            topic.add(topic.shape.truncation(5))
+            topic.marker((), Scope.TABLE)
             there, statics = {}, {}
     expected: dict[tuple[bytes, bool], str] = {}
     for p, c, d in itertools.product(range(3), range(4), range(4)):

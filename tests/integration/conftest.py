@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cassandra.cluster import Cluster
 from cassandra.policies import ConstantReconnectionPolicy
+from integration.pipeline import Lasting, Pipeline
+from kept import Kept
 
 from helenus_stack.settings import LogName
 from helenus_stack.stack import Stack
@@ -56,6 +59,26 @@ def log(stack: Stack, request: pytest.FixtureRequest) -> LogName:
         stack.start("pulsar")
     name: LogName = request.param
     return name
+
+
+@pytest.fixture(scope="module")
+def lasting(kept: Kept, status: Status, tmp_path_factory: pytest.TempPathFactory) -> Lasting:
+    """Gives an agent and a worker over a Log, for the group's files: each makes connectors by `Pipeline.connected`."""
+    directory = tmp_path_factory.mktemp("lasting")
+    return lambda log: kept(f"on {log}", lambda: _lasting(Pipeline(status.only(log), directory / log)))
+
+
+@contextmanager
+def _lasting(pipeline: Pipeline) -> Iterator[Pipeline]:
+    with Path(pipeline.agent.arguments[1]).open("a") as file:  # what these files need
+        file.write("table.exclude.list=av.theirs\ncells.include.list=envelope\\..*\n")
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect().start().ready()
+        yield pipeline
+        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
+    finally:
+        pipeline.stop()
 
 
 @pytest.fixture(scope="session")

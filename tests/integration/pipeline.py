@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,7 @@ from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 from helenus_stack.readers import Reader, reader
 from helenus_stack.records import Record
+from helenus_stack.settings import LogName
 from helenus_stack.status import Status
 
 MIN_AGE_MS = 5000
@@ -200,6 +202,30 @@ class Pipeline:
         self.connector = Command(["helenus-connector", str(worker), *files], self.directory / "connector.log", port)
         return self.connector
 
+    @contextmanager
+    def connected(self, tables: Mapping[str, Mapping[str, object]]) -> Iterator[Pipeline]:
+        """Make connectors of these tables in the worker that runs, over REST, and delete them in the end.
+
+        Each table has its further properties; None leaves a key out.
+        """
+        names = []
+        for table, more in tables.items():
+            given = {**self.connector_properties(table), **more}
+            config = {key: str(value) for key, value in given.items() if value is not None}
+            names.append(config["name"])
+            self._rest("PUT", f"{config['name']}/config", {"connector.class": "helenus.CassandraSource", **config})
+        try:
+            eventually(lambda: self.connector.health()[0] == 200, lambda: f"{names} run\n{self.connector.tail()}")
+            yield self
+        finally:
+            for name in names:
+                self._rest("DELETE", name)
+
+    def _rest(self, method: str, path: str, body: object = None) -> None:
+        url, data = f"http://127.0.0.1:{self.connector.port}/connectors/{path}", json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        urllib.request.urlopen(request, timeout=60).close()
+
     def connector_properties(self, table: str) -> dict[str, object]:
         keyspace, name = table.split(".")
         registry = {"value.converter.schema.registry.url": self.status.registry_url}
@@ -229,7 +255,7 @@ class Pipeline:
         """The Log, to append what no agent would; it is flushed at the end."""
         log: Log = KafkaLog({"bootstrap.servers": self.status.bootstrap_servers})
         if self.status.log == "pulsar":
-            log = PulsarLog(PulsarConfig(str(self.status.pulsar_url)))
+            log = PulsarLog(PulsarConfig(str(self.status.pulsar_url), self.status.pulsar_admin_url))
         with closing(log):
             yield log
             log.flush(30)
@@ -307,6 +333,9 @@ class Pipeline:
             held.close()
         self.reader.close()
         self._disconnect()
+
+
+Lasting = Callable[[LogName], Pipeline]
 
 
 def dotted(values: Mapping[str, object]) -> dict[str, object]:

@@ -61,6 +61,7 @@ def stack_status(status: Status, log: LogName) -> Status:
     return status.only(log)
 
 
+@pytest.mark.long  # connector/test_source.py reads so without Spark
 def test_a_query_with_available_now_ends(worker: Path, tmp_path: Path) -> None:
     topic = "events-now.t"
     log = events_log(WorkerSettings.load(worker))

@@ -171,6 +171,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Status]:
         yield stack.status()
 
 
+@pytest.mark.long  # test_secure_connector.py has it
 def test_a_wrong_password(pipeline: Pipeline, guarded: Status, tmp_path: Path) -> None:
     login = {"cassandra.port": guarded.cql_port, "cassandra.username": "cassandra", "cassandra.password": "wr0ng"}
     files = connector_files(pipeline, tmp_path, {}, login)
@@ -183,6 +184,7 @@ def test_a_wrong_password(pipeline: Pipeline, guarded: Status, tmp_path: Path) -
         assert "wr0ng" not in message
 
 
+@pytest.mark.long  # test_secure_connector.py has it
 def test_a_right_password(pipeline: Pipeline, guarded: Status, tmp_path: Path) -> None:
     login = {"cassandra_port": guarded.cql_port, "cassandra_username": "cassandra", "cassandra_password": "cassandra"}
     pipeline.agent.arguments[1] = agent_file(

@@ -150,16 +150,23 @@ def test_every_statement_is_a_record(pipeline: Pipeline, session: Any) -> None:
 
 def test_the_payload_apart_and_the_sidecars_key(pipeline: Pipeline, session: Any, tmp_path: Path) -> None:
     """The schema of the payload is in the envelope's, and Java reads both."""
+
+    def sent_of(count: int) -> list[Any]:
+        found: list[Any] = []
+
+        def there() -> bool:
+            found[:] = messages(pipeline.status.bootstrap_servers, "data-cep.apart")
+            return len(found) >= count
+
+        eventually(there, lambda: f"{count} records, {len(found)} are there:\n{pipeline.connector.tail()}")
+        return found
+
     for statement in statements("cep.apart"):
         session.execute(statement)
+    sent_of(len(KINDS))
     session.execute("ALTER TABLE cep.apart ADD more bigint")
     session.execute("INSERT INTO cep.apart (k, c, more) VALUES (1, 3, 8)")
-
-    def found() -> list[Any]:
-        return list(messages(pipeline.status.bootstrap_servers, "data-cep.apart"))
-
-    eventually(lambda: len(found()) >= len(KINDS) + 1, lambda: f"its records:\n{pipeline.connector.tail()}")
-    sent = found()
+    sent = sent_of(len(KINDS) + 1)
     assert {message.key() for message in sent} == {b"cep:apart:%x" % murmur2(b"\0\0\0\1")}
     registry = SchemaRegistryClient({"url": pipeline.status.registry_url})
     asked, expected, kinds, payloads = [], [], [], []

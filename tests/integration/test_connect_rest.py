@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import requests
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline
 from integration.side_by_side import Side, different, drive
 from kafka_connect.kafka_connect import KafkaConnect
 from patience import eventually
 
 from helenus_stack.records import messages
 from helenus_stack.stack import Stack
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
@@ -24,18 +23,12 @@ CLASS = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+def pipeline(session: Any, lasting: Lasting) -> Pipeline:
     """An agent, and a worker that no file gives a connector."""
     session.execute("CREATE KEYSPACE rest WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute(f"CREATE TABLE {TABLE} (p int PRIMARY KEY, v text, w text) WITH cdc = true")
     session.execute(f"INSERT INTO {TABLE} (p, v, w) VALUES (1, 'one', 'first')")
-    pipeline = Pipeline(status, directory)
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect().start().ready()
-        yield pipeline
-    finally:
-        pipeline.stop()
+    return lasting("kafka")
 
 
 @pytest.fixture
@@ -114,6 +107,7 @@ def test_a_connector_is_driven_live(pipeline: Pipeline, session: Any, base: str,
     eventually(lambda: all(len(values(p)) > count for p, count in before.items()), "all rows are published again")
 
 
+@pytest.mark.long  # test_many_connectors.py kills the worker
 def test_connectors_survive_a_restart(pipeline: Pipeline, session: Any, base: str, config: dict[str, str]) -> None:
     """Begins where the test above ends."""
     client = KafkaConnect(base)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline, dotted
 from patience import eventually
 
 from helenus_stack.records import Record
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
@@ -20,23 +18,15 @@ WITHOUT = {"resolver": "none", "output_format": "debezium"}
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status.only("kafka"), directory / "envelope")
+def pipeline(session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     session.execute("CREATE KEYSPACE envelope WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute("CREATE TYPE envelope.addr (street text, zip int)")
     session.execute(
         f"CREATE TABLE {TABLE} (k int, c int, s text static, v int, w text, m map<text, int>, l list<int>,"
         " st set<text>, a addr, PRIMARY KEY (k, c)) WITH cdc = true"
     )
-    with (pipeline.directory / "agent.properties").open("a") as file:
-        file.write(f"cells.include.list={TABLE}\n")
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect(TABLE, **WITHOUT).start().ready()
+    with lasting("kafka").connected({TABLE: dotted(WITHOUT)}) as pipeline:
         yield pipeline
-        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
-    finally:
-        pipeline.stop()
 
 
 def records_of(pipeline: Pipeline, k: int, count: int) -> list[Record]:

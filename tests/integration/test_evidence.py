@@ -346,7 +346,7 @@ def test_counters(evidence: Callable[[str], Evidence], session: Any, rows: Any) 
 def test_random_writes_do_not_wait_for_long(evidence: Callable[[str], Evidence], session: Any, rows: Any) -> None:
     """Run again with HELENUS_SEED as the failure shows it."""
     create(session, "evidence", "all_kinds")
-    tables = [RandomTable("evidence", f"random{i}", random.Random(SEED + i)) for i in range(4)]
+    tables = [RandomTable("evidence", f"random{i}", random.Random(SEED + i)) for i in range(2)]
     runs: list[tuple[str, Callable[[], None]]] = []
     workload = Workload(session, "evidence.all_kinds", seed=SEED)
     runs.append((workload.table, lambda: workload.run(100)))

@@ -17,7 +17,7 @@ import fastavro
 import pytest
 from cassandra import ConsistencyLevel, InvalidRequest
 from confluent_kafka.schema_registry import SchemaRegistryClient
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 
 from helenus_connector.config.connector import ConnectorSettings
@@ -62,20 +62,16 @@ def keyspace(session: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+def pipeline(session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     session.execute("CREATE TYPE evolution.place (street text, no int)")
     session.execute(
         f"CREATE TABLE {TABLE} (k int, c int, v text, n int, pl frozen<place>, PRIMARY KEY (k, c)) WITH cdc = true"
     )
     session.execute(f"CREATE TABLE {AGAIN} (k int PRIMARY KEY, v int) WITH cdc = true")
     session.execute(CREATE_DROPPED)
-    pipeline = Pipeline(status, directory)
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect(TABLE, AGAIN, DROPPED, schema_on_incompatible="new-topic").start().ready()
+    tables = {key: {"schema.on.incompatible": "new-topic"} for key in (TABLE, AGAIN, DROPPED)}
+    with lasting("kafka").connected(tables) as pipeline:
         yield pipeline
-    finally:
-        pipeline.stop()
 
 
 @pytest.fixture
@@ -176,7 +172,7 @@ def test_a_table_recreated_with_another_key_goes_on_in_a_new_topic(pipeline: Pip
     pipeline.adds_up("evolution-again")
 
 
-@pytest.mark.parametrize("agent_runs", [True, False])
+@pytest.mark.parametrize("agent_runs", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_dropped_table_leaves_no_row_behind(pipeline: Pipeline, session: Any, agent_runs: bool) -> None:
     """Its rows are gone for who reads the topic, also those whose keys the table that is made again never gets."""
     for k in range(10):

@@ -76,6 +76,7 @@ def test_agent_killed_in_mid_segment(pipeline: Pipeline, workload: Workload, tab
     pipeline.converges(table)
 
 
+@pytest.mark.long  # above it is killed once, and in agent/test_live.py
 @ON_KAFKA
 def test_agent_killed_at_any_time(pipeline: Pipeline, workload: Workload, table: str) -> None:
     with workload:
@@ -100,6 +101,7 @@ def test_python_worker_killed_between_flush_and_commit(pipeline: Pipeline, workl
     kill_worker(pipeline, workload, "connector.after-flush", tmp_path / "killed")
 
 
+@pytest.mark.long  # connector/test_convergence.py kills it there, too
 @ON_KAFKA
 def test_python_worker_killed_between_mark_and_commit(pipeline: Pipeline, workload: Workload, tmp_path: Path) -> None:
     kill_worker(pipeline, workload, "connector.after-mark", tmp_path / "killed")
@@ -124,6 +126,7 @@ def test_brokers_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, l
     pipeline.converges(table)
 
 
+@pytest.mark.long  # connector/test_registry.py has it in memory
 @ON_KAFKA
 def test_registry_stopped_while_the_connector_starts(
     pipeline: Pipeline, workload: Workload, stack: Stack, table: str
@@ -150,6 +153,7 @@ def test_registry_stopped_while_the_table_is_altered(
     assert any(r.value and "later" in r.value for r in pipeline.records(table))
 
 
+@pytest.mark.long  # the test below kills it
 @ON_KAFKA
 def test_cassandra_stopped(pipeline: Pipeline, workload: Workload, stack: Stack, table: str) -> None:
     with workload, away(stack, "cassandra"):
@@ -169,6 +173,7 @@ def test_cassandra_killed(pipeline: Pipeline, workload: Workload, stack: Stack, 
     pipeline.converges(table)
 
 
+@pytest.mark.long  # test_many_connectors.py fails a task so
 def test_an_event_that_cannot_be_decoded_stops_the_connector(pipeline: Pipeline, table: str) -> None:
     """And nothing is skipped: the next start meets it again."""
     with pipeline.log() as log:

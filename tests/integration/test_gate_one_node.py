@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline, write_properties
+from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 
 from helenus_stack.status import Status
@@ -18,23 +17,14 @@ LEVELS = ("local_quorum", "quorum", "each_quorum", "all")
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    status = status.only("kafka")
-    pipeline = Pipeline(status, directory)
+def pipeline(status: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     replication = f"{{'class': 'NetworkTopologyStrategy', '{status.local_dc}': 1}}"
     session.execute(f"CREATE KEYSPACE single WITH replication = {replication}")
     for level in LEVELS:
         session.execute(f"CREATE TABLE single.{level} (k int PRIMARY KEY, v int) WITH cdc = true")
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect(*(f"single.{level}" for level in LEVELS))
-        for level in LEVELS:
-            given = {**pipeline.connector_properties(f"single.{level}"), "gate": level}
-            write_properties(directory / f"single.{level}.properties", given)
-        pipeline.connector.start().ready()
+    gates = {f"single.{level}": {"gate": level} for level in LEVELS}
+    with lasting("kafka").connected(gates) as pipeline:
         yield pipeline
-    finally:
-        pipeline.stop()
 
 
 def test_every_level_of_one_replica_goes_on_at_once(pipeline: Pipeline, session: Any) -> None:

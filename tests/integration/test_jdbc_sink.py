@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import javaproperties
 import psycopg
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline
 from patience import eventually
 from psycopg.rows import dict_row
 
@@ -39,6 +39,9 @@ DOCS = Path(__file__).parents[2] / "docs" / "sinks.md"
 TABLE = "sink.orders"
 SHOP = "shop.orders"
 KEY = ["p", "q", "c", "d"]
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+ENVELOPES = {"sink.as_avro": {}, "sink.as_json": {f"{part}.converter": JSON for part in ("key", "value")}}
+"""Tables whose records are in Debezium's envelope, and the converters of both ends."""
 SINK_TABLE = (
     "CREATE TABLE orders (p integer, q text, c bigint, d timestamp, u uuid, de numeric, vi numeric,"
     " PRIMARY KEY (p, q, c, d))"
@@ -60,23 +63,23 @@ def sinks(stack: Stack) -> Iterator[Status]:
 
 
 @pytest.fixture(scope="module")
-def pipeline(sinks: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(sinks, directory)
+def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     session.execute("CREATE KEYSPACE sink WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute(
         f"CREATE TABLE {TABLE} (p int, q text, c bigint, d timestamp, t text, i int, l bigint, f double, b boolean,"
         " de decimal, vi varint, ts timestamp, da date, u uuid, PRIMARY KEY ((p, q), c, d))"
         " WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
     )
-    try:
-        for cql in SCHEMA:
-            session.execute(cql)
-        pipeline.agent.start().ready()
-        numbers = {f"{kind}_handling_mode": "string" for kind in ("decimal", "varint")}
-        pipeline.connect(TABLE, SHOP, **numbers).start().ready()
+    for cql in SCHEMA:
+        session.execute(cql)
+    numbers = {f"{kind}.handling.mode": "string" for kind in ("decimal", "varint")}
+    for table in ENVELOPES:
+        session.execute(
+            f"CREATE TABLE {table} (k int, c int, t text, v bigint, at timestamp, PRIMARY KEY (k, c)) WITH cdc = true"
+        )
+    envelopes = {table: {"output.format": "debezium", **more} for table, more in ENVELOPES.items()}
+    with lasting("kafka").connected({**dict.fromkeys((TABLE, SHOP), numbers), **envelopes}) as pipeline:
         yield pipeline
-    finally:
-        pipeline.stop()
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +181,49 @@ def test_the_demo_s_table(pipeline: Pipeline, session: Any, database: Any) -> No
     with pytest.raises(HelenusError, match=r"was decimal\.handling\.mode changed\?"):
         registry.register(f"data-{SHOP}-value", schemas(of_shop.shown(settings.forms), settings)[1])
     registry.close()
+
+
+def test_debezium_s_envelopes(pipeline: Pipeline, session: Any, database: Any) -> None:
+    """In Avro and in JSON with schemas, and as Debezium's own transform takes the row out of them."""
+    extract = {
+        **documented(1),
+        "transforms": "rows,row",
+        "transforms.row.type": "io.debezium.transforms.ExtractNewRecordState",
+        "transforms.row.delete.tombstone.handling.mode": "tombstone",
+    }
+    sinks = {
+        "as_avro": ("sink.as_avro", {}),
+        "as_json": ("sink.as_json", ENVELOPES["sink.as_json"]),
+        "extracted": ("sink.as_avro", {key: value for key, value in extract.items() if key.startswith("transforms")}),
+    }
+    for name, (table, more) in sinks.items():
+        database.execute(f"CREATE TABLE {name} (k integer, c integer, PRIMARY KEY (k, c))")
+        own = {"topics": f"data-{table}", "collection.name.format": name, **more}
+        put(pipeline.status, name.replace("_", "-"), sink(pipeline.status) | own)
+    for table in ENVELOPES:
+        for cql in (
+            "INSERT INTO {} (k, c, t, v, at) VALUES (1, 1, 'one', 9007199254740993, '2026-01-02 03:04:05')",
+            "INSERT INTO {} (k, c, t) VALUES (1, 2, 'two')",
+            "INSERT INTO {} (k, c, t) VALUES (2, 1, 'gone')",
+            "UPDATE {} SET t = 'ünïcode', v = 2 WHERE k = 1 AND c = 2",
+            "DELETE FROM {} WHERE k = 2 AND c = 1",
+            "DELETE t FROM {} WHERE k = 1 AND c = 1",
+            "UPDATE {} SET v = -1 WHERE k = 3 AND c = 3",
+        ):
+            session.execute(cql.format(table))
+    at = datetime.datetime(2026, 1, 2, 3, 4, 5)
+    wanted = {
+        (1, 1): {"k": 1, "c": 1, "t": None, "v": 9007199254740993, "at": at},
+        (1, 2): {"k": 1, "c": 2, "t": "ünïcode", "v": 2, "at": None},
+        (3, 3): {"k": 3, "c": 3, "t": None, "v": -1, "at": None},
+    }
+
+    def found(name: str) -> Rows:
+        check(pipeline.status, name.replace("_", "-"))
+        return {(row["k"], row["c"]): row for row in database.execute(f"SELECT * FROM {name}").fetchall()}
+
+    for name in sinks:
+        eventually(lambda name=name: found(name) == wanted, lambda name=name: f"{name}: {found(name)}, wanted {wanted}")
 
 
 def agrees(status: Status, database: Any, table: str, wanted: Rows) -> None:

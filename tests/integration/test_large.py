@@ -267,6 +267,7 @@ def roomy(stack: Stack, session: Any) -> Iterator[None]:
     _is_back(session)
 
 
+@pytest.mark.long  # smaller ones above, and agent/test_large_events.py
 def test_a_value_of_5_mb_where_the_broker_takes_1(
     roomy: None, staged: Make, session: Any, status: Status, tmp_path: Path
 ) -> None:

@@ -8,19 +8,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline
 from patience import eventually
-
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
-SMALL = [f"many.s{i:02}" for i in range(18)]
+SMALL = [f"many.s{i:02}" for i in range(8)]
 OTHERS = ["many.one", "many.two"]
 CLASS = {"connector.class": "helenus.CassandraSource"}
 
@@ -48,21 +45,14 @@ class Rest:
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+def pipeline(session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     session.execute("CREATE KEYSPACE many WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     for table in (*SMALL, *OTHERS):
         session.execute(f"CREATE TABLE {table} (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
-    pipeline = Pipeline(status, directory)
-    try:
-        pipeline.agent.start().ready()
-        # One file stands for a pattern, two for a table each: twenty tables.
-        pipeline.connect("many.all", *OTHERS, settle_timeout_ms=1000)
-        every = directory / "many.all.properties"
-        every.write_text(every.read_text().replace("table=all", "table=s.*"))
-        pipeline.connector.start().ready()
-        yield pipeline
-    finally:
-        pipeline.stop()
+    # One connector stands for a pattern, two for a table each: ten tables.
+    own: dict[str, object] = {"settle.timeout.ms": 1000}
+    with lasting("kafka").connected({"many.all": {**own, "table": "s.*"}, **dict.fromkeys(OTHERS, own)}) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +93,7 @@ def agrees(pipeline: Pipeline, *tables: str) -> None:
         )
 
 
-def test_twenty_tables_share_a_worker(pipeline: Pipeline, session: Any, rest: Rest) -> None:
+def test_ten_tables_share_a_worker(pipeline: Pipeline, session: Any, rest: Rest) -> None:
     with Writer(session, *SMALL, *OTHERS):
         time.sleep(5)
     agrees(pipeline, *SMALL, *OTHERS)

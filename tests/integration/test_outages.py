@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline
 from integration.staged import Staged, keys
 from patience import eventually
 
@@ -48,14 +48,9 @@ def staged(status: Status, tmp_path: Path) -> Iterator[Staged]:
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, table: str, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status, directory)
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect(table, errors_data_loss="continue").start().ready()
+def pipeline(table: str, lasting: Lasting) -> Iterator[Pipeline]:
+    with lasting("kafka").connected({table: {"errors.data.loss": "continue"}}) as pipeline:
         yield pipeline
-    finally:
-        pipeline.stop()
 
 
 def test_a_node_that_hangs_fails_the_batch_soon(staged: Staged, stack: Stack) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Lasting, Pipeline
 from integration.workload import Workload, create
 from patience import eventually
 
 from helenus_stack.records import Record
 from helenus_stack.settings import LogName
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
@@ -80,8 +78,7 @@ def ks(log: LogName) -> str:
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, log: LogName, ks: str, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status.only(log), directory / log)
+def pipeline(log: LogName, ks: str, session: Any, lasting: Lasting) -> Iterator[Pipeline]:
     create(session, ks, "all_kinds")
     session.execute(f"CREATE TABLE {ks}.types (k int PRIMARY KEY, {columns(TYPES)}) WITH cdc = true")
     keys = {f"k{i}": t for i, t in enumerate(KEYS)}
@@ -93,14 +90,9 @@ def pipeline(status: Status, log: LogName, ks: str, session: Any, directory: Pat
     session.execute(f"CREATE TABLE {ks}.only_keys (a int, b text, PRIMARY KEY (a, b)) WITH cdc = true")
     session.execute(f"CREATE TABLE {ks}.narrow (k text PRIMARY KEY, v int) WITH cdc = true")
     session.execute(f"CREATE TABLE {ks}.silent (k text PRIMARY KEY, v int)")
-    try:
-        pipeline.agent.start().ready()
-        tables = ("all_kinds", "types", "keys", "only_keys", "narrow")
-        pipeline.connect(*(f"{ks}.{t}" for t in tables), errors_tolerance="all").start().ready()
+    tables = [f"{ks}.{name}" for name in ("all_kinds", "types", "keys", "only_keys", "narrow")]
+    with lasting(log).connected({key: {"errors.tolerance": "all"} for key in tables}) as pipeline:
         yield pipeline
-        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
-    finally:
-        pipeline.stop()
 
 
 def columns(types: dict[str, tuple[str, str]]) -> str:
@@ -138,7 +130,7 @@ def test_a_table_of_key_columns_only(pipeline: Pipeline, session: Any, ks: str) 
 
 def test_random_statements_converge(pipeline: Pipeline, session: Any, ks: str) -> None:
     workload = Workload(session, f"{ks}.all_kinds", seed=1)
-    workload.run(1500)
+    workload.run(1000)
     pipeline.converges(f"{ks}.all_kinds")
 
 

@@ -188,12 +188,63 @@ def test_java_reads_what_the_connector_writes(pipeline: Pipeline, session: Any, 
     assert plain_records.count(None) >= PARTITIONS
 
 
+FORMS = [("debezium", "avro"), ("debezium-cassandra", "avro"), ("cep44", "json")]
+OTHERS = [("debezium", "json"), ("debezium-cassandra", "json"), ("cep44", "avro")]
+
+
+@pytest.mark.parametrize("places", [FORMS, pytest.param(OTHERS, marks=pytest.mark.long)], ids=["some", "others"])
+def test_envelopes_on_pulsar(
+    pipeline: Pipeline, session: Any, rest: Rest, java: JavaReader, places: list[tuple[str, str]]
+) -> None:
+    """In Avro and JSON, by the schemas that the topics declare, as Java reads them."""
+    table = f"enveloped_{places[0][1]}"
+    session.execute(f"CREATE TABLE edge.{table} {TABLE}")
+    converter = {
+        "avro": {},
+        "json": {
+            "value_converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value_converter_schemas_enable": "false",
+        },
+    }
+    topics = {place: "-".join(place) for place in places}
+    for (form, kind), topic in topics.items():
+        more = {**converter[kind], "query_group": topic.replace("-", "")}
+        connect(pipeline, rest, table, topic, output_format=form, data_topic=topic, **more)
+    session.execute(f"INSERT INTO edge.{table} (id, name, a) VALUES (1, 'x', '1')")
+
+    def in_each(check: Any) -> None:
+        for place, topic in topics.items():
+            eventually(
+                lambda place=place, topic=topic: check(place[0], records(pipeline, topic)),
+                lambda topic=topic: f"{topic}\n{records(pipeline, topic)}\n{pipeline.connector.tail()}",
+            )
+
+    def shows(form: str, found: list[Record]) -> bool:
+        rows = [record.value["payload" if form == "cep44" else "after"]["a"] for record in found if record.value]
+        cell = {"value": "1", "deletion_ts": None, "set": True}
+        return bool(rows) and rows[0] == (cell if form == "debezium-cassandra" else "1")
+
+    in_each(shows)
+    session.execute(f"DELETE FROM edge.{table} WHERE id = 1 AND name = 'x'")
+    in_each(lambda _, found: any(is_delete(record.value or {}) for record in found))
+    for (form, _), topic in topics.items():
+        read = [m["record"] for m in java.read(topic)]
+        assert {tuple(record["key"].values()) for record in read} == {(1, "x")}
+        assert any(is_delete(record["value"] or {}) for record in read)
+        assert any(record["value"] is None for record in read) == (form != "debezium-cassandra")
+
+
+def is_delete(value: dict[str, Any]) -> bool:
+    return value.get("op", value.get("operationType")) in ("d", "DELETE")
+
+
 def updates(admin: Admin, allowed: bool) -> None:
     """Whether schemas may change by themselves. The namespace's policy takes a moment."""
     admin.ask("POST", "namespaces/public/default/isAllowAutoUpdateSchema", allowed)
     time.sleep(2)
 
 
+@pytest.mark.long  # agent/test_pulsar_live.py has a schema refused
 def test_a_namespace_whose_schemas_must_not_change(
     pipeline: Pipeline, session: Any, rest: Rest, admin: Admin, tmp_path: Path
 ) -> None:

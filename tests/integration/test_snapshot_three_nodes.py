@@ -47,6 +47,7 @@ def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_pat
     """Writes, deletes, TTL and an ALTER go on meanwhile."""
     chance = random.Random(SEED)
     table = Table(session, f"snapshots_three.t{kills}", "'NetworkTopologyStrategy', 'datacenter1': 3")
+    table.leave_the_log(three, nodes=(1, 2, 3))
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
     name = table.name.replace(".", "-")
     pipeline = Three(three.status(), tmp_path)

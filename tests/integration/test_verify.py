@@ -7,11 +7,10 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline, script
+from integration.pipeline import Lasting, Pipeline, script, write_properties
 from integration.workload import Workload, create
 from patience import eventually
 from spark_start import java_options
@@ -31,12 +30,11 @@ from helenus_sinks.log import Log
 from helenus_stack.java import spark_java_home
 from helenus_stack.progress import Silent
 from helenus_stack.settings import LogName
-from helenus_stack.status import Status
 
 pytestmark = pytest.mark.integration
 
 RUNS = int(os.environ.get("HELENUS_RUNS", "100"))
-FORMS = {
+FORMS: dict[str, dict[str, object]] = {
     "avro": {},
     "kv": {"output.format": "key-value-json"},
     "js": {"output.format": "json"},
@@ -50,22 +48,21 @@ def ks(log: LogName) -> str:
 
 
 @pytest.fixture(scope="module")
-def pipeline(status: Status, log: LogName, ks: str, session: Any, directory: Path) -> Iterator[Pipeline]:
-    pipeline = Pipeline(status.only(log), directory / log)
-    for name in FORMS:
+def pipeline(
+    log: LogName, ks: str, session: Any, lasting: Lasting, request: pytest.FixtureRequest
+) -> Iterator[Pipeline]:
+    asked = {getattr(item, "callspec", None) and item.callspec.params.get("name") for item in request.session.items}
+    forms = {name: more for name, more in FORMS.items() if name in asked or name == "avro"}
+    for name in forms:
         create(session, ks, name) if name == "avro" else session.execute(_like(ks, name))
     session.execute(f"CREATE TABLE {ks}.plain (k int PRIMARY KEY, v text, n int) WITH cdc = true")
     session.execute(f"CREATE TABLE {ks}.queue (k int, c int, v text, PRIMARY KEY (k, c)) WITH cdc = true")
-    try:
-        pipeline.agent.start().ready()
-        pipeline.connect(*(f"{ks}.{name}" for name in (*FORMS, "plain", "queue")))
-        for name, more in FORMS.items():
-            with (pipeline.directory / f"{ks}.{name}.properties").open("a") as file:
-                file.writelines(f"{key}={value}\n" for key, value in more.items())
-        pipeline.connector.start().ready()
+    tables = {f"{ks}.{name}": more for name, more in {**forms, "plain": {}, "queue": {}}.items()}
+    with lasting(log).connected(tables) as pipeline:
+        for table, more in tables.items():
+            properties = {**pipeline.connector_properties(table), **more}
+            write_properties(pipeline.directory / f"{table}.properties", properties)
         yield pipeline
-    finally:
-        pipeline.stop()
 
 
 def _like(ks: str, name: str) -> str:
@@ -110,7 +107,7 @@ def found(report: Report) -> dict[str, list[str]]:
     return {kind: sorted(of.keys) for kind, of in report.found.items() if of.count}
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ["avro", *(pytest.param(name, marks=pytest.mark.long) for name in list(FORMS)[1:])])
 def test_nothing_differs_after_random_statements(
     pipeline: Pipeline, spark: Any, session: Any, ks: str, name: str
 ) -> None:
@@ -178,7 +175,7 @@ def command(pipeline: Pipeline, table: str, *options: str) -> tuple[int, str, st
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("runs", [3, pytest.param(RUNS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("runs", [1, pytest.param(RUNS, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
 def test_the_command_finds_none_while_writes_go_on(pipeline: Pipeline, session: Any, ks: str, runs: int) -> None:
     table = f"{ks}.avro"
     with Workload(session, table, seed=11, rate=200):

@@ -74,6 +74,9 @@ public class Reader {
             buffer.duplicate().get(bytes);
             return "0x" + HexFormat.of().formatHex(bytes);
         }
+        if (value instanceof GenericFixed fixed) {
+            return "0x" + HexFormat.of().formatHex(fixed.bytes());
+        }
         if (value instanceof Float || value instanceof Double) {
             return String.format("%016x", Double.doubleToLongBits(((Number) value).doubleValue()));
         }

@@ -7,6 +7,8 @@ from typing import Any
 
 import fastavro
 import pytest
+from agent.strategies import mutations
+from agent.writer import Update, entry, mutation
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemas.cqldata import cql_bytes, types, values
@@ -14,11 +16,14 @@ from schemas.java import Reader, plain
 from schemas.test_names import NASTY
 from schemas.test_roundtrip import read, table
 
+from helenus_agent.commitlog import decoder
 from helenus_schemas.avro import build, compare
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.codec.to_avro import optionals
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.types import parse
+from helenus_schemas.event import wire
+from helenus_schemas.event.change import Origin, Scope
 
 pytestmark = pytest.mark.integration
 
@@ -78,3 +83,47 @@ def test_nasty_names_and_300_columns(java: Reader) -> None:
 
     collect()
     agree(java, records)
+
+
+NODE = "ad310466-96a7-4cb2-acf4-59535a960812"
+
+
+def events(updates: list[list[Update]]) -> list[bytes]:
+    """The values that the agent's decoder writes for these mutations, with their cells."""
+    tables = {update.table.id: update.table for parts in updates for update in parts}
+    plans = {
+        table.id.bytes: decoder.plan_of(table, at if table.cdc else -1, cells=table.cdc)
+        for at, table in enumerate(tables.values())
+    }
+    data = b"".join(entry(mutation(*parts)) for parts in updates)
+    batch = decoder.decode(data, 100, True, plans, NODE, 1795262845123, 10**6)
+    return [value for _, _, _, value in batch.changes]
+
+
+def test_events_with_cells(java: Reader) -> None:
+    """Every field of them, of random mutations; and those of snapshots, which end earlier."""
+    found: list[bytes] = []
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @given(mutations())
+    def collect(updates: list[list[Update]]) -> None:
+        found.extend(events(updates))
+
+    collect()
+    records = [(wire.SCHEMA_WITH_CELLS, value) for value in found]
+    records += [(wire.SCHEMA_WITH_ORIGIN, wire.request(Scope.ROW, Origin.SNAPSHOT_LAST))]
+    agree(java, records)
+    answers = java.read((build.text(schema), value) for schema, value in records[:-1])
+    scopes = set()
+    for value, answer in zip(found, answers, strict=True):
+        said, change = answer["value"], wire.decode(value)
+        assert change.cells is not None
+        cells = said["cells"]
+        scopes.add(said["scope"])
+        assert set(said) == {field["name"] for field in wire.SCHEMA_WITH_CELLS["fields"]}
+        assert (said["md5Digest"], said["nodeId"], said["origin"], cells["version"]) == (change.digest, NODE, "LOG", 1)
+        assert (said["segment"], said["position"], said["part"]) == (change.segment, change.position, change.part)
+        assert (said["writeTime"], said["expiresAt"]) == (change.write_time, change.expires_at)
+        assert isinstance(json.loads(cells["columns"])["columns"], list)
+        assert bytes.fromhex(cells["data"][2:]) == change.cells[-(len(cells["data"]) - 2) // 2 :]
+    assert scopes == {"ROW", "STATIC", "PARTITION", "RANGE"}

@@ -44,12 +44,8 @@ def settings_of(stack: Stack) -> PulsarConfig:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    asks_often = {"keepAliveIntervalSeconds": "2"}
-    with Stack(
-        tmp_path_factory.mktemp("stack"), only=["pulsar"], log="pulsar", pulsar_properties=asks_often
-    ) as running:
-        yield running
+def stack(only_pulsar: Stack) -> Stack:
+    return only_pulsar
 
 
 @pytest.fixture
@@ -174,7 +170,7 @@ def kill(stack: Stack, topic: str) -> None:
     stack.start("pulsar")
 
 
-@pytest.mark.parametrize("disturb", [unload, restart, kill])
+@pytest.mark.parametrize("disturb", [unload, pytest.param(restart, marks=pytest.mark.long), kill])
 def test_nothing_is_lost_and_all_is_in_order(
     stack: Stack, settings: PulsarConfig, log: PulsarLog, disturb: Callable[[Stack, str], None]
 ) -> None:
@@ -194,6 +190,7 @@ def test_nothing_is_lost_and_all_is_in_order(
         assert len(found) - writing.next <= 150
 
 
+@pytest.mark.long  # as above, where an operator turned this on
 def test_a_deduplicating_broker_stores_each_once(stack: Stack, settings: PulsarConfig, log: PulsarLog) -> None:
     admin(settings).ask("PUT", "namespaces/public/dedup", {})
     admin(settings).ask("POST", "namespaces/public/dedup/deduplication", True)
@@ -226,16 +223,16 @@ def test_a_deduplicating_broker_stores_each_once(stack: Stack, settings: PulsarC
 
 def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) -> None:
     """A flush gives up in time, what is appended again arrives after what was in flight."""
-    log.create("hangs", 1, KEEP)
-    log.append("hangs", 0, b"k", b"0")
+    log.create("stalls", 1, KEEP)
+    log.append("stalls", 0, b"k", b"0")
     log.flush(20)
     stack.pause("pulsar")
     try:
-        log.extend("hangs", 0, ((b"k", b"%d" % n) for n in range(1, 1000)))
+        log.extend("stalls", 0, ((b"k", b"%d" % n) for n in range(1, 1000)))
         with pytest.raises(HelenusError, match="did not acknowledge 999 records in time") as error:
             log.flush(1)
         assert error.value.kind is Kind.APPEND_FAILED
-        log.extend("hangs", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
+        log.extend("stalls", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
         timer = threading.Timer(0.3, log.hurry, [0.3])
         timer.start()
         started = time.monotonic()
@@ -244,11 +241,11 @@ def test_a_hanging_broker(stack: Stack, settings: PulsarConfig, log: PulsarLog) 
         assert time.monotonic() - started < 60
         timer.join()
         log._latest = float("inf")
-        log.extend("hangs", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
+        log.extend("stalls", 0, ((b"k", b"%d" % n) for n in range(1, 2000)))
     finally:
         stack.resume("pulsar")
     log.flush(60)
-    found = numbers(settings, "hangs")
+    found = numbers(settings, "stalls")
     assert set(found) == set(range(2000))
     assert found[-1999:] == list(range(1, 2000)), "nothing old after something new"
 
@@ -310,12 +307,12 @@ def test_times_of_another_unit_are_refused(log: PulsarLog) -> None:
         return Schemas(KEY, value_schema("a").replace('"string"', f'{{"type":"long","logicalType":"{kind}"}}'))
 
     assert schemas_of("cql_time").value != schemas_of("time-micros").value
-    log.create("times", 1, KEEP)
-    log.declare("times", schemas_of("time-micros"))
+    log.create("units", 1, KEEP)
+    log.declare("units", schemas_of("time-micros"))
     with pytest.raises(HelenusError, match=r"set time\.precision\.mode") as error:
-        log.declare("times", schemas_of("cql_time"))
+        log.declare("units", schemas_of("cql_time"))
     assert error.value.kind is Kind.REGISTRY_REFUSED
-    log.declare("times", Schemas(KEY, value_schema("b")))
+    log.declare("units", Schemas(KEY, value_schema("b")))
 
 
 def test_records_are_decoded_as_the_documentation_says(settings: PulsarConfig, log: PulsarLog) -> None:
@@ -471,6 +468,7 @@ def test_a_service_of_several_addresses(settings: PulsarConfig) -> None:
     assert numbers(settings, "several") == [1]
 
 
+@pytest.mark.long  # ../integration/test_secure_pulsar.py has both
 def test_tls_and_tokens(tmp_path: Path, stack: Stack) -> None:
     with Stack(tmp_path / "secure", only=["pulsar"], secure=True, log="pulsar") as secure:
         status = secure.status()

@@ -29,9 +29,8 @@ NODE = "5a1c395e-b41f-11e5-9f22-ba0be0483c18"
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("stack"), only=["pulsar"], log="pulsar") as running:
-        yield running
+def stack(only_pulsar: Stack) -> Stack:
+    return only_pulsar
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def event(number: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("first", ["theirs", "ours"])
+@pytest.mark.parametrize("first", ["theirs", pytest.param("ours", marks=pytest.mark.long)])
 def test_our_events_and_theirs_are_of_one_schema(log: PulsarLog, java: JavaReader, first: str) -> None:
     """Whoever comes first, the topic has one version, and their reader reads both agents' events."""
     topic = f"events-{first}"

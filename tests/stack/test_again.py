@@ -24,7 +24,7 @@ def test_flaky():
 
 
 def again(directory: Path, tests: str, *more: str) -> subprocess.CompletedProcess[str]:
-    for name in ("conftest.py", "longest.py"):
+    for name in ("conftest.py", "longest.py", "kept.py"):
         shutil.copy(AGAIN.parent / name, directory)
     (directory / "test_some.py").write_text(tests)
     return subprocess.run([sys.executable, str(AGAIN), *more], cwd=directory, capture_output=True, text=True)

@@ -81,6 +81,7 @@ def test_messages_survive_a_kill_and_nobody_outside_can_connect(tmp_path: Path) 
         talking.close()
 
 
+@pytest.mark.long  # ../integration/test_secure_pulsar.py has one
 def test_a_secure_one_asks_for_a_token(tmp_path: Path) -> None:
     with Stack(tmp_path, only=["pulsar"], secure=True, log="pulsar", port_offset=OFFSET) as stack:
         status = stack.status()

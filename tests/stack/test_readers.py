@@ -29,9 +29,8 @@ NEW = {**OLD, "fields": [{"name": "b", "type": ["null", "string"], "default": No
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with Stack(tmp_path_factory.mktemp("stack"), only=["pulsar"], log="pulsar") as running:
-        yield running
+def stack(only_pulsar: Stack) -> Stack:
+    return only_pulsar
 
 
 @pytest.fixture(scope="module")
@@ -103,16 +102,16 @@ def test_messages_without_a_schema(topics: Reader, log: PulsarLog) -> None:
 
 
 def test_new_messages_are_followed(topics: Reader, log: PulsarLog) -> None:
-    for name in ("whole", "new"):
+    for name in ("complete", "new"):
         log.create(name, 3, {})
         log.append(name, 1, b"k", sorted_value(encode(Change("0" * 32, None, write_time=1))))
     log.flush(30)
-    assert {"whole", "new"} <= topics.topics()
-    topics.follow("whole", whole=True)
+    assert {"complete", "new"} <= topics.topics()
+    topics.follow("complete", whole=True)
     topics.follow("new", whole=False)
     first = topics.arrival(30)
     assert first is not None
-    assert (first.topic(), first.partition(), topics.change(first).write_time) == ("whole", 1, 1)
+    assert (first.topic(), first.partition(), topics.change(first).write_time) == ("complete", 1, 1)
     assert topics.arrival(0.5) is None
     log.append("new", 2, b"k", sorted_value(encode(Change("0" * 32, None, write_time=2))))
     log.flush(30)

@@ -92,9 +92,10 @@ _SNAPSHOT: Mapping[str, str | Alias] = {
     "snapshot.max.threads": Alias(why="snapshot.tables.parallel says how many tables are scanned at once"),
     "snapshot.scan.interval.ms": "table.refresh.interval.ms",
 }
-_CHANNELS = "snapshots are asked for over REST, by helenus-connector snapshot, and in the topic of signal.kafka.topic"
+_CHANNELS = "snapshots are asked for over REST, by helenus-connector snapshot, and in the topic of signal.topic"
 _CLIENT = "signals are read by the worker's own client: its bootstrap.servers, kafka.* and consumer.*"
 _SIGNALS: Mapping[str, str | Alias] = {
+    "signal.kafka.topic": "signal.topic",
     "signal.enabled.channels": Alias(why=_CHANNELS),
     "signal.data.collection": Alias(why=_CHANNELS),
     "signal.file": Alias(why=_CHANNELS),

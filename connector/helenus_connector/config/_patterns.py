@@ -17,3 +17,29 @@ def compiles(value: str) -> str:
 def is_pattern(part: str) -> bool:
     """Names of Cassandra's tables have letters, digits and underscores: anything else is a regular expression."""
     return re.fullmatch(r"\w+", part.strip(), re.ASCII) is None
+
+
+def excluded(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The same. Raises ValueError for what is not `keyspace.table.column`, each part a regular expression."""
+    for column in columns:
+        parts = _parts(column)
+        if len(parts) != 3 or not all(parts):
+            raise ValueError(f"{column} is not keyspace.table.column: whole columns can be left out, no fields of them")
+        for part in parts:
+            compiles(part)
+    return columns
+
+
+def leaving_out(columns: str, left_out: tuple[str, ...], keyspace: str, table: str) -> str:
+    """A regular expression for the columns of a table that match one, but for those that `excluded` has checked."""
+    parts = map(_parts, left_out)
+    names = [name for of, among, name in parts if re.fullmatch(of, keyspace) and re.fullmatch(among, table)]
+    if not names:
+        return columns
+    flags = re.match(r"(?:\(\?[aimsux]+\))?", columns)[0]  # type: ignore[index] # they have to be the first
+    return f"{flags}(?!(?:{'|'.join(names)})\\Z)(?:{columns[len(flags) :]})"
+
+
+def _parts(column: str) -> list[str]:
+    """Split at dots, escaped or not, but not where one stands for any character."""
+    return [part.strip() for part in re.split(r"\\?\.(?![*+?{])", column)]

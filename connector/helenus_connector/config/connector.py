@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
-from helenus_connector.config._patterns import compiles, is_pattern
+from helenus_connector.config._patterns import compiles, excluded, is_pattern, leaving_out
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.settings import fields
@@ -50,7 +50,9 @@ class ConnectorSettings(CassandraSettings):
     tasks_max: Annotated[int, Field(ge=1), About("Common", "HIGH")] = 1
     """How many partitions of the events topic are processed at once, each by one of Spark's Python workers."""
     keyspace: Annotated[Name, About("Table", "HIGH")]
-    """The table's keyspace."""
+    """The table's keyspace. In a file it may be a regular expression, which stands for a connector `NAME-KEYSPACE` for
+    each keyspace that matches and has tables with `cdc = true`.
+    """
     table: Annotated[Name, About("Table", "HIGH")]
     """The table, which needs `cdc = true`; or several, as a list of names and regular expressions."""
     table_refresh_interval_ms: Annotated[Milliseconds, About("Table", "LOW")] = 10_000
@@ -111,13 +113,13 @@ class ConnectorSettings(CassandraSettings):
     snapshot_max_rate: Annotated[int, Field(ge=0), About("Snapshot")] = 0
     """Rows per second that the connector's snapshots scan in all; 0: as many as `snapshot.max.lag` allows. For `verify`
     there is `query.max.rate`."""
-    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 5_000
+    snapshot_max_lag: Annotated[int, Field(ge=100), About("Snapshot")] = 7_500
     """A snapshot pauses while this many events of its table are not processed yet; ten times as many while the table
     has had no change for a minute. Changes wait behind them: a higher number makes snapshots faster, and new changes
     later."""
     snapshot_tables_parallel: Annotated[int, Field(ge=1), About("Snapshot", "LOW")] = 1
     """How many tables of the connector are scanned at once."""
-    signal_kafka_topic: Annotated[str, About("Snapshot")] = ""
+    signal_topic: Annotated[str, About("Snapshot")] = ""
     """A topic of Debezium's signals, which begin and stop snapshots; a signal's key is the connector's name.
 
     It is where the events are: on Kafka, or on Pulsar.
@@ -157,6 +159,11 @@ class ConnectorSettings(CassandraSettings):
     """What happens when the registry, or Pulsar, refuses a table's new schema: stop, or go on in a new topic."""
     columns: Annotated[str, About("Table")] = ".*"
     """A regular expression for the names of the columns to publish. Key columns are always published."""
+    column_exclude_list: Annotated[CommaList, AfterValidator(excluded), About("Table")] = ()
+    """Columns that are not published, as `keyspace.table.column`; each part is a regular expression for a whole name.
+
+    Key columns are always published.
+    """
     headers: Annotated[CommaList, About("Records", "LOW")] = ("schema_id", "writetime", "expires", "origin", "op")
     """Which of these headers records have: schema_id, writetime, expires, origin, op, node, segpos, digest."""
     key_converter_schema_registry_url: Annotated[RegistryUrls, About("Schema Registry", "HIGH")] = ""
@@ -226,11 +233,24 @@ class ConnectorSettings(CassandraSettings):
             yield "cep44.payload", "records in JSON have the payload as an object; leave it out"
         table = given.get("table", "")
         several = any(is_pattern(part) for part in table.split(",")) or "," in table
+        keyspaces = is_pattern(given.get("keyspace", "any"))
+        if keyspaces:
+            try:
+                compiles(given["keyspace"])
+            except ValueError as error:
+                yield "keyspace", str(error)
         topics: dict[str, str] = {}
         for key, prefix in _TOPICS.items():
             if several and given.get(key) and "${table}" not in given[key]:
                 yield key, "with several tables, put ${table} where the table's name is to be"
-            name = _topic(given.get(key, ""), prefix, given.get("keyspace", ""), "any" if several else table)
+            if keyspaces and given.get(key) and "${keyspace}" not in given[key]:
+                yield key, "with several keyspaces, put ${keyspace} where the keyspace's name is to be"
+            name = _topic(
+                given.get(key, ""),
+                prefix,
+                "any" if keyspaces else given.get("keyspace", ""),
+                "any" if several else table,
+            )
             other = topics.setdefault(name.rpartition("/")[2], key)
             if other != key:
                 yield (key, f"{other} is the same topic") if key in given else (other, f"{key} is that by default")
@@ -274,7 +294,7 @@ class ConnectorSettings(CassandraSettings):
         fields.topic(_topic(name, "", "any", "any"))
         return name
 
-    @field_validator("signal_kafka_topic")
+    @field_validator("signal_topic")
     @classmethod
     def _signals(cls, value: str, info: ValidationInfo) -> str:
         name = fields.local_topic(value, (info.context or {}).get("events"))
@@ -330,6 +350,16 @@ class ConnectorSettings(CassandraSettings):
         return found if self.time_precision_mode == "nanoseconds" else {**found, "time": self.time_precision_mode}
 
     @property
+    def has_keyspaces(self) -> bool:
+        """Whether this stands for a connector for each keyspace of several."""
+        return is_pattern(self.keyspace)
+
+    @property
+    def published(self) -> str:
+        """A regular expression for the names of the columns that are published, of settings of one table."""
+        return leaving_out(self.columns, self.column_exclude_list, self.keyspace, self.table)
+
+    @property
     def tables(self) -> list[str]:
         """The tables that are named: all of them, unless there are patterns too."""
         return [part for part in self._table_parts if not is_pattern(part)]
@@ -342,6 +372,10 @@ class ConnectorSettings(CassandraSettings):
     def matches(self, table: str) -> bool:
         """Whether a table's name matches one of the patterns."""
         return any(is_pattern(part) and re.fullmatch(part, table) for part in self._table_parts)
+
+    def matches_keyspace(self, keyspace: str) -> bool:
+        """Whether a keyspace's name matches."""
+        return re.fullmatch(self.keyspace, keyspace) is not None
 
     def of_table(self, table: str) -> ConnectorSettings:
         """What the connector is for one of its tables: `events`, `data` and `dead_letters` are of one table."""

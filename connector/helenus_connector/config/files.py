@@ -1,16 +1,17 @@
 """A worker's file and its connectors' files, read at once: one worker file, one file per connector, as with
-connect-standalone.
+connect-standalone. A file of Debezium's is the worker's and a connector's in one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_connector.config.worker import WorkerSettings
+from helenus_schemas.settings import debezium
 from helenus_schemas.settings.properties import ConfigError, Problem, read_properties, together
 
 
@@ -26,13 +27,21 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
 
     def load_connector(path: Path) -> WorkerSettings | ConnectorSettings:
         properties = read_properties(path)
-        return model.of(properties, str(path), properties)
+        if not debezium.is_theirs(properties):
+            return model.of(properties, str(path), properties)
+        debezium.report(properties, str(path))
+        theirs = _translate(properties, path)
+        try:
+            return model.of(theirs.properties, str(path), theirs.properties)
+        except ConfigError as error:
+            raise theirs.named(error) from None
 
-    found = together(load_worker, *(partial(load_connector, path) for path in connectors))
+    paths = [*_in_one(worker), *connectors]
+    found = together(load_worker, *(partial(load_connector, path) for path in paths))
     loaded = [settings for settings in found if isinstance(settings, ConnectorSettings)]
     by_name: dict[str, Path] = {}
     problems = []
-    for path, settings in zip(connectors, loaded, strict=True):
+    for path, settings in zip(paths, loaded, strict=True):
         if settings.name in by_name:
             problems.append(Problem(str(path), "name", settings.name, f"{by_name[settings.name]} has the same"))
         by_name.setdefault(settings.name, path)
@@ -40,3 +49,21 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
         raise ConfigError(problems)
     assert isinstance(found[0], WorkerSettings)
     return found[0], loaded
+
+
+def properties_of(worker: Path, connectors: Sequence[Path]) -> list[Mapping[str, str]]:
+    """The properties of each connector that `load` returns, as they were written. Raises ConfigError."""
+    read = ((path, read_properties(path)) for path in [*_in_one(worker), *connectors])
+    return [_translate(found, path).properties if debezium.is_theirs(found) else found for path, found in read]
+
+
+def _in_one(worker: Path) -> list[Path]:
+    """The worker's file, if it is a connector's too."""
+    try:
+        return [worker] if debezium.is_theirs(read_properties(worker)) else []
+    except ConfigError:
+        return []  # `load` raises it
+
+
+def _translate(properties: Mapping[str, str], path: Path) -> debezium.Translated:
+    return debezium.translate(properties, "connector", str(path), lambda key: not WorkerSettings.knows(key))

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import PrivateAttr, SecretStr, field_validator
 from typing_extensions import Self
@@ -14,7 +14,7 @@ from typing_extensions import Self
 from helenus_connector.config._patterns import compiles
 from helenus_connector.config.connector import ConnectorSettings, PulsarConnectorSettings
 from helenus_connector.config.model import Model
-from helenus_schemas.settings import fields, masking
+from helenus_schemas.settings import debezium, fields, masking
 from helenus_schemas.settings.fields import (
     Brokers,
     CommaList,
@@ -24,7 +24,7 @@ from helenus_schemas.settings.fields import (
     ReplicationFactor,
 )
 from helenus_schemas.settings.model import About
-from helenus_schemas.settings.properties import read_properties
+from helenus_schemas.settings.properties import ConfigError, read_properties
 from helenus_schemas.settings.shared import LogSettings, PulsarSettings
 
 
@@ -106,6 +106,17 @@ class WorkerSettings(PulsarSettings, LogSettings):
         return settings.model_copy(
             update={"config_providers_file_param_allowed_paths": (str(Path(path).absolute().parent),)}
         )
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str], source: str, *more: Any, **named: Any) -> Self:
+        """As `Settings.of`. Of a file of Debezium's it takes what is the worker's."""
+        if not debezium.is_theirs(properties):
+            return super().of(properties, source, *more, **named)
+        theirs = debezium.translate(properties, "worker", source, cls.knows)
+        try:
+            return super().of(theirs.properties, source, *more, **named)
+        except ConfigError as error:
+            raise theirs.named(error) from None
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

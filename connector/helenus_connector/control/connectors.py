@@ -110,6 +110,21 @@ class Connectors:
                 # Accepted by an older version: it is kept until it gets another configuration.
                 _log.error("connector.invalid", connector=name, error=str(error))
 
+    def saved(self) -> list[str]:
+        """The names of the connectors that an earlier worker saved. Raises HelenusError(STATE)."""
+        return list(_kept.read(self._store))
+
+    def join(self, files: Mapping[str, Mapping[str, str]]) -> None:
+        """Add the connectors of files by name that are not there yet, and were not deleted over REST."""
+        for name, properties in files.items():
+            with self.lock:
+                if name in self._connectors or name in self._aside:
+                    continue
+                try:
+                    self.put(name, properties, file=dict(properties))
+                except ConfigError as error:  # another connector has its topic
+                    _log.error("connector.invalid", connector=name, error=str(error))
+
     def names(self) -> list[str]:
         with self.lock:
             return sorted(self._connectors)
@@ -145,6 +160,9 @@ class Connectors:
         well may refer to secrets that the worker does not allow to all.
         """
         settings = self.model.of({**config, "name": name}, name, file or self.file(name))
+        if settings.has_keyspaces:
+            reason = "name one keyspace: only a worker's file may have a pattern"
+            raise ConfigError([Problem(name, "keyspace", settings.keyspace, reason)])
         config = {"connector.class": settings.connector_class, **config, "name": name}
         with self.lock:
             self._let_end(name, settings)

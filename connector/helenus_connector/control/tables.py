@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
@@ -19,6 +19,9 @@ from helenus_schemas.cql.table import Table, read_tables
 from helenus_schemas.cql.types import quote
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
+
+T = TypeVar("T")
+_WITH_CDC = "SELECT keyspace_name, table_name, cdc FROM system_schema.tables"
 
 
 def read(settings: ConnectorSettings) -> dict[str, Table]:
@@ -83,6 +86,19 @@ class Tables:
         _check_gate(settings, session)
         return {name: _obstacle(settings.of_table(name), tables.get(name), session) for name in named}
 
+    def keyspaces(self, settings: ConnectorSettings) -> list[str]:
+        """The keyspaces that match a connector's and have tables with `cdc` for it. Raises HelenusError."""
+        rows = self._ask(settings, lambda session: session.execute(_WITH_CDC).all())
+        named = settings.tables
+        found = {
+            row.keyspace_name
+            for row in rows
+            if row.cdc
+            and settings.matches_keyspace(row.keyspace_name)
+            and (row.table_name in named or settings.matches(row.table_name))
+        }
+        return sorted(found)
+
     def close(self) -> None:
         for session in self._sessions.values():
             session.cluster.shutdown()
@@ -95,19 +111,25 @@ class Tables:
         return self._sessions[server]
 
     def _tables(self, settings: ConnectorSettings) -> dict[str, Table]:
-        server = settings.server
-        name = (*server, settings.keyspace)
-        session = self._session(settings)
-        try:
+        name = (*settings.server, settings.keyspace)
+
+        def ask(session: Any) -> dict[str, Table]:
             version = session.execute("SELECT schema_version FROM system.local").one().schema_version
             known = self._read.get(name)
             if known is None or known[0] != version:
                 known = self._read[name] = version, by_name(session, settings.keyspace)
+            return known[1]
+
+        return self._ask(settings, ask)
+
+    def _ask(self, settings: ConnectorSettings, question: Callable[[Any], T]) -> T:
+        session = self._session(settings)
+        try:
+            return question(session)
         except (DriverException, NoHostAvailable) as error:
-            self._sessions.pop(server).cluster.shutdown()
+            self._sessions.pop(settings.server).cluster.shutdown()
             what, advice = f"cannot read the schema: {error}", "check that a node of cassandra.local.dc answers"
             raise HelenusError(Kind.CASSANDRA_READ, what, settings.keyspace, advice) from None
-        return known[1]
 
 
 def _check_gate(settings: ConnectorSettings, session: Any) -> None:
@@ -125,7 +147,7 @@ def _obstacle(settings: ConnectorSettings, table: Table | None, session: Any) ->
     if table is None:
         return missing(settings)
     try:
-        schemas(table.only(settings.columns), settings)
+        schemas(table.only(settings.published), settings)
     except HelenusError as error:
         return error
     if settings.cassandra_username is not None:

@@ -43,6 +43,7 @@ class LevelGate(OneGate):
         self._truncated: set[tuple[int, str]] = set()
         self._room = 0.0
         self._factors: Mapping[str, int] = {}
+        self._columns = 0  # of the key, that its replicas are known by
         self._is_enough: dict[tuple[Key, Nodes], bool] = {}
 
     def admit(
@@ -54,6 +55,9 @@ class LevelGate(OneGate):
         waits: Waits = NOTHING_WAITS,
     ) -> Iterator[Admitted]:
         self._waits, self._room, self._factors = waits, waits.room, self._replicas.factors()
+        self._columns = (
+            0 if levels.are_all_replicas(self._factors, self._replicas.by_dc(None)) else codec.partition_columns
+        )
         self._below.clear()
         self._is_enough.clear()
         self._went.clear()
@@ -173,9 +177,7 @@ class LevelGate(OneGate):
 
     def _is_met(self, held: Admitted) -> bool:
         nodes = held.nodes or ()
-        if self._partition_columns is None:
-            self._partition_columns = self._codec.partition_columns if self._replicas.some() else 0
-        key = held.values[: self._partition_columns]
+        key = held.values[: self._columns]
         found = self._is_enough.get((key, nodes))
         if found is None:
             replicas = self._replicas.by_dc(routing_key(key) if key else None)

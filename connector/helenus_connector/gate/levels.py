@@ -53,6 +53,13 @@ def is_met(
     return everywhere >= (total if level == "all" else _quorum(total))
 
 
+def are_all_replicas(factors: Mapping[str, int], nodes: Mapping[str, Collection[str]]) -> bool:
+    """Whether every node holds every partition, in all data centres: then no key is asked for its replicas."""
+    if "" in factors:
+        return sum(map(len, nodes.values())) <= factors[""]
+    return all(len(held) <= factors.get(dc, 0) for dc, held in nodes.items())
+
+
 def _quorum(factor: int) -> int:
     return factor // 2 + 1
 

@@ -17,7 +17,7 @@ from helenus_connector.interfaces.image import Image
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.cells import Cells
+from helenus_schemas.event.cells import Cells, decode_cells
 from helenus_schemas.event.change import Bound, Scope
 
 Bounds = tuple["Bound | None", "Bound | None"]
@@ -58,8 +58,8 @@ class Resolved:
     it is needed. With `is_released` fewer replicas reported the change than the gate's level asks for. `failure` is why
     there is no answer and never will be: to be dead-lettered.
 
-    Of a resolver that reads no rows, `written` is what the one change of `event` says, and `after` and `read_rows` are
-    None; `events` are its copies.
+    Of a resolver that reads no rows, `cells` are those of the one change of `event`, `written` is what they say, and
+    `after` and `read_rows` are None; `events` are its copies.
 
     The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
     appended.
@@ -85,11 +85,23 @@ class Resolved:
     is_confirmed: bool = False
     is_released: bool = False
     failure: HelenusError | None = None
-    written: Cells | None = None
+    cells: bytes | None = None
     digest: bytes = b""
     published: bool = False
     dead_lettered: bool = False
     records: int = 0
+    _written: Cells | None = None
+
+    @property
+    def written(self) -> Cells | None:
+        """The cells, read when this is asked for. Raises Malformed."""
+        if self._written is None and self.cells is not None:
+            self._written = decode_cells(self.cells, self.scope)
+        return self._written
+
+    @written.setter
+    def written(self, written: Cells) -> None:
+        self._written = written
 
     def rows(self) -> Iterator[LiveRow]:
         """The rows that live in a marker's scope, from the first one, read as they are asked for. Raises RowsFailed."""

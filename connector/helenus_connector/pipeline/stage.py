@@ -33,6 +33,7 @@ from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.resolve.none import AsWritten
 from helenus_connector.shape.registry import Registry
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log
@@ -79,7 +80,7 @@ class Stage:
             lambda: self.log.topics()[self._now.topic],
         )
         if settings.resolver == "none":
-            self._resolver = AsWritten(self._gate, self._resolver, settings.columns)
+            self._resolver = AsWritten(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
 
     def run(
@@ -187,6 +188,10 @@ class Stage:
                 resolved.digest = digest_of(records, partial(self._append, resolved, outcome))
         except RowsFailed as error:
             self._resolver.failed(error)
+            return
+        except Malformed as error:  # of the cells of a change
+            failure = HelenusError(Kind.POISON_EVENT, str(error), self._name)
+            self._undeliverable.key(self.log, resolved, failure)
             return
         resolved.published = True
         if resolved.newest is not None:

@@ -318,16 +318,20 @@ class Reread:
     def _images(
         self, asked: Mapping[Key, Sequence[Work]], consistency: int
     ) -> Iterator[tuple[Key, Image | KeyRefused | Unread | None]]:
-        """Each key once, with its row. Most of those that a snapshot scanned are read in the order of the ring."""
-        scanned = [] if self.reader.is_single else [key for key, works in asked.items() if works[0].is_scanned]
-        if not scanned:
-            yield from self.reader.rows(asked, consistency)
-            return
-        left = dict.fromkeys(asked)
-        for key, image in self.reader.through(scanned, consistency):
+        """Each key once, with its row. What changed comes first: it does not wait for what a snapshot scanned, most of
+        which is read in the order of the ring.
+        """
+        scanned: list[Key] = []
+        if not self.reader.is_single:
+            scanned = [key for key, works in asked.items() if works[0].is_scanned and not works[0].awaited]
+        left = dict.fromkeys(scanned)
+        if len(left) < len(asked):
+            yield from self.reader.rows([key for key in asked if key not in left] if left else asked, consistency)
+        for key, image in self.reader.through(scanned, consistency) if left else ():
             del left[key]
             yield key, image
-        yield from self.reader.rows(left, consistency)
+        if left:
+            yield from self.reader.rows(left, consistency)
 
     def _give_scope(self, work: Work) -> Iterator[Resolved]:
         if work.is_marked:

@@ -23,12 +23,13 @@ from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.cells import Cells, decode_cells
+from helenus_schemas.event.cells import Cells, decode_cells, head_of
 from helenus_schemas.event.change import Change, Origin, Scope
 
 _log = structlog.get_logger(__name__)
 _RANGE, _TABLE, _LOG = Scope.RANGE, Scope.TABLE, Origin.LOG  # an enum's members are slow to look up
 _BY_TIME = 1  # the version of an id that says when its table was made
+_MOST_HEADS = 1000
 _is_said: set[str] = set()  # tables of which it was logged that their events have no cells, in this process
 
 
@@ -43,12 +44,14 @@ class AsWritten:
         self._pattern = re.compile(columns)
         self._table: Table
         self._known: frozenset[str] = frozenset()
+        self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
         self._written: list[Admitted] = []
         self._handed = HandedBack()
 
     def use(self, table: Table, codec: KeyCodec, is_certain: bool = False) -> None:
         self._table = table
         self._known = frozenset([*(c.name for c in table.columns), *table.dropped])
+        self._heads.clear()
         self._reread.use(table, codec, is_certain)
 
     def take(self, changes: Iterable[Admitted], due: Sequence[Any], made_at: float) -> None:
@@ -127,8 +130,12 @@ class AsWritten:
         made.events, made.is_confirmed, made.is_released = admitted.copies, True, admitted.is_released
         made.newest = made.write_time = change.write_time
         made.expires = change.expires_at
+        made.cells = cells = change.cells or b""
         try:
-            found = decode_cells(change.cells or b"", change.scope)
+            head = head_of(cells)
+            if head in self._heads:
+                return made
+            found = decode_cells(cells, change.scope)
         except Malformed as error:
             made.failure = HelenusError(Kind.POISON_EVENT, str(error), self._table.full_name)
             return made
@@ -138,6 +145,9 @@ class AsWritten:
             for name in found.columns:
                 if name not in self._known and self._pattern.fullmatch(name):
                     raise SchemaChanged(f"a change names the column {name}, which is not known")
+        if len(self._heads) >= _MOST_HEADS:
+            self._heads.clear()
+        self._heads.add(head)
         made.written = found
         return made
 

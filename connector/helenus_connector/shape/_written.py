@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_schemas.codec.to_json import map_key
 from helenus_schemas.cql.table import Table
@@ -72,11 +71,11 @@ def said(
     return "c" if is_row or gone_at is not None else "u", values, Said(tuple(names), replaced, removed)
 
 
-def unreadable(resolved: Resolved, table: Table, error: Exception) -> Shaped:
-    """In place of the record of a change whose cells are no values."""
+def unreadable(key: bytes, table: Table, error: Exception) -> Shaped:
+    """In place of the record of a change whose bytes are no values, or none that a record can hold."""
     cause = HelenusError(Kind.POISON_EVENT, f"a change cannot be published: {error}", table.full_name)
     record = Record(None, str(cause).encode(), ())
-    return Shaped(record, cause, resolved.key, None, lambda _: record)
+    return Shaped(record, cause, key, None, lambda _: record)
 
 
 def _value(t: CqlType, cells: Sequence[Cell]) -> bytes | None:

@@ -12,50 +12,26 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
-from uuid import UUID
+from collections.abc import Iterable, Iterator
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
-from helenus_connector.shape._avro_bytes import array_bytes, said_bytes, text_bytes, texts_bytes
 from helenus_connector.shape._cep44_form import AvroRows, JsonRows, Rows
-from helenus_connector.shape._cep44_payload import column_encoder
-from helenus_connector.shape._cep44_ranges import SYMBOLS, Predicate, ranges
+from helenus_connector.shape._cep44_pack import Head, avro_pack, json_pack, schema_uuid
+from helenus_connector.shape._cep44_ranges import ranges
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
-from helenus_connector.shape.cep44_schema import KINDS, VERSION, schema
-from helenus_connector.shape.forms import frame_of, json_of, keys_of
+from helenus_connector.shape.cep44_schema import schema
+from helenus_connector.shape.forms import frame_of, keys_of
 from helenus_connector.shape.registry import Ids
 from helenus_connector.shape.row import schemas
-from helenus_schemas.codec.avro_long import long_bytes
-from helenus_schemas.cql.table import Column, Table
+from helenus_schemas.cql.table import Table
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
-from helenus_schemas.names import avro_name
 
 _TABLE, _ROW, _STATIC, _RANGE = Scope.TABLE, Scope.ROW, Scope.STATIC, Scope.RANGE  # members are slow to look up
 _GONE = ("DELETE_PARTITION", "DELETE_RANGE")
-
-
-class Head(NamedTuple):
-    """What an envelope says beside its payload. `at`: µs. `fields`: the columns that the payload says, key first; it is
-    `partial` if the row has others. `ttl`: seconds, and when it is over, s since the epoch.
-    """
-
-    kind: str
-    at: int
-    fields: tuple[str, ...]
-    partial: bool = True
-    range: tuple[Predicate, ...] = ()
-    ttl: tuple[int, int] | None = None
-    changed: Said | None = None
-    has_row: bool = True
-
-
-Pack = Callable[[Head, bytes, "tuple[str, ...]"], bytes]
-"""A record's value, of a payload and the columns that were left out of it."""
 
 
 class Cep44:
@@ -69,11 +45,11 @@ class Cep44:
         self._table = table
         self._form: AvroRows | JsonRows
         if settings.is_avro:
-            self._pack = _avro(frame_of(registry, f"{topic}-value", schema(table, settings)), table, settings)
+            self._pack = avro_pack(frame_of(registry, f"{topic}-value", schema(table, settings)), table, settings)
             keys = (b"", None, None) if settings.key_compat == "cep44" else None
             self._form = AvroRows(table, settings, *(keys or keys_of(table, settings, registry, topic, key, value)))
         else:
-            self._pack = _json(table)
+            self._pack = json_pack(table)
             self._form = JsonRows(table, settings)
         self._rows = Rows(table, settings, registry, topic, self._form)
         named = {"keyspace": table.keyspace, "table": table.name, "schemaUuid": schema_uuid(table)}
@@ -139,7 +115,7 @@ class Cep44:
         try:
             op, columns, changed = said(cells, self._published)
         except BAD_BYTES as error:
-            yield unreadable(resolved, self._table, error)
+            yield unreadable(resolved.key, self._table, error)
             return
         # A mutation may delete a row and write it: that is two records, as the envelope says one thing at once.
         if (gone := cells.deletion) is not None:
@@ -171,8 +147,9 @@ class Cep44:
 
     def _deleted(self, shaped: Shaped, head: Head) -> Iterator[Shaped]:
         """The record of a deletion, and the one without value."""
-        yield from self._enveloped(shaped, head)
-        if self._tombstones and shaped.cause is None:
+        (made,) = self._enveloped(shaped, head)
+        yield made
+        if self._tombstones and made.cause is None:
             tombstone = Record(shaped.record.key, None, [])
             yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
 
@@ -198,14 +175,14 @@ class Cep44:
             return record._replace(value=value, headers=[*record.headers, *self._named])
 
         record, make = shaped.record, shaped.make
-        row = payload(record) if head.has_row else head.kind.encode()
+        try:
+            made = wrapped(record, whole)
+            row = payload(record) if head.has_row else head.kind.encode()
+        except BAD_BYTES as error:  # of a key, or a bound
+            yield unreadable(shaped.key, self._table, error)
+            return
         alike = b"%d\0%b%b" % (len(record.key or b""), record.key or b"", row)
-        yield Shaped(wrapped(record, whole), None, shaped.key, whole, lambda image: wrapped(make(image), image), alike)
-
-
-def schema_uuid(table: Table) -> str:
-    """Names this version of a table's definition: the UUID, version 3, of the MD5 that the header `schema_id` has."""
-    return str(UUID(hex=table.schema_id, version=3))
+        yield Shaped(made, None, shaped.key, whole, lambda image: wrapped(make(image), image), alike)
 
 
 def _kind(is_row: bool, columns: dict[str, bytes | None], changed: Said) -> str:
@@ -236,77 +213,3 @@ def _at(resolved: Resolved) -> int:
 
 def _left_out(record: Record) -> set[str]:
     return {name for key, value in record.headers if key == "left_out" and value for name in json.loads(value)}
-
-
-def _json(table: Table) -> Pack:
-    named = {"sourceTable": table.name, "sourceKeyspace": table.keyspace, "schemaUuid": schema_uuid(table)}
-    source = _text(named)[1:-1]
-    values = [json_of([column]) for column in table.clustering]
-
-    def predicate(found: Predicate) -> str:
-        field, symbol = _text(table.clustering[found.column].name), found.symbol
-        value = values[found.column]([found.value])
-        return f'{{"field":{field},"rangePredicateType":"{symbol}","value":{value}}}'
-
-    def pack(head: Head, payload: bytes, truncated: tuple[str, ...]) -> bytes:
-        within = f"[{','.join(map(predicate, head.range))}]" if head.range else "null"
-        ttl = None if head.ttl is None else dict(zip(("ttl", "deletedAt"), head.ttl, strict=True))
-        return (
-            f'{{"timestampMicros":{head.at},{source},"truncatedFields":{_text(truncated)},"version":"{VERSION}",'
-            f'"operationType":"{head.kind}","isPartial":{_text(head.partial)},"updateFields":{_text(head.fields)},'
-            f'"range":{within},"ttl":{_text(ttl)},"payload":{payload.decode()},'
-            f'"written":{_text(head.changed and head.changed._asdict())}}}'
-        ).encode()
-
-    return pack
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _avro(value_frame: bytes, table: Table, settings: ConnectorSettings) -> Pack:
-    first = b"".join(map(text_bytes, (table.name, table.keyspace, schema_uuid(table))))
-    version = b"\2" + text_bytes(VERSION)
-    kinds = {kind: long_bytes(number) for number, kind in enumerate(KINDS)}
-    is_apart = settings.cep44_payload == "bytes"
-    names = {c.name: avro_name(c.name) for c in table.columns}
-    predicate = _predicates(table.clustering, len(table.partition_key), len(table.primary_key) + len(table.values))
-
-    def shown(columns: tuple[str, ...]) -> bytes:
-        return texts_bytes(tuple([names[name] for name in columns]))
-
-    def pack(head: Head, payload: bytes, truncated: tuple[str, ...]) -> bytes:
-        ttl = head.ttl
-        return b"".join(
-            (
-                value_frame,
-                long_bytes(head.at),
-                first,
-                shown(truncated) if truncated else b"\0",
-                version,
-                kinds[head.kind],
-                b"\1" if head.partial else b"\0",
-                b"\2" + shown(head.fields),
-                b"\2" + array_bytes([predicate(found) for found in head.range]) if head.range else b"\0",
-                b"\0" if ttl is None else b"\2" + long_bytes(ttl[0]) + long_bytes(ttl[1]),
-                long_bytes(len(payload)) + payload if is_apart else payload,
-                b"\0" if head.changed is None else b"\2" + said_bytes(head.changed),
-            )
-        )
-
-    return pack
-
-
-def _predicates(clustering: Sequence[Column], before: int, width: int) -> Callable[[Predicate], bytes]:
-    """Encodes a predicate: its value is a payload with one field, after `before` fields of `width`."""
-    encoders = [column_encoder(column) for column in clustering]
-    names = [text_bytes(avro_name(column.name)) for column in clustering]
-    symbols = {symbol: long_bytes(number) for number, symbol in enumerate(SYMBOLS)}
-
-    def encode(found: Predicate) -> bytes:
-        at = before + found.column
-        value = bytes(at) + encoders[found.column](found.value) + bytes(width - at - 1)
-        return names[found.column] + symbols[found.symbol] + long_bytes(len(value)) + value
-
-    return encode

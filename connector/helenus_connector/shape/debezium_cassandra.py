@@ -103,7 +103,7 @@ class DebeziumCassandra:
         try:
             kind, columns, changed = said(cells, self._published, shows_removed=True)
         except BAD_BYTES as error:
-            yield unreadable(resolved, self._table, error)
+            yield unreadable(resolved.key, self._table, error)
             return
         gone_at = None if cells.deletion is None else cells.deletion.write_time
         if gone_at is not None:

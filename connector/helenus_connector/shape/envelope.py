@@ -19,6 +19,7 @@ from helenus_connector.interfaces.image import Image
 from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.shape._avro_bytes import SAID, optional_text, said_bytes, text_bytes
+from helenus_connector.shape._direct import Direct, is_alike
 from helenus_connector.shape._source import Source, nanoseconds, now, source_of
 from helenus_connector.shape._written import BAD_BYTES, Said, said, unreadable
 from helenus_connector.shape.forms import Avro, Form, Json, frame_of, keys_of
@@ -38,8 +39,8 @@ from helenus_schemas.names import avro_name
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
 
 
-Pack = Callable[["bytes | None", str, Source, "Said | None"], bytes]
-"""A record's value, from the bytes of the row after the change, the operation, and where it was read."""
+Pack = Callable[["bytes | None", "bytes | None", str, Source, "Said | None"], bytes]
+"""A record's value, from the bytes of the row before and after the change, the operation, and where it was read."""
 
 
 class Envelope:
@@ -59,42 +60,50 @@ class Envelope:
         topic = topic or settings.data
         key, value = schemas(table, settings)
         form: Form
+        self._direct: Direct | None = None
         if settings.is_avro:
             keys = keys_of(table, settings, registry, topic, key, value)
-            self._pack = _avro(frame_of(registry, f"{topic}-value", schema(table)), table, settings, cluster)
-            form = _Rows(table, settings, *keys)
+            value_frame = frame_of(registry, f"{topic}-value", schema(table))
+            self._pack = _avro(value_frame, table, settings, cluster)
+            form = self._keys = _Rows(table, settings, *keys)
+            if table.values:
+                first, places = _named(table, settings, cluster)
+                self._direct = Direct(table, value_frame + b"\0\2", first, places, said_bytes)
         else:
             self._pack = _json(table, settings, cluster)
             form = Json(table, settings, whole=True, marks=registry is not None)
-        self._rows = RowShape(table, settings, registry, topic, form)
+        self._shape = RowShape(table, settings, registry, topic, form)
         self._table = table
         self._names = [c.name for c in table.values]
+        self._form, self._codec, self._nothing = form, KeyCodec(table), (None,) * len(table.values)
         self._published = frozenset(self._names)
         self._tombstones = settings.tombstones_on_delete
 
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
-        if resolved.written is not None:
-            return self._written(resolved, resolved.written)
+        if self._direct is not None and (straight := self._straight(self._direct, resolved)) is not None:
+            return (straight,)
+        if (written := resolved.written) is not None:
+            return self._written(resolved, written)
         return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
-        return self._rows.smaller(image)
+        return self._shape.smaller(image)
 
     def _row(self, resolved: Resolved) -> Iterator[Shaped]:
         source = source_of(resolved.event, resolved.write_time)
         op = "d" if resolved.after is None else "u" if source.snapshot == "false" else "r"
-        return self._enveloped(self._rows.of_row(resolved, resolved.after), op, source)
+        return self._enveloped(self._shape.of_row(resolved, resolved.after), op, source)
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
         source = source_of(resolved.event, resolved.write_time)
-        rows = iter(self._rows.records(resolved))
+        rows = iter(self._shape.records(resolved))
         if resolved.scope is not _TABLE:
             marker = next(rows)
             assert marker is not None
             yield from self._enveloped(marker, "d", source)
             if marker.image is not None and any(value is not None for value in marker.image.values):
-                yield from self._enveloped(self._rows.of_row(resolved, marker.image), "u", source)
+                yield from self._enveloped(self._shape.of_row(resolved, marker.image), "u", source)
         elif not resolved.continues:
             marker = next(rows)
             assert marker is not None
@@ -106,21 +115,46 @@ class Envelope:
             own = shaped.image.write_time if shaped.image else None
             yield from self._enveloped(shaped, "u", source if own is None else source._replace(write_time=own))
 
+    def _straight(self, direct: Direct, resolved: Resolved) -> Shaped | None:
+        """The record of a change that `_direct` is for, the same as `_written` has it."""
+        event, cells, write_time = resolved.event, resolved.cells, resolved.write_time
+        if cells is None or event is None or write_time is None or resolved.scope not in (_ROW, _STATIC):
+            return None
+        try:
+            parts = self._keys.parts(resolved.key, resolved.values)
+        except BAD_BYTES:
+            return None
+        made = None if parts is None else direct.made(event.value or b"", cells, parts[1], write_time, now())
+        if parts is None or made is None:
+            if (written := resolved.written) is not None:
+                direct.meet(cells, written.columns)
+            return None
+        value, values, is_row = made
+        op = b"c" if is_row else b"u"
+        headers = self._shape.headers(resolved.key, write_time, event.value, resolved.expires, op)
+        record = Record(parts[0], value, headers)
+        return Shaped(record, None, resolved.key, Image(values, write_time), partial(self._again, resolved))
+
+    def _again(self, resolved: Resolved, image: Image | None) -> Record:
+        """The record of another image of a row that went straight."""
+        assert resolved.written is not None
+        return next(self._written(resolved, resolved.written)).make(image)
+
     def _written(self, resolved: Resolved, cells: Cells) -> Iterator[Shaped]:
         source = source_of(resolved.event, resolved.write_time)
         if resolved.scope not in (_ROW, _STATIC):
             has_rows = len(self._table.clustering) > 0
-            marker = self._rows.of_marker(resolved) if has_rows else self._rows.of_row(resolved, None)
+            marker = self._shape.of_marker(resolved) if has_rows else self._shape.of_row(resolved, None)
             return self._enveloped(marker, "d", source)
         try:
             op, columns, changed = said(cells, self._published)
         except BAD_BYTES as error:
-            return iter([unreadable(resolved, self._table, error)])
+            return iter([unreadable(resolved.key, self._table, error)])
         image = None
         if columns is not None:
             values = tuple(map(columns.get, self._names)) if self._names else resolved.values
             image = Image(values, resolved.write_time)
-        row = self._rows.of_row(resolved, image, op.encode())
+        row = self._shape.of_row(resolved, image, op.encode())
         return self._enveloped(row, op, source, None if image is None else changed)
 
     def _enveloped(self, shaped: Shaped, op: str, source: Source, changed: Said | None = None) -> Iterator[Shaped]:
@@ -129,10 +163,11 @@ class Envelope:
             yield shaped
             return
         is_gone = op in "dt"
+        before = self._of_key(shaped.key) if op == "d" else None
 
         def wrapped(record: Record) -> Record:
             after = None if is_gone else record.value
-            return record._replace(value=self._pack(after, op, source, changed))
+            return record._replace(value=self._pack(before, after, op, source, changed))
 
         record, make = shaped.record, shaped.make
         row = b"\0" if is_gone else b"\1" + (record.value or b"")
@@ -141,6 +176,10 @@ class Envelope:
         if op == "d" and self._tombstones:
             tombstone = Record(record.key, None, [])
             yield Shaped(tombstone, None, shaped.key, None, lambda _: tombstone)
+
+    def _of_key(self, key: bytes) -> bytes:
+        """The row of which no more is known than its key. Sinks take it for a delete."""
+        return self._form.value(key, self._nothing or self._codec.decode(key))
 
 
 def schema(table: Table) -> str:
@@ -198,6 +237,13 @@ class _Rows(Avro):
         self._encode_key = to_avro.optionals([c.type for c in table.primary_key], key=True)
         self._encode_values = to_avro.optionals([c.type for c in table.values])
         self._only_key = not table.values
+        self._is_alike = is_alike(table)
+
+    def parts(self, key: bytes, values: Sequence[bytes | None]) -> tuple[bytes, bytes] | None:
+        """The key of a record, and the key's columns of its row, where no value of these has no bytes."""
+        if b"" in values:
+            return None
+        return self.key(key), b"\2" + key if self._is_alike else self._encode_key(values)
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:
         if self._only_key:
@@ -211,13 +257,13 @@ def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pac
     named = {"cluster": cluster, "keyspace": table.keyspace, "table": table.name}
     places = text({"db": table.keyspace, **named})[1:-1]
 
-    def pack(after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+    def pack(before: bytes | None, after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
         at = source.write_time
         file = None if source.segment is None else str(source.segment)
         read_at = text({"file": file, "pos": source.position, "node": source.node})[1:-1]
-        row = "null" if after is None else after.decode()
+        was, row = ("null" if data is None else data.decode() for data in (before, after))
         return (
-            f'{{"before":null,"after":{row},"source":{first},"ts_ms":{at // 1000},'
+            f'{{"before":{was},"after":{row},"source":{first},"ts_ms":{at // 1000},'
             f'"ts_us":{at},"ts_ns":{nanoseconds(at)},"snapshot":"{source.snapshot}",{places},{read_at}}},"op":"{op}",'
             f'"ts_ms":{now()},"written":{text(changed and changed._asdict())}}}'
         ).encode()
@@ -225,17 +271,22 @@ def _json(table: Table, settings: ConnectorSettings, cluster: str | None) -> Pac
     return pack
 
 
-def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
-    first = b"".join(map(text_bytes, (__version__, "cassandra", settings.name)))
+def _named(table: Table, settings: ConnectorSettings, cluster: str | None) -> tuple[bytes, bytes]:
+    """Fields of `source` that are the same in all records: the first ones, and those after `snapshot`."""
     db, named = text_bytes(table.keyspace), text_bytes(table.keyspace) + text_bytes(table.name)
-    places = db + optional_text(cluster) + named
+    return b"".join(map(text_bytes, (__version__, "cassandra", settings.name))), db + optional_text(cluster) + named
 
-    def pack(after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
+
+def _avro(schema_frame: bytes, table: Table, settings: ConnectorSettings, cluster: str | None) -> Pack:
+    first, places = _named(table, settings, cluster)
+
+    def pack(before: bytes | None, after: bytes | None, op: str, source: Source, changed: Said | None) -> bytes:
         at = source.write_time
         return b"".join(
             (
                 schema_frame,
-                b"\0\0" if after is None else b"\0\2" + after,
+                b"\0" if before is None else b"\2" + before,
+                b"\0" if after is None else b"\2" + after,
                 first,
                 long_bytes(at // 1000),
                 long_bytes(at),

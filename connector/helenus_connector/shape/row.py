@@ -125,11 +125,8 @@ class RowShape:
         that asked for the row, None if none did by itself; `expires` in s, when the first cell of its changes does.
         `op` is the kind of operation, where more is known of it than whether the row is there.
         """
-        headers = self._common_headers(write_time, event, _GONE if image is None and op is None else op)
-        if expires is not None and self._expires:
-            headers.append(("expires", b"%d" % expires))
-        if self._exact_key:
-            headers.append(("exact_key", self._encode_key(key)))
+        op = _GONE if image is None and op is None else op
+        headers = self.headers(key, write_time, event, expires, op)
         hollow: Key = ()
         if b"" in values or (image is not None and b"" in image.values):
             headers += self._empty_header(values, image)
@@ -198,6 +195,17 @@ class RowShape:
         values = tuple(None if c.name in left_out else v for c, v in pairs)
         return Image(values, image.write_time), [c.name for c in columns if c.name in left_out]
 
+    def headers(
+        self, key: bytes, write_time: int | None, event: bytes | None, expires: int | None, op: bytes | None
+    ) -> list[tuple[str, bytes]]:
+        """The headers of a row's record, whatever the row is. The arguments are those of `row`."""
+        headers = self._common_headers(write_time, event, op)
+        if expires is not None and self._expires:
+            headers.append(("expires", b"%d" % expires))
+        if self._exact_key:
+            headers.append(("exact_key", self._encode_key(key)))
+        return headers
+
     def _common_headers(self, write_time: int | None, event: bytes | None, op: bytes | None) -> list[tuple[str, bytes]]:
         headers = [] if self._schema_id is None else [self._schema_id]
         if write_time is not None and self._write_time:
@@ -264,7 +272,7 @@ def _is_hollow(t: CqlType, value: bytes | None) -> bool:
 
 def shown(table: Table, settings: ConnectorSettings) -> Table:
     """The table as its records show it: some of its columns, their types in the forms that were asked for."""
-    return table.only(settings.columns).shown(settings.forms)
+    return table.only(settings.published).shown(settings.forms)
 
 
 def schemas(table: Table, settings: ConnectorSettings) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.resolver import SchemaChanged
 from helenus_connector.log.choice import event_schemas, events_log
 from helenus_connector.query import sessions
+from helenus_connector.query.garbage import freeze
 from helenus_connector.snapshot._keys import KeyReader
 from helenus_connector.snapshot.ring import Stretch
 from helenus_schemas.codec.key import KeyCodec
@@ -84,6 +85,7 @@ def task(slice_: Slice) -> Callable[[Iterable[object]], Iterator[Scanned]]:
         follow(slice_.logging)
         begun = time.monotonic()
         yield replace(scan(slice_), seconds=round(time.monotonic() - begun, 3))
+        freeze(("slices", len(_readers)))
 
     return run
 

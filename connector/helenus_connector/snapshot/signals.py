@@ -84,7 +84,7 @@ class Signals:
         """Act on what the topics have now. Raises HelenusError if brokers are away, or positions can't be kept."""
         topics: dict[str, list[str]] = {}
         for name, connector in self._connectors.all().items():
-            topic = connector.settings.signal_kafka_topic
+            topic = connector.settings.signal_topic
             _, at = self._held.get(name, (0, 0.0))
             if (
                 topic

@@ -43,6 +43,13 @@ def digest(value: bytes, empty: bytes | None = None, left_out: bytes | None = No
     return hashed.digest()
 
 
+def row_format(settings: ConnectorSettings) -> str:
+    """The format that rows are compared in: that of the topic, or of the rows in its envelopes."""
+    if settings.is_envelope:
+        return "key-value-avro" if settings.is_avro else "json"
+    return settings.output_format
+
+
 def of_rows(table: Table) -> Table | None:
     """The table as its rows' own records are compared; None if they have nothing that could differ."""
     if not table.statics:
@@ -57,7 +64,8 @@ class Contents:
 
     def __init__(self, table: Table, settings: ConnectorSettings, keeps_schemas: bool) -> None:
         # Keys are compared as the events': neither their form nor other headers matter.
-        plain = settings.model_copy(update={"headers": (), "key_compat": "exact"})
+        form = row_format(settings)
+        plain = settings.model_copy(update={"headers": (), "key_compat": "exact", "output_format": form})
         ids = None if keeps_schemas else _Ids()
         rows = of_rows(table)
         self._rows = None if rows is None else RowShape(rows, plain, ids)
@@ -66,7 +74,7 @@ class Contents:
         self._width = len(table.values)
         self._names = [c.name for c in table.values]
         self._nothing: dict[bytes, bytes] = {}
-        self._is_whole = settings.output_format == "json"
+        self._is_whole = form == "json"
 
     def row(self, name: bytes, key: Key, values: Values, left_out: bytes | None = None) -> bytes:
         """Of a row by its event's key; with a header `left_out`, without what that names."""

@@ -18,6 +18,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.gate.replicas import routing_key
 from helenus_connector.query import sessions
+from helenus_connector.query.garbage import freeze
 from helenus_connector.verify._entry import Entry, batches
 from helenus_schemas.codec.key import Key
 from helenus_schemas.cql.table import Table
@@ -69,6 +70,7 @@ def begin(job: Job) -> None:
     """What each task does first."""
     sessions.end_with_parent()
     follow(job.logging)
+    freeze("verify")
 
 
 def token_of(partition_key: Key) -> int:

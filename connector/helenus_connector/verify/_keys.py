@@ -29,13 +29,14 @@ class Keys:
         self._codec = KeyCodec(table)
         self._schemas = schemas
         self._encodes_exact = keeps_schemas
-        self._is_avro = settings.output_format == "key-value-avro"
+        self._is_avro = settings.is_avro
         self._compat = KeyCodec(table, "datastax") if settings.key_compat == "datastax" else None
         self._of_now = parsed(avro.text(avro.key_schema(table)))
         self._nullable = parsed(nullable_schema(table, settings, "key"))
         self._first_clustering = table.clustering[0].name if table.clustering else None
         self._names = [c.name for c in table.primary_key]
         self._from_json = None if self._is_avro else from_json.objects(self._names, [c.type for c in table.primary_key])
+        self._has_schema = settings.json_schemas[0]
         self._forms: dict[Any, _Form | Malformed] = {}
 
     def decode(self, data: bytes | None, number: Any, headers: Headers) -> tuple[bytes, Key, bool]:
@@ -83,7 +84,7 @@ class Keys:
 
     def _of_json(self, data: bytes, headers: Headers) -> bytes:
         assert self._from_json is not None
-        values = self._from_json(data)
+        values = self._from_json(_payload(data) if self._has_schema else data)
         if None in values and "empty" in headers:
             hollow = set(json.loads(headers["empty"]))
             named = zip(self._names, values, strict=True)
@@ -91,3 +92,11 @@ class Keys:
         if None in values[: self._codec.partition_columns]:
             raise Malformed("a key without partition key")
         return self._codec.encode(values)
+
+
+def _payload(data: bytes) -> bytes:
+    """What a key in JSON says, without its schema. Raises Malformed."""
+    try:
+        return json.dumps(json.loads(data)["payload"]).encode()
+    except (ValueError, TypeError, LookupError) as error:
+        raise Malformed(f"a key without schema and payload: {error}") from None

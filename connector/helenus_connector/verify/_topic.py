@@ -41,7 +41,7 @@ def _read(job: Job, places: Sequence[Range], versions: bool) -> Iterator[Entry]:
 @contextmanager
 def _schemas(job: Job) -> Iterator[tuple[Schemas, Schemas]]:
     """Those of keys and of values, by what names them in records."""
-    if job.settings.output_format != "key-value-avro":
+    if not job.settings.is_avro:
         yield _none, _none
     elif job.keeps_schemas:
         with data_schemas(job.worker, job.topic) as texts:
@@ -65,13 +65,11 @@ class Records:
     def __init__(self, job: Job, keys: Schemas, values: Schemas) -> None:
         table, settings = job.table, job.settings
         self._job = job
-        self._frames = settings.output_format == "key-value-avro" and not job.keeps_schemas
+        self._frames = settings.is_avro and not job.keeps_schemas
         self._keys = Keys(table, settings, job.keeps_schemas, keys)
-        self._avro = self._json = None
-        if settings.output_format == "key-value-avro":
-            self._avro = AvroValues(table, settings, job.keeps_schemas, values)
-        else:
-            self._json = JsonValues(table, settings)
+        self._values: AvroValues | JsonValues = (
+            AvroValues(table, settings, job.keeps_schemas, values) if settings.is_avro else JsonValues(table, settings)
+        )
         self._contents = Contents(table, settings, job.keeps_schemas)
         self._gone = b"{}" if settings.output_format == "json" else None
         self._has_markers = bool(table.clustering)
@@ -152,19 +150,15 @@ class Records:
         value = message.value()
         if value is None or value == self._gone:
             return None
-        if self._json is not None:
-            if static and self._json.value(value, headers, static) == self._contents.no_statics(name):
-                return None
-            return self._json.digest(value, headers, static)
-        assert self._avro is not None
         number = _version(message)
         if self._frames:
             if value[:1] != b"\0" or len(value) < _FRAME:
                 return digest(value)
             number, value = int.from_bytes(value[1:_FRAME], "big"), value[_FRAME:]
-        if static and self._avro.value(value, number, static) == self._contents.no_statics(name):
+        shown = self._values.value(value, number, headers, static)
+        if shown is None or (static and shown == self._contents.no_statics(name)):
             return None
-        return self._avro.digest(value, number, headers, static)
+        return digest(shown, *self._values.said(number, headers, static))
 
 
 def _version(message: Message) -> int:

@@ -16,7 +16,7 @@ import fastavro
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.shape.forms import nullable_schema
-from helenus_connector.verify._contents import NORMAL, NULLABLE, digest, of_rows
+from helenus_connector.verify._contents import NORMAL, NULLABLE, of_rows, row_format
 from helenus_schemas.avro import build as avro
 from helenus_schemas.avro.compare import parsed, without_names
 from helenus_schemas.codec.from_json import Pairs
@@ -25,6 +25,9 @@ from helenus_schemas.cql.table import Table
 Schemas = Callable[[Any], "str | None"]
 """Gives a schema as text by its number in the registry, or its version on Pulsar; None if it is not known."""
 Headers = dict[str, bytes]
+Form = Callable[[bytes], "bytes | None"]
+Said = tuple["bytes | None", "bytes | None"]
+"""The headers `empty` and `left_out`."""
 _UNREADABLE = b"\0unreadable"
 
 
@@ -43,15 +46,13 @@ class AvroValues:
         self._nullable = parsed(nullable_schema(table, settings, "value")) if self._keyed else None
         self._frames = (b"", b"") if keeps_schemas else (NORMAL, NULLABLE)
         self._names = {s: {c.name for c in (*table.primary_key, *of.values)} if of else set() for s, of in _of(table)}
-        self._forms: dict[tuple[Any, bool], Callable[[bytes], bytes] | None] = {}
+        self._is_enveloped = settings.is_envelope
+        self._forms: dict[tuple[Any, bool], Form | None] = {}
 
-    def digest(self, data: bytes, number: Any, headers: Headers, static: bool) -> bytes:
-        """Of the Avro bytes of a value, by its schema's number."""
-        empty, left_out = headers.get("empty"), headers.get("left_out")
-        return digest(self.value(data, number, static), *self._within(empty, left_out, number, static))
-
-    def value(self, data: bytes, number: Any, static: bool) -> bytes:
-        """The bytes that are compared."""
+    def value(self, data: bytes, number: Any, headers: Headers, static: bool) -> bytes | None:  # noqa: ARG002
+        """The bytes that are compared, of the Avro of a value by its schema's number. None if it says that the row is
+        gone.
+        """
         name = number, static
         if name not in self._forms:
             self._forms[name] = self._form(number, static)
@@ -63,32 +64,44 @@ class AvroValues:
         except Exception:  # fastavro's own, and Python's for bytes of another schema
             return _UNREADABLE + data
 
-    def _within(
-        self, empty: bytes | None, left_out: bytes | None, number: Any, static: bool
-    ) -> tuple[bytes | None, bytes | None]:
+    def said(self, number: Any, headers: Headers, static: bool) -> Said:
+        """The headers that say what the value does not show, of columns that are compared."""
+        empty, left_out = headers.get("empty"), headers.get("left_out")
         if not (empty or left_out) or self._forms[number, static] is None:
             return empty, left_out
         return _only(empty, self._names[static]), _only(left_out, self._names[static])
 
-    def _form(self, number: Any, static: bool) -> Callable[[bytes], bytes] | None:
+    def _form(self, number: Any, static: bool) -> Form | None:
         """What is done with values of a schema; None for nothing."""
         target, text = self._targets[static], self._schemas(number)
-        if target is None:
+        if target is None and not self._is_enveloped:
             return lambda _: b""
         if text is None:
             return lambda data: _UNREADABLE + data
         writer = parsed(text)
+        if self._is_enveloped:
+            return self._converter(writer, target)
         if writer == target or (self._keyed and without_names(writer) == without_names(target)):
             return None
         if self._keyed and without_names(writer) == without_names(self._nullable):
             return lambda data: self._frames[1] + data
-        written, wanted = (fastavro.parse_schema(_bare(schema)) for schema in (writer, target))
+        return self._converter(writer, target)
 
-        def convert(data: bytes) -> bytes:
+    def _converter(self, writer: Any, target: Any) -> Form:
+        """From values of one schema, or the rows in envelopes of it, to those of another; None: all are alike."""
+        written = fastavro.parse_schema(_bare(writer))
+        wanted = None if target is None else fastavro.parse_schema(_bare(target))
+
+        def convert(data: bytes) -> bytes | None:
             source, out = io.BytesIO(data), io.BytesIO()
-            fastavro.schemaless_writer(out, wanted, fastavro.schemaless_reader(source, written, wanted))
+            found: Any = fastavro.schemaless_reader(source, written, None if self._is_enveloped else wanted)
             if source.read(1):
                 raise ValueError("bytes are left")
+            if self._is_enveloped:
+                found = found["after"]
+            if found is None or wanted is None:
+                return None if found is None else b""
+            fastavro.schemaless_writer(out, wanted, found)
             return self._frames[0] + out.getvalue()
 
         return convert
@@ -99,7 +112,9 @@ class JsonValues:
 
     def __init__(self, table: Table, settings: ConnectorSettings) -> None:
         self._schema_id = table.schema_id.encode()
-        whole = settings.output_format == "json"
+        whole = row_format(settings) == "json"
+        # Where a record has its row: within its schema's payload, within an envelope.
+        self._path = ("payload",) * settings.json_schemas[1] + ("after",) * settings.is_envelope
         self._columns: dict[bool, list[str] | None] = {}
         for static, of in _of(table):
             columns = None if of is None else avro.value_columns(of)
@@ -108,27 +123,32 @@ class JsonValues:
         self._projects = {True: False, False: bool(table.statics)}
         self._names = {s: {c.name for c in (*table.primary_key, *of.values)} if of else set() for s, of in _of(table)}
 
-    def digest(self, data: bytes, headers: Headers, static: bool) -> bytes:
-        """Of the JSON of a value."""
-        empty, left_out = headers.get("empty"), headers.get("left_out")
-        if not self._is_current(headers, static):
-            empty, left_out = _only(empty, self._names[static]), _only(left_out, self._names[static])
-        return digest(self.value(data, headers, static), empty, left_out)
-
-    def value(self, data: bytes, headers: Headers, static: bool) -> bytes:
-        """The bytes that are compared."""
+    def value(self, data: bytes, number: Any, headers: Headers, static: bool) -> bytes | None:  # noqa: ARG002
+        """The bytes that are compared, of the JSON of a value. None if it says that the row is gone."""
         columns = self._columns[static]
-        if columns is None:
-            return b""
         if self._is_current(headers, static):
             return data
+        if columns is None and not self._path:
+            return b""
         try:
-            return _project(data, columns)
-        except (ValueError, TypeError, AttributeError, RecursionError):
+            found = _loaded(data)
+            for name in self._path:
+                found = dict(found)[name]
+            if found is None or (self._path and not found):
+                return None
+            return b"" if columns is None else _project(found, columns)
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
             return _UNREADABLE + data
 
+    def said(self, number: Any, headers: Headers, static: bool) -> Said:  # noqa: ARG002
+        """The headers that say what the value does not show, of columns that are compared."""
+        empty, left_out = headers.get("empty"), headers.get("left_out")
+        if self._is_current(headers, static):
+            return empty, left_out
+        return _only(empty, self._names[static]), _only(left_out, self._names[static])
+
     def _is_current(self, headers: Headers, static: bool) -> bool:
-        return not self._projects[static] and headers.get("schema_id") == self._schema_id
+        return not self._projects[static] and not self._path and headers.get("schema_id") == self._schema_id
 
 
 def _of(table: Table) -> tuple[tuple[bool, Table | None], tuple[bool, Table | None]]:
@@ -157,9 +177,13 @@ class _Number(str):
     __slots__ = ()
 
 
-def _project(data: bytes, columns: Sequence[str]) -> bytes:
-    """A JSON object with these members alone; those that it has not are null. Raises ValueError."""
-    found = json.loads(data, parse_float=_Number, parse_int=_Number, parse_constant=_Number, object_pairs_hook=Pairs)
+def _loaded(data: bytes) -> Any:
+    """JSON whose numbers stay as they are written. Raises ValueError."""
+    return json.loads(data, parse_float=_Number, parse_int=_Number, parse_constant=_Number, object_pairs_hook=Pairs)
+
+
+def _project(found: Any, columns: Sequence[str]) -> bytes:
+    """A JSON object with these members alone; those that it has not are null."""
     members = dict(found)
     return f"{{{','.join(f'{encode_basestring(name)}:{_text(members.get(name))}' for name in columns)}}}".encode()
 

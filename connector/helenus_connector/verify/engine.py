@@ -291,9 +291,9 @@ def _planned(
     worker: WorkerSettings, settings: ConnectorSettings, options: Options, spark: Any, directory: Path | None
 ) -> tuple[Job, int]:
     """What is to be done, and about how many bytes the table has. Raises HelenusError."""
-    if settings.is_envelope:
-        what = f"records of output.format={settings.output_format} can't be verified yet"
-        advice = "take another output.format to verify"
+    if settings.output_format in ("debezium-cassandra", "cep44") or settings.resolver == "none":
+        what = f"records of output.format={settings.output_format}, resolver={settings.resolver} can't be verified"
+        advice = "only those can that have a whole row: of debezium with resolver=reread, and of formats of rows"
         raise HelenusError(Kind.CONFIG, what, settings.name, advice)
     with closing(data_log(worker)) as log, _connected(settings) as session:
         found = definition(session, settings)

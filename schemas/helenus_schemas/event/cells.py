@@ -149,6 +149,27 @@ def decode_cells(data: bytes, scope: Scope) -> Cells:
         raise Malformed(f"not the cells of an event: {type(error).__name__}: {error}") from None
 
 
+def head_of(data: bytes) -> bytes:
+    """What comes first in the field `cells`, and is the same in alike changes: the version, the ids and the columns.
+    Raises Malformed.
+    """
+    size, at = _columns_at(data)
+    return data[: at + size]
+
+
+def columns_of(data: bytes) -> bytes:
+    """The text of the columns in the field `cells`. Raises Malformed."""
+    size, at = _columns_at(data)
+    return data[at : at + size]
+
+
+def _columns_at(data: bytes) -> tuple[int, int]:
+    try:
+        return read_long(data, 33)
+    except IndexError as error:
+        raise Malformed(f"not the cells of an event: {type(error).__name__}: {error}") from None
+
+
 def _decoded(data: bytes, scope: Scope) -> Cells:
     version, at = read_long(data, 0)
     if version != VERSION:
@@ -292,11 +313,11 @@ def _columns(text: bytes) -> tuple[tuple[_Column, ...], Mapping[str, CqlType]]:
     found = json.loads(text)
     types = _Types(found.get("types", {}))
     columns = {str(name): parse(of_column, types) for name, of_column in found["columns"]}
-    return tuple((name, _width(t), t.multicell) for name, t in columns.items()), columns
+    return tuple((name, width_of(t), t.multicell) for name, t in columns.items()), columns
 
 
-def _width(t: CqlType) -> int:
-    """Bytes of a cell's value, -1: as many as stand before them."""
+def width_of(t: CqlType) -> int:
+    """Bytes of the value of a cell of a column of this type; -1: as many as stand before them."""
     if t.multicell:
         return -1
     if t.name == "custom" and t.label.endswith("EmptyType"):

@@ -14,6 +14,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast, get_args
@@ -166,6 +167,12 @@ class Settings(BaseModel):
         return sorted((f"{key}." for key in passed), key=len, reverse=True)
 
     @classmethod
+    def knows(cls, key: str) -> bool:
+        """Whether a key is one of ours here, whatever its value."""
+        fields = (field.alias or name for name, field in cls.model_fields.items())
+        return key in fields or any(key.startswith(prefix) for prefix in cls.prefixes())
+
+    @classmethod
     def hides(cls, key: str, value: str = "") -> bool:
         """Whether the value of a key, ours or another product's, must never be shown."""
         for name, known in cls.model_fields.items():
@@ -212,17 +219,9 @@ class Settings(BaseModel):
                 given.written[use] = value
 
     @classmethod
-    def texts(cls) -> dict[str, str]:
+    def texts(cls) -> Mapping[str, str]:
         """By key the text below its field."""
-        found: dict[str, str] = {}
-        for model in reversed(cls.__mro__):
-            if model is BaseModel or not issubclass(model, Settings):
-                continue
-            body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]).body
-            for known, text in pairwise(body):
-                if isinstance(known, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    found[ast.unparse(known.target).replace("_", ".")] = inspect.cleandoc(ast.literal_eval(text.value))
-        return found
+        return _texts(cls)
 
     @classmethod
     def key_of(cls, name: str) -> str:
@@ -259,3 +258,16 @@ class Settings(BaseModel):
             rest = parts[prefix.count(".") :]
             known += [prefix + ".".join(rest)] if rest else []
         return next(iter(difflib.get_close_matches(key, known, 1)), None)
+
+
+@cache
+def _texts(model: type[Settings]) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for one in reversed(model.__mro__):
+        if not issubclass(one, Settings):
+            continue
+        body = cast("ast.ClassDef", ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]).body
+        for known, text in pairwise(body):
+            if isinstance(known, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found[ast.unparse(known.target).replace("_", ".")] = inspect.cleandoc(ast.literal_eval(text.value))
+    return found

@@ -31,6 +31,8 @@ class Selected(NamedTuple):
     rows: Mapping[Key, Seen]
     first: float
     last: float
+    of_elements: bool = True
+    """Whether elements of collections have their times: before 5.0 nodes don't say them."""
 
 
 def may_be_folded(table: Table) -> bool:
@@ -39,12 +41,12 @@ def may_be_folded(table: Table) -> bool:
     return is_plain and table.name != "marks" and all(sort_key(c.type, b"\1") is not None for c in table.clustering)
 
 
-def select(session: Any, table: Table) -> Selected:
-    """All rows as the node has them."""
+def select(session: Any, table: Table, of_elements: bool = True) -> Selected:
+    """All rows as the node has them, with the times of elements of collections if it says them."""
     columns = [quote(c.name) for c in table.primary_key]
     for column in table.values:
         name = quote(column.name)
-        columns += [name] * 3 if _is_udt(column) else [name, f"WRITETIME({name})", f"TTL({name})"]
+        columns += [name] * 3 if not _has_times(column, of_elements) else [name, f"WRITETIME({name})", f"TTL({name})"]
     handler, factory = session.client_protocol_handler, session.row_factory
     session.client_protocol_handler, session.row_factory = RawProtocolHandler, tuple_factory
     first = time.time()
@@ -56,27 +58,27 @@ def select(session: Any, table: Table) -> Selected:
     rows = {}
     for row in found:
         cells = zip(table.values, row[keys::3], row[keys + 1 :: 3], row[keys + 2 :: 3], strict=True)
-        rows[row[:keys]] = {c.name: _selected(c, *read) for c, *read in cells if read[0] is not None}
-    return Selected(rows, first, time.time())
+        rows[row[:keys]] = {c.name: _selected(c, of_elements, *read) for c, *read in cells if read[0] is not None}
+    return Selected(rows, first, time.time(), of_elements)
 
 
-def _selected(column: Column, value: bytes, times: bytes, ttls: bytes | None) -> list[Any]:
+def _selected(column: Column, of_elements: bool, value: bytes, times: bytes, ttls: bytes | None) -> list[Any]:
     if not column.type.multicell:
         return [(value, _integer(times), _integer(ttls))]
-    if _is_udt(column):
-        return sorted(((v, None, None) for v in _sized(value) if v is not None), key=_by_value)
-    values = [v for v in _sized(value[4:]) if v is not None]
+    values = [v for v in _sized(value if column.type.name == "udt" else value[4:]) if v is not None]
     if column.type.name == "map":
         values = [key + element for key, element in zip(values[::2], values[1::2], strict=True)]
+    if not _has_times(column, of_elements):
+        return sorted(((v, None, None) for v in values), key=_by_value)
     written = [v for v in _sized(times[4:]) if v is not None]
     left = _sized((ttls or b"")[4:]) or [None] * len(values)
     left = [left[at] for at, v in enumerate(_sized(times[4:])) if v is not None]
     return sorted(zip(values, map(_integer, written), map(_integer, left), strict=True), key=_by_value)
 
 
-def _is_udt(column: Column) -> bool:
+def _has_times(column: Column, of_elements: bool) -> bool:
     """The times of an unfrozen UDT's fields are not compared: a SELECT of them failed on 5.0.9."""
-    return column.type.multicell and column.type.name == "udt"
+    return not column.type.multicell or (of_elements and column.type.name != "udt")
 
 
 def _by_value(cell: tuple[bytes, int | None, int | None]) -> tuple[bytes, int]:
@@ -194,7 +196,7 @@ class Folded:
         for partition, known in self._rows.items():
             deleted = self._partitions.get(partition, _NEVER)
             static = self._statics.get(partition, _Row())
-            of_statics = self._seen(static.live(deleted, now))
+            of_statics = self._seen(static.live(deleted, now), selected.of_elements)
             expected: dict[Key, Seen] = {}
             unsure: set[Key] = set()
             key = self._split(partition)
@@ -204,7 +206,7 @@ class Folded:
                 )
                 cells = row.live(gone, now)
                 if cells or row.is_live(gone, now):
-                    expected[(*key, *clustering)] = {**self._seen(cells), **of_statics}
+                    expected[(*key, *clustering)] = {**self._seen(cells, selected.of_elements), **of_statics}
                 if _about(row.expiries() | static.expiries(), selected):
                     unsure.add((*key, *clustering))
             if of_statics and not expected:
@@ -227,7 +229,7 @@ class Folded:
         assert not rows, self._table.full_name
         return compared
 
-    def _seen(self, cells: Sequence[Cell]) -> dict[str, Any]:
+    def _seen(self, cells: Sequence[Cell], of_elements: bool) -> dict[str, Any]:
         found: dict[str, list[Any]] = {}
         for cell in cells:
             column = self._table.column(cell.column)
@@ -236,7 +238,7 @@ class Folded:
             value = cell.value
             if column.type.multicell and cell.path is not None and column.type.name in ("map", "set"):
                 value = cell.path + cell.value
-            times = (None, None) if _is_udt(column) else (cell.write_time, cell.expires)
+            times = (cell.write_time, cell.expires) if _has_times(column, of_elements) else (None, None)
             found.setdefault(cell.column, []).append((value, *times))
         return {name: sorted(some, key=_by_value) for name, some in found.items()}
 

@@ -159,14 +159,21 @@ def schema_of(session: Any, keyspace: str) -> list[str]:
     return [statement for statement in found if statement]
 
 
+def is_of_5_0(tables: Mapping[UUID, Table]) -> bool:
+    """Whether these are all tables of a node of 5.0."""
+    return any((table.keyspace, table.name) == ("system_schema", "column_masks") for table in tables.values())
+
+
 def followed(tables: Mapping[UUID, Table]) -> dict[UUID, KeyCodec]:
     """The tables whose Changes are compared: those with CDC, and for more of a mixture two of the node's own keyspaces.
 
-    Without those whose key has no Avro form.
+    Without those whose key has no Avro form; of a node before 5.0 without its own keyspaces, which the reader, that of
+    5.0, has with other columns.
     """
     found = {}
+    own = ("system", "system_schema") if is_of_5_0(tables) else ()
     for table in tables.values():
-        if table.cdc or table.keyspace in ("system", "system_schema"):
+        if table.cdc or table.keyspace in own:
             with suppress(ValueError):
                 found[table.id] = KeyCodec(table)
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -22,6 +23,14 @@ OPERATIONS = 450
 LONGEST_TTL = 300_000_000
 """s: below what a node takes that keeps to the expiries of before 5.0, which end in 2038."""
 
+_NAMES = {"commitlog_segment_size": "32MiB", "commitlog_sync_period": "200ms", "batch_size_fail_threshold": "10MiB"}
+_NAMES_4_0 = {
+    "commitlog_segment_size_in_mb": 32,
+    "commitlog_sync_period_in_ms": 200,
+    "batch_size_fail_threshold_in_kb": 10 << 10,
+}
+OPTIONS: Mapping[str, Mapping[str, Override]] = {"5.0": _NAMES, "4.1": _NAMES, "4.0": _NAMES_4_0}
+
 
 @dataclass
 class Recording:
@@ -38,26 +47,21 @@ class Recording:
     selected: dict[UUID, Selected]
 
 
-def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Oracle) -> Recording:
+def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Oracle, version: str = "5.0") -> Recording:
     """Run a workload on a node with these settings. Its servers are gone when this returns, its files are there."""
-    options = {
-        "commitlog_segment_size": "32MiB",
-        "commitlog_sync_period": "200ms",
-        "batch_size_fail_threshold": "10MiB",
-        **yaml,
-    }
-    with Stack(directory, only=["cassandra"], cassandra_yaml=options) as stack:
+    is_old = version != "5.0"
+    with Stack(directory, only=["cassandra"], cassandra=version, cassandra_yaml={**OPTIONS[version], **yaml}) as stack:
         status = stack.status()
         cluster = Cluster(status.contact_points, port=status.cql_port, schema_metadata_enabled=False)
         try:
             session = cluster.connect()
             session.default_timeout = 60
-            done = _work(session, seed)
+            done = _work(session, seed, [_without_vectors(line) for line in SETUP] if is_old else SETUP)
             tables = read_tables(session)
             views = [row.id for row in session.execute("SELECT id FROM system_schema.views")]
             schema = schema_of(session, KEYSPACE)
             ours = [table for table in tables.values() if table.keyspace == KEYSPACE and may_be_folded(table)]
-            selected = {table.id: select(session, table) for table in ours}
+            selected = {table.id: select(session, table, not is_old) for table in ours}
         finally:
             cluster.shutdown()
         time.sleep(1)  # until what was written is synced
@@ -66,9 +70,14 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
     return Recording(seed, done, tables, views, segments, records, selected)
 
 
-def _work(session: object, seed: int) -> list[Done]:
+def _without_vectors(statement: str) -> str:
+    """The statement with lists in place of the type that only 5.0 has."""
+    return re.sub(r"vector<(.*?), \d>", r"frozen<list<\1>>", statement)
+
+
+def _work(session: object, seed: int, setup: Sequence[str]) -> list[Done]:
     runner = Runner(session)
-    runner.define(SETUP)
+    runner.define(setup)
     workload = Workload(random.Random(seed), runner.tables(), LONGEST_TTL)
     for alterations in ([], *ALTERATIONS):
         runner.define(alterations)

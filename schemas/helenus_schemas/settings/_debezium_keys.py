@@ -1,0 +1,263 @@
+"""The keys of Debezium's connector for Cassandra, older names too, and which of ours each sets.
+
+They are those of its documentation from 1.0 to 3.x, and of its CassandraConnectorConfig.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Side = Literal["agent", "worker", "connector"]
+Convert = Callable[[str], "str | None"]
+Use = Mapping[str, "str | Convert"]
+"""Key of ours -> its value: a text with VALUE for theirs, or what makes it. A `*` in both keys is the same text."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What becomes of one of their keys. One without any use means nothing here, and `why` says so; where there is a
+    use, it says what else to know.
+    """
+
+    agent: Use = field(default_factory=dict)
+    worker: Use = field(default_factory=dict)
+    connector: Use = field(default_factory=dict)
+    why: str = ""
+
+    def of(self, side: Side) -> Use:
+        """Which of our keys it sets in the file of one side."""
+        return {"agent": self.agent, "worker": self.worker, "connector": self.connector}[side]
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.agent or self.worker or self.connector)
+
+
+def _same(key: str) -> Use:
+    return {key: "VALUE"}
+
+
+def _truth(value: str) -> bool:
+    if value.strip().lower() not in ("true", "false"):
+        raise ValueError("neither true nor false")
+    return value.strip().lower() == "true"
+
+
+def _node(value: str) -> str | None:
+    """Theirs may be any nodes of the cluster; the agent asks its own, whose address cassandra.yaml has."""
+    return None if "," in value else value
+
+
+def _pem(value: str) -> str:
+    if value.lower().endswith((".jks", ".p12", ".pfx")):
+        raise ValueError("a Java trust store is not read: export its certificates as PEM, and name that file")
+    return value
+
+
+def _pkcs12(value: str) -> str:
+    if value.lower().endswith(".jks"):
+        raise ValueError("a JKS key store is not read: convert it with keytool -importkeystore to PKCS12")
+    return value
+
+
+def _login(of: str) -> Convert:
+    def take(value: str) -> str:
+        found = re.search(rf"""\b{of}\s*=\s*(["'])(.*?)\1""", value)
+        if found is None:
+            raise ValueError(f"it names no {of}: set kafka.producer.sasl.username and kafka.producer.sasl.password")
+        return found[2]
+
+    return take
+
+
+def _transfer(value: str) -> None:
+    if value.endswith("BlackHoleCommitLogTransfer"):
+        return
+    raise ValueError(
+        "no Java class can be run: leave it out, and set helenus.agent.segment.transfer to delete, archive, or "
+        "package.module:Name of your own code"
+    )
+
+
+def _dot(value: str) -> None:
+    if value != ".":
+        raise ValueError("topics are named prefix.keyspace.table: set helenus.connector.data.topic for other names")
+
+
+def _snapshot(value: str) -> str:
+    mode = value.strip().lower()
+    if mode not in ("initial", "always", "never"):
+        raise ValueError("INITIAL, ALWAYS or NEVER")
+    return "never" if mode == "never" else "initial"
+
+
+def _consistency(value: str) -> str:
+    level = value.strip().upper()
+    return {"ONE": "LOCAL_ONE", "TWO": "QUORUM", "THREE": "ALL", "EACH_QUORUM": "ALL"}.get(level, level)
+
+
+_LIVE = "segments are read while they are written"
+_ONE = "one thread reads the commit log, in its order"
+_BOUND = "32 MB at most wait for the broker, and segments wait for it in cdc_raw"
+_SAVED = "positions are saved at most four times a second, after the broker's acknowledgement"
+_ASKED = "the cluster is asked for it"
+_CLASS_OF_JAVA = "it names a Java class, and none is run"
+_TOPICS = "the topics' names are those of topic.prefix and topic.delimiter"
+_NO_READER = "their connector reads no topic; what the worker reads with is in kafka.producer.*"
+_STORES = "stores of certificates are files of PEM or PKCS12"
+_PREFIX = Key(
+    {"topic.prefix": "events-VALUE."},
+    connector={
+        "name": "VALUE",
+        "events.topic": "events-VALUE.${keyspace}.${table}",
+        "data.topic": "VALUE.${keyspace}.${table}",
+        "errors.deadletterqueue.topic.name": "dlq-VALUE.${keyspace}.${table}",
+    },
+    why="the data topics have their names; the events between agents and worker have topics of their own",
+)
+_EXCLUDED = Key(connector=_same("column.exclude.list"), why="columns of the key are never left out")
+
+
+def _secure(name: str, use: str, convert: str | Convert = "VALUE") -> tuple[str, Key]:
+    """A setting of their producer that every client of ours needs."""
+    return f"kafka.producer.{name}", Key({f"kafka.producer.{use}": convert}, {f"kafka.{use}": convert})
+
+
+KEYS: Mapping[str, Key] = {
+    "connector.name": Key(connector=_same("name")),
+    "name": Key(connector=_same("name")),
+    "connector.class": Key(why="the commands are helenus-agent and helenus-connector"),
+    "tasks.max": Key(
+        why="theirs is always 1; helenus.connector.tasks.max says how many partitions are processed at once"
+    ),
+    "topic.prefix": _PREFIX,
+    "kafka.topic.prefix": _PREFIX,
+    "cassandra.config": Key(_same("cassandra.config")),
+    "cassandra.hosts": Key(
+        {"cassandra.contact.points": _node},
+        connector=_same("cassandra.contact.points"),
+        why="with several hosts the agent asks its own node, at the rpc_address of cassandra.yaml",
+    ),
+    **{
+        key: Key(_same(key), connector=_same(key))
+        for key in ("cassandra.port", "cassandra.username", "cassandra.password", "cassandra.ssl.enabled")
+    },
+    "cassandra.ssl.config.path": Key(
+        why="it names Java key stores: set cassandra.ssl.cafile, .certfile and .keyfile with PEM files, for both sides"
+    ),
+    "cassandra.driver.config.file": Key(
+        why="the Java driver's file is not read: set cassandra.hosts, cassandra.port, cassandra.username and "
+        "cassandra.password"
+    ),
+    "cassandra.node.id": Key(why=_ASKED),
+    "cassandra.cluster.name": Key(why=_ASKED),
+    "http.port": Key(_same("http.port"), why="the worker listens at helenus.connector.listeners"),
+    "offset.backing.store.dir": Key(
+        _same("state.dir"), {"checkpoint.dir": "VALUE/connector"}, why="offsets of theirs that are there are not read"
+    ),
+    "offset.flush.interval.ms": Key(why=_SAVED),
+    "max.offset.flush.size": Key(why=_SAVED),
+    "commit.log.relocation.dir": Key(
+        {"segment.archive.dir": "VALUE/archive"}, why="used with commit.log.post.processing.enabled=false alone"
+    ),
+    "commit.log.post.processing.enabled": Key(
+        {"segment.transfer": lambda value: None if _truth(value) else "archive"},
+        why="with false, processed segments are kept in the relocation directory",
+    ),
+    "commit.log.transfer.class": Key({"segment.transfer": _transfer}, why="BlackHoleCommitLogTransfer alone"),
+    "commit.log.transfer.*": Key(why=_CLASS_OF_JAVA),
+    "commit.log.real.time.processing.enabled": Key(why=_LIVE),
+    "commit.log.error.reprocessing.enabled": Key(
+        why="segments that cannot be decoded are quarantined: helenus-agent reprocess reads them again"
+    ),
+    "commit.log.relocation.dir.poll.interval.ms": Key(why=_LIVE),
+    "commit.log.marked.complete.poll.interval.ms": Key(why=_LIVE),
+    "commit.log.processor.shutdown.timeout.seconds": Key(why="the agent stops within ten seconds"),
+    "cdc.dir.poll.interval.ms": Key(why=_LIVE),
+    "poll.interval.ms": Key(why=_LIVE),
+    "latest.commit.log.only": Key(why="every segment is read"),
+    "num.of.change.event.queues": Key(why=_ONE),
+    "event.order.guarantee.mode": Key(why=_ONE),
+    "max.queue.size": Key(why=_BOUND),
+    "max.queue.size.in.bytes": Key(why=_BOUND),
+    "max.batch.size": Key(why=_BOUND),
+    "schema.refresh.interval.ms": Key(why="the commit log itself shows when the schema changes"),
+    "snapshot.mode": Key(
+        connector={"snapshot.mode": _snapshot},
+        why="INITIAL and ALWAYS are the same: each table once, also one that gets cdc = true later. One worker takes "
+        "snapshots for the whole cluster",
+    ),
+    "snapshot.consistency": Key(
+        connector={"snapshot.consistency": _consistency}, why="ONE is LOCAL_ONE, TWO QUORUM, THREE and EACH_QUORUM ALL"
+    ),
+    "snapshot.scan.interval.ms": Key(connector=_same("table.refresh.interval.ms")),
+    "snapshot.fetch.size": Key(why="a snapshot reads a few thousand keys at a time, and smaller pages after timeouts"),
+    **{key: Key(connector=_same(key)) for key in ("key.converter", "value.converter")},
+    **{f"{key}.*": Key(connector=_same(f"{key}.*")) for key in ("key.converter", "value.converter")},
+    "converters": Key(why=_CLASS_OF_JAVA),
+    "tombstones.on.delete": Key(connector=_same("tombstones.on.delete")),
+    "decimal.handling.mode": Key(connector=_same("decimal.handling.mode")),
+    "varint.handling.mode": Key(connector=_same("varint.handling.mode")),
+    "field.exclude.list": _EXCLUDED,
+    "column.exclude.list": _EXCLUDED,
+    "field.blacklist": _EXCLUDED,
+    "column.blacklist": _EXCLUDED,
+    "skipped.operations": Key(why="their connector for Cassandra skips none either"),
+    "topic.delimiter": Key(connector={"data.topic": _dot}, why="a dot alone"),
+    "topic.naming.strategy": Key(why=_TOPICS),
+    "topic.cache.size": Key(why=_TOPICS),
+    "topic.heartbeat.prefix": Key(why="there is no heartbeat topic: /health/ready says whether agent and worker work"),
+    "heartbeat.interval.ms": Key(why="there is no heartbeat topic: /health/ready says whether agent and worker work"),
+    "schema.name.adjustment.mode": Key(why="names that Avro forbids are always replaced"),
+    "field.name.adjustment.mode": Key(why="names that Avro forbids are always replaced"),
+    "sourceinfo.struct.maker": Key(why=_CLASS_OF_JAVA),
+    "custom.metric.tags": Key(why="metrics are at /metrics, with Prometheus's labels"),
+    "errors.max.retries": Key(why="errors that may pass are tried again without end"),
+    "retriable.restart.connector.wait.ms": Key(why="errors that may pass are tried again without end"),
+    "tracing.enabled": Key(why="there is no tracing"),
+    "kafka.producer.bootstrap.servers": Key(_same("kafka.bootstrap.servers"), _same("bootstrap.servers")),
+    **dict(
+        [
+            _secure("security.protocol", "security.protocol"),
+            _secure("ssl.truststore.location", "ssl.ca.location", _pem),
+            _secure("ssl.keystore.location", "ssl.keystore.location", _pkcs12),
+            _secure("ssl.*", "ssl.*"),
+            _secure("sasl.*", "sasl.*"),
+        ]
+    ),
+    "kafka.producer.sasl.jaas.config": Key(
+        {"kafka.producer.sasl.username": _login("username"), "kafka.producer.sasl.password": _login("password")},
+        {"kafka.sasl.username": _login("username"), "kafka.sasl.password": _login("password")},
+        why="username and password are taken from it",
+    ),
+    "kafka.producer.ssl.truststore.password": Key(why=_STORES),
+    "kafka.producer.ssl.truststore.type": Key(why=_STORES),
+    "kafka.producer.ssl.keystore.type": Key(why=_STORES),
+    "kafka.producer.acks": Key(why="always all: with less, changes are lost"),
+    "kafka.producer.enable.idempotence": Key(why="always true: without it, retries change the order"),
+    "kafka.producer.buffer.memory": Key(why=_BOUND),
+    "kafka.producer.max.block.ms": Key(why=_BOUND),
+    "kafka.producer.max.request.size": Key(
+        {"kafka.producer.message.max.bytes": "VALUE"}, {"producer.message.max.bytes": "VALUE"}
+    ),
+    **{
+        f"kafka.producer.{key}": Key(why=_CLASS_OF_JAVA)
+        for key in ("key.serializer", "value.serializer", "partitioner.class", "interceptor.classes")
+    },
+    "kafka.producer.*": Key(_same("kafka.producer.*"), _same("producer.*"), why="names that librdkafka has too"),
+    "kafka.consumer.*": Key(why=_NO_READER),
+}
+DEFAULTS: Mapping[Side, Mapping[str, str]] = {
+    "agent": {"cells.include.list": ".*"},
+    "worker": {},
+    "connector": {
+        "keyspace": ".*",
+        "table": ".*",
+        "resolver": "none",
+        "output.format": "debezium-cassandra",
+    },
+}
+"""What holds where their file says nothing else: every table with `cdc = true`, and each change as it was written."""

@@ -1,0 +1,473 @@
+"""Files of Debezium's connector for Cassandra: the agent and the worker both read one as it is."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from structlog.testing import capture_logs
+
+from helenus_agent.config import AgentSettings
+from helenus_connector.cli import main
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.files import load, properties_of
+from helenus_connector.config.worker import WorkerSettings
+from helenus_schemas.settings import debezium
+from helenus_schemas.settings.properties import ConfigError
+
+ROOT = Path(__file__).parents[1]
+# What a file of theirs has at the least.
+LEAST = {
+    "topic.prefix": "p",
+    "cassandra.config": "/etc/cassandra.yaml",
+    "kafka.producer.bootstrap.servers": "k:9092",
+    "commit.log.relocation.dir": "/var/relocation/",
+    "offset.backing.store.dir": "/var/offsets",
+    "key.converter": "io.confluent.connect.avro.AvroConverter",
+    "key.converter.schema.registry.url": "http://r:8081",
+    "value.converter": "io.confluent.connect.avro.AvroConverter",
+    "value.converter.schema.registry.url": "http://r:8081",
+}
+# The example of the documentation of 1.x, and that of 3.x, which names its prefix otherwise.
+EXAMPLE = """
+connector.name=test_connector
+commit.log.relocation.dir=/Users/test_user/debezium-connector-cassandra/test_dir/relocation/
+http.port=8000
+
+cassandra.config=/usr/local/etc/cassandra/cassandra.yaml
+cassandra.hosts=127.0.0.1
+cassandra.port=9042
+
+kafka.producer.bootstrap.servers=127.0.0.1:9092
+kafka.producer.retries=3
+kafka.producer.retry.backoff.ms=1000
+PREFIX=test_prefix
+
+key.converter=io.confluent.connect.avro.AvroConverter
+key.converter.schema.registry.url: http://localhost:8081
+value.converter=io.confluent.connect.avro.AvroConverter
+value.converter.schema.registry.url: http://localhost:8081
+
+offset.backing.store.dir=/Users/test_user/debezium-connector-cassandra/test_dir/
+
+snapshot.consistency=ONE
+snapshot.mode=ALWAYS
+
+latest.commit.log.only=true
+"""
+NOTHING: dict[str, Any] = {}
+# Key, a documented value; what the agent, the worker and the connector have of it.
+DOCUMENTED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("snapshot.mode", "INITIAL", {}, {}, {"snapshot_mode": "initial"}),
+    ("snapshot.mode", "always", {}, {}, {"snapshot_mode": "initial"}),
+    ("snapshot.mode", "NEVER", {}, {}, {"snapshot_mode": "never"}),
+    ("snapshot.consistency", "ALL", {}, {}, {"snapshot_consistency": "ALL"}),
+    ("snapshot.consistency", "ONE", {}, {}, {"snapshot_consistency": "LOCAL_ONE"}),
+    ("snapshot.consistency", "local_quorum", {}, {}, {"snapshot_consistency": "LOCAL_QUORUM"}),
+    ("snapshot.scan.interval.ms", "7000", {}, {}, {"table_refresh_interval_ms": 7000}),
+    ("snapshot.fetch.size", "10", {}, {}, {}),
+    ("http.port", "8000", {"http_port": 8000}, {}, {}),
+    ("cassandra.config", "/c.yaml", {"cassandra_config": Path("/c.yaml")}, {}, {}),
+    (
+        "cassandra.hosts",
+        "10.0.0.1",
+        {"cassandra_contact_points": ("10.0.0.1",)},
+        {},
+        {"cassandra_contact_points": ("10.0.0.1",)},
+    ),
+    (
+        "cassandra.hosts",
+        "a,b",
+        {"cassandra_contact_points": ("127.0.0.1",)},
+        {},
+        {"cassandra_contact_points": ("a", "b")},
+    ),
+    ("cassandra.port", "9043", {"cassandra_port": 9043}, {}, {"cassandra_port": 9043}),
+    ("cassandra.ssl.enabled", "true", {"cassandra_ssl_enabled": True}, {}, {"cassandra_ssl_enabled": True}),
+    ("cassandra.ssl.config.path", "/ssl.properties", {}, {}, {}),
+    ("cassandra.driver.config.file", "application.conf", {}, {}, {}),
+    ("cassandra.node.id", "node1", {}, {}, {}),
+    ("cassandra.cluster.name", "Test Cluster", {}, {}, {}),
+    ("commit.log.real.time.processing.enabled", "true", {}, {}, {}),
+    ("commit.log.marked.complete.poll.interval.ms", "10000", {}, {}, {}),
+    ("commit.log.relocation.dir", "/r/", {"segment_archive_dir": Path("/r/archive")}, {}, {}),
+    ("commit.log.post.processing.enabled", "true", {"segment_transfer": "delete"}, {}, {}),
+    ("commit.log.post.processing.enabled", "false", {"segment_transfer": "archive"}, {}, {}),
+    ("commit.log.relocation.dir.poll.interval.ms", "10000", {}, {}, {}),
+    (
+        "commit.log.transfer.class",
+        "io.debezium.connector.cassandra.BlackHoleCommitLogTransfer",
+        {"segment_transfer": "delete"},
+        {},
+        {},
+    ),
+    ("commit.log.transfer.bucket", "b", {}, {}, {}),
+    ("commit.log.error.reprocessing.enabled", "false", {}, {}, {}),
+    ("commit.log.processor.shutdown.timeout.seconds", "5", {}, {}, {}),
+    ("converters", "isbn", {}, {}, {}),
+    ("offset.backing.store.dir", "/o/", {"state_dir": Path("/o")}, {"checkpoint_dir": Path("/o/connector")}, {}),
+    ("offset.flush.interval.ms", "0", {}, {}, {}),
+    ("max.offset.flush.size", "100", {}, {}, {}),
+    ("max.queue.size", "8192", {}, {}, {}),
+    ("max.batch.size", "2048", {}, {}, {"max_batch_size": 50_000}),
+    ("max.queue.size.in.bytes", "0", {}, {}, {}),
+    ("poll.interval.ms", "5000", {"poll_interval_ms": 20}, {}, {}),
+    ("schema.refresh.interval.ms", "10000", {}, {}, {}),
+    ("cdc.dir.poll.interval.ms", "10000", {}, {}, {}),
+    ("tombstones.on.delete", "true", {}, {}, {"tombstones_on_delete": True}),
+    ("tombstones.on.delete", "false", {}, {}, {"tombstones_on_delete": False}),
+    *(
+        (key, "ks.t.c", {}, {}, {"column_exclude_list": ("ks.t.c",)})
+        for key in ("field.exclude.list", "column.exclude.list", "field.blacklist", "column.blacklist")
+    ),
+    ("num.of.change.event.queues", "1", {}, {}, {}),
+    ("event.order.guarantee.mode", "commitlog_file", {}, {}, {}),
+    ("skipped.operations", "t", {}, {}, {}),
+    ("topic.naming.strategy", "io.debezium.schema.SchemaTopicNamingStrategy", {}, {}, {}),
+    ("topic.delimiter", ".", {}, {}, {"data_topic": "p.${keyspace}.${table}"}),
+    (
+        "topic.prefix",
+        "q",
+        {"topic_prefix": "events-q."},
+        {},
+        {"name": "q", "events_topic": "events-q.${keyspace}.${table}", "data_topic": "q.${keyspace}.${table}"},
+    ),
+    (
+        "kafka.topic.prefix",
+        "q",
+        {"topic_prefix": "events-q."},
+        {},
+        {"name": "q", "events_topic": "events-q.${keyspace}.${table}", "data_topic": "q.${keyspace}.${table}"},
+    ),
+    ("topic.cache.size", "10000", {}, {}, {}),
+    ("topic.heartbeat.prefix", "__debezium-heartbeat", {}, {}, {}),
+    ("heartbeat.interval.ms", "0", {}, {}, {}),
+    ("varint.handling.mode", "string", {}, {}, {"varint_handling_mode": "string"}),
+    ("decimal.handling.mode", "double", {}, {}, {"decimal_handling_mode": "double"}),
+    ("schema.name.adjustment.mode", "none", {}, {}, {}),
+    ("field.name.adjustment.mode", "avro", {}, {}, {}),
+    ("sourceinfo.struct.maker", "io.debezium.connector.cassandra.CassandraSourceInfoStructMaker", {}, {}, {}),
+    ("custom.metric.tags", "k1=v1", {}, {}, {}),
+    ("errors.max.retries", "-1", {}, {}, {}),
+    ("retriable.restart.connector.wait.ms", "10000", {}, {}, {}),
+    ("tracing.enabled", "false", {}, {}, {}),
+    ("latest.commit.log.only", "true", {}, {}, {}),
+    ("connector.name", "n", {}, {}, {"name": "n"}),
+    ("name", "n", {}, {}, {"name": "n"}),
+    ("connector.class", "io.debezium.connector.cassandra.Cassandra5Connector", {}, {}, {}),
+    ("tasks.max", "1", {}, {}, {"tasks_max": 1}),
+    ("key.converter", "io.confluent.connect.avro.AvroConverter", {}, {}, {"is_avro": True}),
+    ("value.converter", "io.confluent.connect.avro.AvroConverter", {}, {}, {"is_avro": True}),
+    (
+        "value.converter.schema.registry.url",
+        "http://r:8081",
+        {},
+        {},
+        {"value_converter_schema_registry_url": "http://r:8081"},
+    ),
+    (
+        "kafka.producer.bootstrap.servers",
+        "b:1",
+        {"kafka_bootstrap_servers": "b:1"},
+        {"bootstrap_servers": "b:1", "kafka": {}, "producer": {}},
+        {},
+    ),
+    (
+        "kafka.producer.retries",
+        "3",
+        {"kafka_producer": {"retries": "3"}},
+        {"producer": {"retries": "3"}, "kafka": {}},
+        {},
+    ),
+    (
+        "kafka.producer.security.protocol",
+        "SSL",
+        {"kafka_producer": {"security.protocol": "SSL"}},
+        {"kafka": {"security.protocol": "SSL"}, "producer": {}},
+        {},
+    ),
+    (
+        "kafka.producer.sasl.mechanism",
+        "PLAIN",
+        {"kafka_producer": {"sasl.mechanism": "PLAIN"}},
+        {"kafka": {"sasl.mechanism": "PLAIN"}},
+        {},
+    ),
+    (
+        "kafka.producer.sasl.jaas.config",
+        """org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p w";""",
+        {"kafka_producer": {"sasl.username": "u", "sasl.password": "p w"}},
+        {"kafka": {"sasl.username": "u", "sasl.password": "p w"}},
+        {},
+    ),
+    (
+        "kafka.producer.ssl.truststore.location",
+        "/ca.pem",
+        {"kafka_producer": {"ssl.ca.location": "/ca.pem"}},
+        {"kafka": {"ssl.ca.location": "/ca.pem"}},
+        {},
+    ),
+    (
+        "kafka.producer.ssl.keystore.location",
+        "/k.p12",
+        {"kafka_producer": {"ssl.keystore.location": "/k.p12"}},
+        {"kafka": {"ssl.keystore.location": "/k.p12"}},
+        {},
+    ),
+    (
+        "kafka.producer.ssl.key.password",
+        "s3cret",
+        {"kafka_producer": {"ssl.key.password": "s3cret"}},
+        {"kafka": {"ssl.key.password": "s3cret"}},
+        {},
+    ),
+    (
+        "kafka.producer.ssl.keystore.password",
+        "s3cret",
+        {"kafka_producer": {"ssl.keystore.password": "s3cret"}},
+        {"kafka": {"ssl.keystore.password": "s3cret"}},
+        {},
+    ),
+    *(
+        (f"kafka.producer.{key}", "x", {"kafka_producer": {}}, {"kafka": {}, "producer": {}}, {})
+        for key in (
+            "ssl.truststore.password",
+            "ssl.truststore.type",
+            "ssl.keystore.type",
+            "acks",
+            "enable.idempotence",
+            "buffer.memory",
+            "max.block.ms",
+            "key.serializer",
+            "value.serializer",
+            "partitioner.class",
+            "interceptor.classes",
+        )
+    ),
+    (
+        "kafka.producer.max.request.size",
+        "2000000",
+        {"kafka_producer": {"message.max.bytes": "2000000"}},
+        {"producer": {"message.max.bytes": "2000000"}},
+        {},
+    ),
+    ("kafka.consumer.security.protocol", "SSL", {"kafka_producer": {}}, {"kafka": {}, "consumer": {}}, {}),
+    ("kafka.consumer.ssl.keystore.location", "/k.jks", {"kafka_producer": {}}, {"consumer": {}}, {}),
+]
+LOGIN = {"cassandra.username": "u", "cassandra.password": "p"}
+
+
+def written(directory: Path, properties: dict[str, str]) -> Path:
+    path = directory / "debezium.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return path
+
+
+def read(path: Path) -> tuple[AgentSettings, WorkerSettings, ConnectorSettings]:
+    worker, (connector,) = load(path, [])
+    return AgentSettings.load(path), worker, connector
+
+
+@pytest.mark.parametrize(("key", "value", "agent", "worker", "connector"), DOCUMENTED)
+def test_a_documented_key(
+    key: str, value: str, agent: dict[str, Any], worker: dict[str, Any], connector: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each is what its own side makes of it, or is named once for each process as one that means nothing."""
+    given = {**LEAST, key: value}
+    if key == "kafka.topic.prefix":
+        del given["topic.prefix"]
+    path = written(tmp_path, given)
+    with capture_logs() as logs:
+        found = read(path)
+    for settings, expected in zip(found, (agent, worker, connector), strict=True):
+        assert {name: getattr(settings, name) for name in expected} == expected
+    means_nothing = not any((agent, worker, connector)) or key in debezium.unused(given)
+    assert [entry["event"] for entry in logs] == ["config.debezium", "config.debezium"]
+    assert all((key in entry.get("ignored", "").split()) == means_nothing for entry in logs)
+
+
+def test_the_table_has_every_key() -> None:
+    tried = {key for key, *_ in DOCUMENTED} | LOGIN.keys()
+    exact = {key for key in debezium.KEYS if not key.endswith(".*")}
+    assert exact - tried == set()
+
+
+def test_a_login(tmp_path: Path) -> None:
+    agent, _, connector = read(written(tmp_path, {**LEAST, **LOGIN}))
+    for settings in (agent, connector):
+        assert settings.cassandra_username == "u"
+        assert settings.cassandra_password
+        assert settings.cassandra_password.get_secret_value() == "p"
+
+
+@pytest.mark.parametrize("prefix", ["kafka.topic.prefix", "topic.prefix"])
+def test_the_example_of_the_documentation(prefix: str, tmp_path: Path) -> None:
+    path = tmp_path / "debezium.properties"
+    path.write_text(EXAMPLE.replace("PREFIX", prefix))
+    agent, worker, connector = read(path)
+    home = "/Users/test_user/debezium-connector-cassandra/test_dir"
+    assert (agent.state_dir, worker.checkpoint_dir) == (Path(home), Path(home, "connector"))
+    assert (agent.kafka_bootstrap_servers, worker.bootstrap_servers) == ("127.0.0.1:9092", "127.0.0.1:9092")
+    assert agent.kafka_producer == worker.producer == {"retries": "3", "retry.backoff.ms": "1000"}
+    assert (agent.http_port, agent.cells_include_list) == (8000, (".*",))
+    assert (connector.name, connector.keyspace, connector.table) == ("test_connector", ".*", ".*")
+    assert (connector.resolver, connector.output_format) == ("none", "debezium-cassandra")
+    assert (connector.tombstones_on_delete, connector.decimal_handling_mode) == (False, "double")
+    assert (connector.snapshot_mode, connector.snapshot_consistency) == ("initial", "LOCAL_ONE")
+    # What the agent writes is what the connector reads; what that writes has Debezium's name.
+    of_table = connector.model_copy(update={"keyspace": "shop", "table": "orders"})
+    assert of_table.events == f"{agent.topic_prefix}shop.orders" == "events-test_prefix.shop.orders"
+    assert of_table.data == "test_prefix.shop.orders"
+
+
+def test_keys_of_ours_in_their_file(tmp_path: Path) -> None:
+    """Each side takes those of its name; a wrong one is refused by the name that the file has."""
+    ours = {
+        "helenus.agent.topic.partitions": "1",
+        "helenus.connector.listeners": "http://127.0.0.1:8099",
+        "helenus.connector.keyspace": "shop",
+        "helenus.connector.table": "orders",
+        "helenus.connector.kafka.client.id": "me",
+        "helenus.connector.tombstones.on.delete": "true",
+    }
+    agent, worker, connector = read(written(tmp_path, {**LEAST, **ours}))
+    assert (agent.topic_partitions, worker.listeners, worker.kafka["client.id"]) == (1, "http://127.0.0.1:8099", "me")
+    assert (connector.keyspace, connector.tables, connector.tombstones_on_delete) == ("shop", ["orders"], True)
+
+    path = written(tmp_path, {**LEAST, "helenus.connector.gate": "some", "helenus.agent.topic.partitions": "no"})
+    with pytest.raises(ConfigError, match=r"helenus\.connector\.gate=some"):
+        load(path, [])
+    with pytest.raises(ConfigError, match=r"helenus\.agent\.topic\.partitions=no"):
+        AgentSettings.load(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "agent", "connector"),
+    [
+        ("snapshot.mod", "NEVER", "snapshot.mod=NEVER: unknown property", "snapshot.mod=NEVER: unknown property"),
+        ("helenus.agent.topic.partitins", "1", "helenus.agent.topic.partitins=1: unknown property", ""),
+        ("helenus.connector.gat", "one", "", "helenus.connector.gat=one: unknown property, did you mean gate?"),
+        ("snapshot.mode", "WHENEVER", "", "snapshot.mode=WHENEVER: INITIAL, ALWAYS or NEVER"),
+        ("snapshot.consistency", "SERIAL", "", "snapshot.consistency=SERIAL: "),
+        ("http.port", "no", "http.port=no", ""),
+        ("offset.backing.store.dir", "", "offset.backing.store.dir", ""),
+        ("commit.log.transfer.class", "com.acme.Mine", "commit.log.transfer.class=com.acme.Mine: no Java class", ""),
+        ("topic.delimiter", "_", "", "topic.delimiter=_: topics are named prefix.keyspace.table"),
+        ("topic.prefix", "a b", "topic.prefix", "topic.prefix"),
+        ("field.exclude.list", "ks.c", "", "field.exclude.list=ks.c: ks.c is not keyspace.table.column"),
+        ("field.exclude.list", "ks.t.c.d", "", "whole columns can be left out"),
+        ("kafka.producer.ssl.truststore.location", "/t.jks", "export its certificates as PEM", "export its"),
+        ("kafka.producer.ssl.keystore.location", "/k.jks", "convert it with keytool", "convert it with keytool"),
+        ("kafka.producer.sasl.jaas.config", "x required;", "names no username", "names no username"),
+        ("value.converter", "org.apache.kafka.connect.storage.StringConverter", "", "value.converter"),
+    ],
+)
+def test_what_has_no_counterpart_is_one_clear_error(
+    key: str, value: str, agent: str, connector: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, {**LEAST, key: value})
+    for expected, reading in ((agent, AgentSettings.load), (connector, lambda path: load(path, []))):
+        if expected:
+            with pytest.raises(ConfigError) as error:
+                reading(path)
+            assert expected in str(error.value)
+        else:
+            reading(path)
+
+
+def test_a_file_without_a_prefix(tmp_path: Path) -> None:
+    path = written(tmp_path, {key: value for key, value in LEAST.items() if key != "topic.prefix"})
+    with pytest.raises(ConfigError, match=r"topic\.prefix: required"):
+        AgentSettings.load(path)
+    with pytest.raises(ConfigError, match=r"topic\.prefix: required"):
+        load(path, [])
+
+
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
+    jaas = 'x required user="u" password="hunter2";'
+    path = written(tmp_path, {**LEAST, "kafka.producer.sasl.jaas.config": jaas, "cassandra.pasword": "hunter2"})
+    with pytest.raises(ConfigError) as error:
+        AgentSettings.load(path)
+    assert "hunter2" not in str(error.value)
+    done = CliRunner().invoke(main, ["validate", str(path)])
+    assert done.exit_code == 2
+    assert "hunter2" not in done.output
+
+
+def test_custom_converters_are_named_and_their_settings_too(tmp_path: Path) -> None:
+    theirs = {
+        **LEAST,
+        "converters": "isbn,other",
+        "isbn.type": "io.debezium.test.IsbnConverter",
+        "isbn.schema.name": "x",
+    }
+    assert debezium.unused(theirs) == ["converters", "isbn.type", "isbn.schema.name"]
+    read(written(tmp_path, theirs))
+
+
+def test_json_converters_add_schemas_as_theirs_do(tmp_path: Path) -> None:
+    """By default; `schemas.enable=false` has plain JSON."""
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    theirs = {key: value for key, value in LEAST.items() if "registry" not in key}
+    theirs |= {"key.converter": converter, "value.converter": converter}
+    assert read(written(tmp_path, theirs))[2].json_schemas == (True, True)
+    theirs |= {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
+    assert read(written(tmp_path, theirs))[2].json_schemas == (False, False)
+
+
+def test_the_agent_asks_its_own_node_where_the_file_names_several(tmp_path: Path) -> None:
+    yaml = tmp_path / "cassandra.yaml"
+    theirs = {**LEAST, "cassandra.hosts": "10.0.0.1,10.0.0.2", "cassandra.config": str(yaml)}
+    for address, asked in (("10.0.0.2", "10.0.0.2"), ("0.0.0.0", "127.0.0.1"), ("", "127.0.0.1")):
+        yaml.write_text(f"rpc_address: {address}\n")
+        assert AgentSettings.load(written(tmp_path, theirs)).cassandra_contact_points == (asked,)
+
+
+def test_with_a_worker_s_own_file(tmp_path: Path) -> None:
+    """The connector's part of their file counts, also next to other connectors."""
+    worker = tmp_path / "worker.properties"
+    worker.write_text("bootstrap.servers=mine:9092\ncheckpoint.dir=/mine\n")
+    other = tmp_path / "other.properties"
+    other.write_text("name=other\nkeyspace=ks\ntable=t\noutput.format=json\n")
+    theirs = written(tmp_path, {**LEAST, "helenus.connector.checkpoint.dir": "/theirs"})
+    settings, connectors = load(worker, [other, theirs])
+    assert (settings.bootstrap_servers, settings.checkpoint_dir) == ("mine:9092", Path("/mine"))
+    assert [connector.name for connector in connectors] == ["other", "p"]
+    assert [found["name"] for found in properties_of(worker, [other, theirs])] == ["other", "p"]
+    done = CliRunner().invoke(main, ["validate", str(worker), str(other), str(theirs)])
+    assert done.exit_code == 0, done.output
+
+
+def test_what_a_file_of_ours_may_have_is_not_theirs() -> None:
+    """`topic.prefix` and others mean something else in files of ours."""
+    assert not debezium.is_theirs({"topic.prefix": "events-", "name": "n", "http.port": "1", "snapshot.mode": "never"})
+    assert debezium.is_theirs({"connector.class": "io.debezium.connector.cassandra.Cassandra4Connector"})
+
+
+@pytest.mark.parametrize(
+    ("left_out", "columns", "published"),
+    [
+        ("", ".*", {"a", "ab", "b"}),
+        ("shop.orders.a", ".*", {"ab", "b"}),
+        ("shop.orders.a, shop.orders.b", ".*", {"ab"}),
+        (r"shop\.orders\.a.*", ".*", {"b"}),
+        (".*.orders.a|b", ".*", {"ab"}),
+        ("shop.other.a,other.orders.a,shop.order.a", ".*", {"a", "ab", "b"}),
+        ("shop.orders.a", "(?i)A.*", {"ab"}),
+        ("shop.orders.x", "a", {"a"}),
+    ],
+)
+def test_columns_that_are_left_out(left_out: str, columns: str, published: set[str]) -> None:
+    import re
+
+    given = {"name": "n", "keyspace": "shop", "table": "orders", "output.format": "json", "columns": columns}
+    settings = ConnectorSettings.of({**given, "column.exclude.list": left_out}, "n")
+    assert {name for name in ("a", "ab", "b") if re.fullmatch(settings.published, name)} == published
+
+
+def test_the_page_says_what_becomes_of_each_key() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "reference.py"))["debezium_keys"]()
+    assert page in (ROOT / "docs" / "debezium.md").read_text(), "run `make reference`"

@@ -1,0 +1,51 @@
+"""Modules that Cython may compile, in both forms."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from helenus_stack.files import cache_directory
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def plain(source: Path) -> ModuleType:
+    """The .py as it is."""
+    return load(f"plain.{source.stem}", source)
+
+
+def compiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The .py compiled as it is now: once, by the first process of tests that needs it, for all clones."""
+    cython = pytest.importorskip("Cython")
+    sources = [source, source.with_suffix(".pxd"), ROOT / "hatch_build.py"]
+    version = f"{cython.__version__} {sys.version}".encode()
+    digest = hashlib.sha256(b"".join([version, *(path.read_bytes() for path in sources)])).hexdigest()
+    directory = cache_directory() / "tests" / digest[:16]
+    directory.mkdir(parents=True, exist_ok=True)
+    with open(directory / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = next(directory.glob(f"{source.stem}*.so"), None)
+        if path is None:
+            work = tmp_path_factory.mktemp("compiled")
+            path = load("hatch_build", ROOT / "hatch_build.py").compile_module(source, work)
+            if path is None:
+                pytest.skip("there is no C compiler")
+            path = path.rename(work / f"{path.name}.whole").replace(directory / path.name)
+    return load(f"compiled.{source.stem}", path)
