@@ -6,6 +6,7 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -13,6 +14,7 @@ from uuid import UUID
 from agent.oracle.fold import Selected, may_be_folded, select
 from agent.oracle.reader import Oracle, Record, followed, schema_of
 from agent.oracle.workload import ALTERATIONS, KEYSPACE, SETUP, Done, Runner, Workload
+from cassandra import ReadFailure
 from cassandra.cluster import Cluster
 
 from helenus_schemas.cql.table import Table, read_tables
@@ -61,7 +63,12 @@ def record(directory: Path, yaml: Mapping[str, Override], seed: int, oracle: Ora
             views = [row.id for row in session.execute("SELECT id FROM system_schema.views")]
             schema = schema_of(session, KEYSPACE)
             ours = [table for table in tables.values() if table.keyspace == KEYSPACE and may_be_folded(table)]
-            selected = {table.id: select(session, table, not is_old) for table in ours}
+            selected = {}
+            for table in ours:
+                # A deletion at a very negative time that is flushed makes an SSTable that 5.0.9 itself can't read.
+                with suppress(ReadFailure):
+                    selected[table.id] = select(session, table, not is_old)
+            assert len(selected) > len(ours) // 2
         finally:
             cluster.shutdown()
         time.sleep(1)  # until what was written is synced
