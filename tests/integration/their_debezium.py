@@ -80,6 +80,13 @@ def debezium(status: Status, directory: Path, prefix: str) -> Iterator[Path]:
         "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
         "--add-exports=java.rmi/sun.rmi.server=ALL-UNNAMED",
     ]
+    logging = directory / "logback.xml"
+    logging.write_text(
+        '<configuration><appender name="out" class="ch.qos.logback.core.ConsoleAppender"><encoder>'
+        "<pattern>%d %p %c - %m%n</pattern></encoder></appender>"
+        '<root level="INFO"><appender-ref ref="out"/></root></configuration>'
+    )
+    opens.append(f"-Dlogback.configurationFile={logging}")
     classes = ":".join(map(str, jars()))
     java = java_home(17, Silent()) / "bin/java"
     log = directory / "debezium.log"
