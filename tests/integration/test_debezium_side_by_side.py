@@ -132,8 +132,8 @@ def differences(pipeline: Pipeline) -> list[str]:
 
 
 def records(pipeline: Pipeline, topic: str) -> dict[str, list[Any]]:
-    """The records of each key, as far as they are to be the same. Debezium may publish some twice, and sets in any
-    order.
+    """The records of each key, as far as they are to be the same. Debezium may publish some twice, and has sets,
+    and the columns of a range's ends, in the order of a hash.
     """
     found: dict[str, list[Any]] = {}
     for message in pipeline.reader.messages(topic):
@@ -144,6 +144,8 @@ def records(pipeline: Pipeline, topic: str) -> dict[str, list[Any]]:
             value["source"].pop(name, None)
         if value["after"].get("st"):
             value["after"]["st"]["value"] = sorted(value["after"]["st"]["value"] or [])
+        for end in filter(None, map(value["after"].get, ("_range_start", "_range_end"))):
+            end["values"].sort(key=lambda column: column["name"])
         of_key = found.setdefault((message.key() or b"").decode(), [])
         if value not in of_key:
             of_key.append(value)
