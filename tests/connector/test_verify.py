@@ -56,6 +56,7 @@ FORMS: list[dict[str, str]] = [
     {"output.format": "debezium", "value.converter": JSON, "value.converter.schemas.enable": "false"},
     {"output.format": "debezium", "key.converter": JSON, "value.converter": JSON},
     {"output.format": "key-value-json", "key.converter": JSON, "value.converter": JSON},
+    {"output.format": "json", "key.converter": JSON, "value.converter": JSON},
 ]
 TOPIC = "data-ks1.t"
 

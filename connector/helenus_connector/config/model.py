@@ -29,6 +29,9 @@ class Model:
     data: str | None = None
     allowed: masking.Allowed = masking.NONE
 
+    def __post_init__(self) -> None:
+        self.settings.model_rebuild()  # before threads of REST, which may all be the first, validate
+
     def of(
         self, properties: Mapping[str, str], source: str, file: Mapping[str, str] | None = None
     ) -> ConnectorSettings:
