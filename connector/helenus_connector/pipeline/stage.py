@@ -23,7 +23,7 @@ from helenus_connector.gate.level_gate import LevelGate, settle
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Gate, Intake, Waits
 from helenus_connector.interfaces.resolver import Resolved, Resolver, RowsFailed, SchemaChanged
-from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.pipeline._appending import Appending
 from helenus_connector.pipeline._digest import digest_of
 from helenus_connector.pipeline._table_version import Version, Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
@@ -40,8 +40,6 @@ from helenus_sinks.log import Log
 
 FLUSH_TIMEOUT_S = 60.0
 _ATTEMPTS = 3
-_RELEASED = ("gate", b"released")
-"""A header: fewer replicas reported the change than the gate's level asks for."""
 
 
 class Stage:
@@ -82,6 +80,7 @@ class Stage:
         if settings.resolver == "none":
             self._resolver = AsWritten(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
+        self._appending = Appending(self._versions, self._undeliverable)
 
     def run(
         self,
@@ -181,11 +180,12 @@ class Stage:
                 records = shape.records(resolved)  # rows of a marker are read once more
             # 4. append
             self._resolver.publishing(resolved)
+            append = partial(self._appending.append, self.log, resolved, outcome)
             if resolved.is_confirmed:
                 for shaped in records:
-                    self._append(resolved, outcome, shaped)
+                    append(shaped)
             else:
-                resolved.digest = digest_of(records, partial(self._append, resolved, outcome))
+                resolved.digest = digest_of(records, append)
         except RowsFailed as error:
             self._resolver.failed(error)
             return
@@ -196,27 +196,3 @@ class Stage:
         resolved.published = True
         if resolved.newest is not None:
             outcome.newest_write_time = max(resolved.newest, outcome.newest_write_time or resolved.newest)
-
-    def _append(self, resolved: Resolved, outcome: Outcome, shaped: Shaped | None) -> None:
-        """Append a record, or do what is done without one."""
-        if shaped is None:
-            outcome.unpublished += 1
-        elif shaped.cause is not None:
-            outcome.unpublished += 1
-            self._undeliverable.row(self.log, resolved, shaped.key, shaped.cause, self._versions.is_altered)
-        else:
-            try:
-                self._append_record(resolved, outcome, shaped.record)
-            except HelenusError as error:
-                if error.kind is not Kind.RECORD_TOO_LARGE:
-                    raise
-                outcome.too_large += 1
-                append = partial(self._append_record, resolved, outcome)
-                self._undeliverable.large(self.log, resolved, shaped, self._now.shape, append, error)
-
-    def _append_record(self, resolved: Resolved, outcome: Outcome, record: Record) -> None:
-        if resolved.is_released:
-            record = record._replace(headers=[*record.headers, _RELEASED])
-        self.log.append(self._versions.now.topic, resolved.partition, *record)
-        resolved.records += 1
-        outcome.records += 1
