@@ -134,7 +134,7 @@ class Kept:
 
     def _unlist(self, unlisted: Mapping[tuple[bytes, int], set[bytes]]) -> None:
         """Take rows out of their pages."""
-        for (home, number), keys in unlisted.items():
+        for (home, number), keys in sorted(unlisted.items(), reverse=True):
             partition = self.partition(home)
             if number == partition.pages:
                 partition.open = [key for key in partition.open if key not in keys]
@@ -147,6 +147,9 @@ class Kept:
                 self._store.put_many({name: page_bytes(left)})
             else:
                 self._store.remove_many([name])
+                if number == partition.pages - 1 and not partition.open:
+                    partition.pages -= 1
+                    self.changed_partitions[home] = None
 
     def drop(self, name: bytes) -> None:
         """Forget what is at hand of a row that is saved."""

@@ -270,13 +270,12 @@ class Rows:
         if bounds is None and self._table.statics:
             yield from self._shadow_rows([OF_STATIC + home], home, floor, None, event)
         partition = self._kept.partition(home)
-        last = list(partition.open)
-        for start in range(0, partition.pages, _PAGES):
-            numbers = range(start, min(start + _PAGES, partition.pages))
-            pages = self._store.get_many([page_name(home, number) for number in numbers])
+        last = partition.pages
+        yield from self._shadow_rows([OF_ROW + key for key in partition.open], home, floor, bounds, event)
+        for start in range((last - 1) // _PAGES * _PAGES, -1, -_PAGES):  # from the last on: those can be given up
+            pages = self._store.get_many([page_name(home, n) for n in range(start, min(start + _PAGES, last))])
             names = [OF_ROW + key for page in pages for key in keys_of(page)]
             yield from self._shadow_rows(names, home, floor, bounds, event)
-        yield from self._shadow_rows([OF_ROW + key for key in last], home, floor, bounds, event)
 
     def _shadow_rows(
         self, names: Sequence[bytes], home: bytes, floor: int, bounds: Bounds | None, event: Event
