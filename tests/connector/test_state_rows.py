@@ -1,11 +1,12 @@
-"""Rows kept as cells, against a model written straight from Cassandra's rules: of everything that was written, in whatever
-order and however often it came, the newest is what a naive reader of the records has.
+"""Rows kept as cells, against a model written straight from Cassandra's rules: in whatever order statements come, and
+however often, the last records of all keys are the rows.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,8 +24,8 @@ from helenus_connector.state.rows import Rows
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.event.cells import Deletion, Liveness
 from helenus_schemas.event.cells import Cell as KeptCell
+from helenus_schemas.event.cells import Deletion, Liveness
 from helenus_schemas.event.change import Bound, Change, Scope
 from helenus_schemas.event.wire import encode
 
@@ -250,8 +251,6 @@ def test_a_table_without_clustering_columns() -> None:
 
 
 def test_a_column_that_was_dropped_and_added_again() -> None:
-    from dataclasses import replace
-
     store = DictStore()
     row = Row((i(1),), {"v": Cell(i(1)), "w": Cell(i(2))}, time=NOW * 10**6)
     taken(store, events(Update(TABLE, i(1), [row])))

@@ -11,7 +11,8 @@ not kept: a late copy of it meets the deletion.
 Bytes of a row, version 1, big-endian; lengths and counts are u32 but where it says u16:
 
     row    = u8 version; u8 n, n × 12 bytes of mutations merged last; u32 page; u64 armed; u8 flags
-             [1] liveness: i64 write time, u32 ttl, u64 expires (0, 0: none); [2] deletion: i64 write time, u64 deleted at
+             [1] liveness: i64 write time, u32 ttl, u64 expires (0, 0: none)
+             [2] deletion: i64 write time, u64 deleted at
              n, n × (u16 name, deletion) of whole columns; n, n × cell
     cell   = u8 flags: 1 path, 2 tombstone, 4 expires; i64 write time; u16 name; [1] path; [2] u64 deleted at;
              [4] u32 ttl, u64 expires; [not 2] value
@@ -45,8 +46,8 @@ _NAME = Struct(">H")
 
 @dataclass(slots=True)
 class Row:
-    """The cells of one row, or of a partition's static columns. `seen` names the mutations that were merged last, `page`
-    is where the partition lists it, `armed` for when it is in the calendar, s since the epoch, 0 if it is not.
+    """The cells of one row, or of a partition's static columns. `seen` names the mutations that were merged last,
+    `page` is where the partition lists it, `armed` for when it is in the calendar, s since the epoch, 0 if it is not.
     """
 
     liveness: Liveness | None = None
@@ -77,10 +78,10 @@ class Row:
             changed = True
         gone = floor if self.deletion is None else max(floor, self.deletion.write_time)
         liveness = said.liveness
-        if liveness is not None and liveness.write_time > gone:
-            if self.liveness is None or _supersedes(liveness, self.liveness):
-                self.liveness = liveness
-                changed = True
+        is_newer = liveness is not None and liveness.write_time > gone
+        if liveness is not None and is_newer and (self.liveness is None or _supersedes(liveness, self.liveness)):
+            self.liveness = liveness
+            changed = True
         for name, whole in said.deletions.items():
             other = self.deletions.get(name)
             if whole.write_time > max(gone, dropped_at.get(name, NEVER)) and (other is None or whole > other):
@@ -130,9 +131,9 @@ class Row:
         """Let go of tombstones, and of what expired, once it is older than gc_grace."""
         if self.deletion is not None and self.deletion.deleted_at + gc_grace <= now:
             self.deletion = None
-        if self.liveness is not None and self.liveness.expires is not None:
-            if _purged_at(self.liveness.expires, self.liveness.ttl, gc_grace) <= now:
-                self.liveness = None
+        row = self.liveness
+        if row is not None and row.expires is not None and _purged_at(row.expires, row.ttl, gc_grace) <= now:
+            self.liveness = None
         for name in [name for name, whole in self.deletions.items() if whole.deleted_at + gc_grace <= now]:
             del self.deletions[name]
         for place, cell in list(self.cells.items()):

@@ -134,7 +134,7 @@ class Kept:
 
     def _unlist(self, unlisted: Mapping[tuple[bytes, int], set[bytes]]) -> None:
         """Take rows out of their pages."""
-        for (home, number), keys in sorted(unlisted.items(), reverse=True):
+        for (home, number), keys in unlisted.items():
             partition = self.partition(home)
             if number == partition.pages:
                 partition.open = [key for key in partition.open if key not in keys]
@@ -147,9 +147,15 @@ class Kept:
                 self._store.put_many({name: page_bytes(left)})
             else:
                 self._store.remove_many([name])
-                if number == partition.pages - 1 and not partition.open:
-                    partition.pages -= 1
-                    self.changed_partitions[home] = None
+
+    def trim(self, home: bytes) -> None:
+        """Let go of a partition's last pages, if they have no rows left."""
+        partition = self.partition(home)
+        while partition.pages and not partition.open:
+            if self._store.get_many([page_name(home, partition.pages - 1)])[0] is not None:
+                break
+            partition.pages -= 1
+            self.changed_partitions[home] = None
 
     def drop(self, name: bytes) -> None:
         """Forget what is at hand of a row that is saved."""

@@ -65,8 +65,8 @@ class _Report(NamedTuple):
 class Rows:
     """The rows of one place in one batch. Raises HelenusError TABLE_UNSUPPORTED for a table with counters.
 
-    `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `count` is how many rows are kept, those that are deleted and not
-    forgotten yet included; `copies` and `outdated` count events that were known, and of a table of this name before.
+    `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `copies` counts events that were known, and
+    `outdated` those of a table that had this name before.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Rows:
 
     @property
     def count(self) -> int:
+        """How many rows are kept, with those that are deleted and not forgotten yet."""
         return self._kept.count
 
     def take(self, events: Iterable[Event], now: float) -> Iterator[Merged]:
@@ -272,10 +273,11 @@ class Rows:
         partition = self._kept.partition(home)
         last = partition.pages
         yield from self._shadow_rows([OF_ROW + key for key in partition.open], home, floor, bounds, event)
-        for start in range((last - 1) // _PAGES * _PAGES, -1, -_PAGES):  # from the last on: those can be given up
+        for start in range(0, last, _PAGES):
             pages = self._store.get_many([page_name(home, n) for n in range(start, min(start + _PAGES, last))])
             names = [OF_ROW + key for page in pages for key in keys_of(page)]
             yield from self._shadow_rows(names, home, floor, bounds, event)
+        self._kept.trim(home)
 
     def _shadow_rows(
         self, names: Sequence[bytes], home: bytes, floor: int, bounds: Bounds | None, event: Event
