@@ -98,7 +98,7 @@ class Model:
 
     def rows(self, now: int) -> dict[Any, Any]:
         keys = {place[:2] for place in self.cells} | self.liveness.keys()
-        return {key: row for key in keys if (row := self.row(*key, now)) is not None}
+        return {(k, c): row for k, c in keys if (row := self.row(k, c, now)) is not None}
 
 
 def plain(values: Any, is_static: bool) -> dict[str, Any]:
@@ -161,11 +161,11 @@ def written(chance: random.Random, model: Model, now: int) -> Update:
     for name in chance.sample(["v", "w"], chance.randrange(3)):
         row.columns[name] = cell(name)
     for name in chance.sample(["m", "s"], chance.randrange(3)):
-        deletion = None
+        whole = None
         if chance.random() < 0.4:
-            deletion = at - 1, now
+            whole = at - 1, now
             model.deletions.append((at - 1, lambda one, other, column, name=name: (one, other, column) == (k, c, name)))
-        row.columns[name] = Complex([cell(name, path) for path in sorted(chance.sample(range(3), 2))], deletion)
+        row.columns[name] = Complex([cell(name, path) for path in sorted(chance.sample(range(3), 2))], whole)
     if not row.columns and row.time is None:
         row.time = at
         model.live(k, c, at, None)
