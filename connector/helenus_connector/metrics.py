@@ -89,6 +89,13 @@ QUERY_SECONDS = Counter(
 REPLICATION_SECONDS = Gauge(
     "helenus_connector_replication_latency_seconds", "Time from the newest write to its record's batch.", _LABELS
 )
+STATE_KEYS = Gauge("helenus_connector_state_keys", "Keys that live on the data topic (state=keys).", _LABELS)
+STATE_ASKED = Counter(
+    "helenus_connector_state_asked_total",
+    "Keys whose rows were read again for the state, by why: expired (a TTL), deleted (with their partition, range or "
+    "table) or repeated (asked before, and no record came).",
+    (*_LABELS, "why"),
+)
 TABLE_ERRORS = Counter(
     "helenus_connector_table_errors_total", "Failed attempts at a table's events, by kind of error.", (*_LABELS, "kind")
 )
