@@ -141,3 +141,46 @@ def test_what_expires_while_nothing_runs_is_found_at_the_start(pipeline: Pipelin
     pipeline.connector.start().ready()
     agrees(pipeline, session, table)
     assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize("point", ["state.after-asked", "state.before-commit"])
+def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
+    """Of a task, which Spark does again, and of the driver, which is started again."""
+    table, once = "state.rows", pipeline.directory / point
+    pipeline.connector.stop()
+    write(session, table, 60, 11)
+    pipeline.connector.start(HELENUS_FAILPOINT=f"{point}@{once}")
+    write(session, table, 60, 12)
+    eventually(once.exists, lambda: f"{point} is reached\n{pipeline.connector.tail()}")
+    if point == "state.before-commit":
+        assert pipeline.connector.dies() != 0
+        pipeline.connector.start().ready()
+    agrees(pipeline, session, table)
+
+
+def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> None:
+    """What it is of is kept beside it; a part that is gone is no fresh start."""
+    directory = pipeline.directory / "checkpoint" / "state" / "state-rows"
+    file = directory / "about"
+    pipeline.connector.stop()
+    kept = file.read_bytes()
+
+    def refused(why: str) -> None:
+        pipeline.connector.start()
+        trace = f"delete {directory}"
+        eventually(
+            lambda: why in pipeline.connector.tail() and trace in pipeline.connector.tail(), pipeline.connector.tail
+        )
+        status = pipeline.connector.total("helenus_connector_task_state", connector="state-rows", state="FAILED")
+        assert status == 1
+        pipeline.connector.stop()
+
+    file.write_bytes(kept.replace(b"state.rows", b"state.rose"))
+    refused("this file is damaged")
+    file.unlink()
+    refused("is gone")
+    file.write_bytes(kept)
+    (directory / "query" / "state").rename(directory / "elsewhere")
+    refused("the state is gone")
+    (directory / "elsewhere").rename(directory / "query" / "state")
+    pipeline.connector.start().ready()

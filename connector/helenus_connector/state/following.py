@@ -170,9 +170,9 @@ class Follower:
             counts = counts_in(bytes(row["counts"]))
             of_table = self._keys.setdefault(labels, {})
             of_table[row["place"]] = counts["known"]
-            metrics.STATE_KEYS.labels(*labels).set(sum(of_table.values()))
+            metrics.LIVE_KEYS.labels(*labels).set(sum(of_table.values()))
             for why in ("expired", "deleted", "repeated"):
-                metrics.STATE_ASKED.labels(*labels, why).inc(counts[why])
+                metrics.LIVE_KEYS_ASKED.labels(*labels, why).inc(counts[why])
         self.trouble = None
         replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
 
