@@ -42,8 +42,8 @@ class Task:
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
     keys can't be read, while it runs; `follows` why its data topic is not followed for its state just now. `waiting` is
-    what it waits for without having tried: its events topic, or brokers that are away. `held_back_by` is the group whose
-    last batch may still write its data topic. `changed_at` is when a change of a commit log was last published,
+    what it waits for without having tried: its events topic, or brokers that are away. `held_back_by` is the group
+    whose last batch may still write its data topic. `changed_at` is when a change of a commit log was last published,
     monotonic s.
     """
 

@@ -43,7 +43,7 @@ class KeysOperator(StatefulProcessor):
             tick = max(tick, float(frame["tick"].max()))
             packs += [bytes(pack) for pack in frame["said"].to_numpy() if pack is not None]
         table = self._table(place)
-        index = Index(self._store, tick, _within(table))
+        index = Index(self._store, tick, within(table))
         index.take(said_in(packs))
         own = bool(table.clustering)
         asked = marshal.dumps([(name, own and name == group) for name, group in index.asked.items()])
@@ -70,11 +70,12 @@ def counts_in(data: bytes) -> Mapping[str, int]:
     return found
 
 
-def _within(table: Table) -> Within:
+def within(table: Table) -> Within:
+    """Whether keys of a table lie within the bounds that a marker's headers have."""
     codec, clustering = KeyCodec(table), Clustering(table.clustering)
     limits: dict[bytes, Any] = {}
 
-    def within(name: bytes, bounds: bytes) -> bool:
+    def covers(name: bytes, bounds: bytes) -> bool:
         if bounds not in limits:
             limits.clear()
             try:
@@ -87,4 +88,4 @@ def _within(table: Table) -> Within:
         values = values_of(codec, name)[codec.partition_columns :]
         return values[0] is not None and bool(start < clustering.position(values) < end)
 
-    return within
+    return covers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.log.choice import data_schemas, read_data
 from helenus_connector.log.events import Message, Range
@@ -25,8 +26,10 @@ from helenus_schemas.errors import HelenusError
 
 _SCHEMA = pa.schema([("place", pa.string()), ("tick", pa.float64()), ("said", pa.binary())])
 _FRAME = 5
+Schemas = Callable[[Any], str | None]
+"""Gives a schema by what names it in records."""
 _log = structlog.get_logger(__name__)
-_decoders: dict[tuple[str, str], _Records] = {}
+_decoders: dict[tuple[str, str], tuple[Records, ExitStack]] = {}
 
 
 def place_name(topic: str, partition: int) -> str:
@@ -71,46 +74,46 @@ def _place(plan: Following, topic: str, partition: int) -> str:
     return place_name(plan.tables[topic].settings.data, partition)
 
 
-def _of(plan: Following, topic: str) -> _Records:
+def _of(plan: Following, topic: str) -> Records:
     """This process's decoder for a topic, made anew when what is followed changed."""
     followed = plan.tables[topic]
-    known = _decoders.get((plan.name, topic))
+    known, opened = _decoders.get((plan.name, topic), (None, ExitStack()))
     if known is None or known.followed != followed:
-        if known is not None:
-            known.close()
-        known = _decoders[plan.name, topic] = _Records(plan, topic, followed)
+        opened.close()
+        opened = ExitStack()
+        keeps_schemas = plan.worker.log_of_data == "pulsar"
+        known = Records(followed, keeps_schemas, _schemas(plan, followed.settings, keeps_schemas, opened))
+        _decoders[plan.name, topic] = known, opened
     return known
 
 
-class _Records:
-    """What the records of one topic say."""
+def _schemas(plan: Following, settings: ConnectorSettings, keeps_schemas: bool, opened: ExitStack) -> Schemas:
+    """The schemas of keys, by what names them in records."""
+    if not settings.is_avro:
+        return lambda _: None
+    if keeps_schemas:
+        texts = opened.enter_context(data_schemas(plan.worker, settings.data))
+        return lambda version: texts(version)[0]
+    directory = use(Path(plan.directory)) / "state"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    registry = Registry(settings, directory / f"{settings.data}.json")
+    opened.callback(registry.close)
+    return registry.schema
 
-    def __init__(self, plan: Following, topic: str, followed: Followed) -> None:
+
+class Records:
+    """What the records of one topic say. `schemas` gives those of keys; `keeps_schemas`: the broker does, as Pulsar."""
+
+    def __init__(self, followed: Followed, keeps_schemas: bool, schemas: Schemas) -> None:
         self.followed = followed
         settings, table = followed.settings, followed.table
-        keeps_schemas = plan.worker.log_of_data == "pulsar"
         self._frames = settings.is_avro and not keeps_schemas
         self._gone = b"{}" if settings.output_format == "json" else None
         self._is_envelope = settings.is_envelope
         self._codec = KeyCodec(table)
         self._clustering = len(table.clustering)
-        self._open = ExitStack()
         self._is_said = False
-        if not settings.is_avro:
-            schemas: Any = lambda _: None  # noqa: E731
-        elif keeps_schemas:
-            texts = self._open.enter_context(data_schemas(plan.worker, settings.data))
-            schemas = lambda version: texts(version)[0]  # noqa: E731
-        else:
-            directory = use(Path(plan.directory)) / "state"
-            directory.mkdir(mode=0o700, exist_ok=True)
-            registry = Registry(settings, directory / f"{topic.replace('/', '_')}.json")
-            self._open.callback(registry.close)
-            schemas = registry.schema
         self._keys = Keys(table, settings, keeps_schemas, schemas)
-
-    def close(self) -> None:
-        self._open.close()
 
     def said(self, message: Message) -> list[Said]:
         """What a record says: nothing if its key is none of this table. A marker says what its partition's own row is,
@@ -133,7 +136,8 @@ class _Records:
             group = self._codec.encode([*values[: self._codec.partition_columns], *[None] * self._clustering])
         value = message.value()
         lives = value is not None and value != self._gone
-        if self._is_envelope and headers.get("op") == b"d":
+        # A marker in a form of rows has the static columns as value.
+        if headers.get("op") == b"d" and (scope is None or self._is_envelope):
             lives = False
         expires = int(headers["expires"]) if lives and "expires" in headers else None
         row = Said(group, name, at, lives, expires)
