@@ -309,8 +309,9 @@ def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any, more
     assert connector.log.read_text().count("snapshot.started") <= begun + 1, "none of before is acted on again"
 
 
-@pytest.mark.long
+@pytest.mark.long  # five minutes; on Pulsar many times that, and the same code
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("log", ["kafka"], indirect=True)
 def test_a_partition_of_a_million_rows(
     pipeline: Pipeline, session: Any, record_property: Callable[[str, object], None]
 ) -> None:
