@@ -235,6 +235,6 @@ def replace(three: Stack, name: str) -> None:
     seeds["seeds"] = seeds["seeds"].partition(",")[0]  # a seed takes over nothing
     file.write_text(json.dumps(yaml))
     *options, main = command.arguments
-    replaces = f"-Dcassandra.replace_address_first_boot={server.address}"
-    three.process(server).start([*options, replaces, main], command.folder, server.log, command.environment)
+    options += [f"-Dcassandra.replace_address_first_boot={server.address}", "-Dcassandra.ring_delay_ms=5000"]
+    three.process(server).start([*options, main], command.folder, server.log, command.environment)
     eventually(lambda: up(three) == 3, lambda: f"it is there again\n{server.log.read_text()[-3000:]}")
