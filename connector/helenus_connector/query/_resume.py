@@ -22,7 +22,7 @@ class Resume:
         self._begun: set[str] = set()
         self._fresh: tuple[dict[str, Any], Offsets] = {}, {}
         self._stood: dict[str, tuple[int, dict[str, int]]] = {}
-        self._kept: set[str] = set()
+        self._kept: set[str] = set()  # topics of which it is known what the last run left unconfirmed
 
     def fresh(self, start: dict[str, Any]) -> Offsets:
         """The start positions of topics whose first batch is the one from `start`."""

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 _TOKEN = re.compile(
@@ -25,7 +26,7 @@ _ABSENT = object()
 
 
 def parse(text: str) -> dict[str, Any]:
-    """What a file says: an object by keys, lists, and texts. Raises ValueError, which names the line."""
+    """What a file says: an object by keys, lists, and texts. Raises ValueError, which names the line, and no values."""
     return _Parser(text).whole()
 
 
@@ -44,7 +45,7 @@ class _Parser:
         while at < len(text):
             match, line = _TOKEN.match(text, at), text.count("\n", 0, at) + 1
             if match is None:
-                raise ValueError(f"line {line}: {text[at : at + 20].splitlines()[0]!r} is not understood")
+                raise ValueError(f"line {line}: it is not understood: is a quote open?")
             self._tokens.append((match.lastgroup or "", match[match.lastgroup or 0], line))
             at = match.end()
         self._tokens.append(("end", "the end of the file", text.count("\n") + 1))
@@ -161,7 +162,7 @@ class _Parser:
             value = os.environ.get(path, _ABSENT)
         if value is _ABSENT and not name.startswith("?"):
             raise ValueError(f"line {line}: ${{{name}}} is neither above nor in the environment")
-        return value
+        return deepcopy(value) if value is not _ABSENT else value
 
     def _text(self) -> str:
         kind, text, line = self._tokens[self._at]
@@ -171,7 +172,7 @@ class _Parser:
         try:
             return str(json.loads(text))
         except ValueError:
-            raise ValueError(f"line {line}: {text} has an escape that there is not") from None
+            raise ValueError(f"line {line}: a text has an escape that there is not") from None
 
     def _is(self, mark: str | None) -> bool:
         kind, text, _ = self._tokens[self._at]
@@ -183,4 +184,5 @@ class _Parser:
 
     def _wrong(self) -> ValueError:
         kind, text, line = self._tokens[self._at]
-        return ValueError(f"line {line}: {'the end of the line' if kind == 'line' else text} was not expected there")
+        what = {"mark": text, "end": text, "line": "the end of the line"}.get(kind, "a text")  # which may be a secret
+        return ValueError(f"line {line}: {what} was not expected there")
