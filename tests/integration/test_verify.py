@@ -124,6 +124,7 @@ def test_nothing_differs_after_random_statements(
     table = f"{ks}.{name}"
     Workload(session, table, seed=len(name)).run(400)
     if "debezium" in FORMS[name].values():  # whose rows are in envelopes
+        eventually(lambda: len(list(pipeline.reader.messages(f"data-{table}"))) > 100, "records come")
         report = verified(spark, pipeline, table, patience=60)
     else:
         pipeline.converges(table)
