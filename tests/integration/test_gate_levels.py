@@ -195,6 +195,7 @@ def test_a_node_that_is_replaced(pipeline: Three, three: Stack, session: Any, di
     eventually(lambda: waiting(pipeline, HINTS) == 20, "one of three has reported them")
     third.stop()
     replace(three, "cassandra3")
+    time.sleep(15)  # for the connector's driver to ask who the nodes are
     first.start().ready()
     eventually(lambda: reporters(pipeline, 400, 20) == [2] * 20 and pipeline.is_quiet(HINTS), "another one does")
     assert (waiting(pipeline, HINTS), published(pipeline, HINTS, 400, 20)) == (20, []), "one of them is gone"
