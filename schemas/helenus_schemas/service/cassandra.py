@@ -34,8 +34,8 @@ _NODES_AGAIN_S = (1.0, 10.0)
 
 
 class _CameUp(HostStateListener):  # type: ignore[misc] # the driver has no types
-    """A node that comes up may be another one, which took over the address of one that was lost. The driver takes it for
-    the same, with the host id of before, until it asks who the nodes are.
+    """A node that comes up may be another one, which took over the address of one that was lost. The driver takes it
+    for the same, with the host id of before, until it asks who the nodes are.
     """
 
     def __init__(self, cluster: Any) -> None:
@@ -66,8 +66,8 @@ def connect(
     """A connected session; the caller ends it with `session.cluster.shutdown()`.
 
     `policy` overrides the token-aware one of the local data centre. `protocol_handler` and `row_factory` decode
-    results. `metadata`: the driver keeps the schema, and who the nodes are. Raises HelenusError: unreachable, or the login or the certificate
-    was refused.
+    results. `metadata`: the driver keeps the schema, and who the nodes are. Raises HelenusError: unreachable, or the
+    login or the certificate was refused.
     """
     # The driver logs each failed attempt with a trace; the one error below says it all.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
