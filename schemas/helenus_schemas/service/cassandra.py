@@ -33,7 +33,7 @@ _NODES_AGAIN_S = (1.0, 10.0)
 """When to ask who the nodes are after one came up: other nodes may hear of it a moment later."""
 
 
-class _CameUp(HostStateListener):  # type: ignore[misc] # the driver has no types
+class _CameUp(HostStateListener):
     """A node that comes up may be another one, which took over the address of one that was lost. The driver takes it
     for the same, with the host id of before, until it asks who the nodes are.
     """

@@ -124,7 +124,7 @@ class _Parser:
         return self._concatenated()
 
     def _list(self) -> list[Any]:
-        found = []
+        found: list[Any] = []
         while True:
             self._skip(",")
             if self._is("]"):
