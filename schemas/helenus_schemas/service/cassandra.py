@@ -14,7 +14,6 @@ from cassandra.policies import (
     ConstantSpeculativeExecutionPolicy,
     DCAwareRoundRobinPolicy,
     ExponentialReconnectionPolicy,
-    HostStateListener,
     LoadBalancingPolicy,
     TokenAwarePolicy,
 )
@@ -29,33 +28,6 @@ _CUT_OFF = (ConnectionResetError, ConnectionShutdown)
 """How a connection ends if the node does not understand its first bytes, as with TLS on one side only."""
 
 
-_NODES_AGAIN_S = (1.0, 10.0)
-"""When to ask who the nodes are after one came up: other nodes may hear of it a moment later."""
-
-
-class _CameUp(HostStateListener):
-    """A node that comes up may be another one, which took over the address of one that was lost. The driver takes it
-    for the same, with the host id of before, until it asks who the nodes are.
-    """
-
-    def __init__(self, cluster: Any) -> None:
-        self._cluster = cluster
-
-    def on_up(self, host: object) -> None:  # noqa: ARG002
-        for seconds in _NODES_AGAIN_S:
-            ask = self._cluster.control_connection.refresh_node_list_and_token_map
-            self._cluster.scheduler.schedule(seconds, ask, force_token_rebuild=True)
-
-    def on_down(self, host: object) -> None:
-        """It may come back."""
-
-    def on_add(self, host: object) -> None:
-        """The driver has just asked."""
-
-    def on_remove(self, host: object) -> None:
-        """It counts no longer."""
-
-
 def connect(
     settings: CassandraSettings,
     policy: LoadBalancingPolicy | None = None,
@@ -66,8 +38,8 @@ def connect(
     """A connected session; the caller ends it with `session.cluster.shutdown()`.
 
     `policy` overrides the token-aware one of the local data centre. `protocol_handler` and `row_factory` decode
-    results. `metadata`: the driver keeps the schema, and who the nodes are. Raises HelenusError: unreachable, or the
-    login or the certificate was refused.
+    results. `metadata`: the driver keeps the schema. Raises HelenusError: unreachable, or the login or the certificate
+    was refused.
     """
     # The driver logs each failed attempt with a trace; the one error below says it all.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
@@ -132,8 +104,6 @@ def connect(
             elif not settings.cassandra_ssl_certfile:
                 reason += "; a node that requires client certificates does so: cassandra.ssl.certfile"
         raise HelenusError(Kind.CASSANDRA_UNREACHABLE, f"cannot connect to Cassandra{reason}", where) from None
-    if metadata:
-        cluster.register_listener(_CameUp(cluster))
     if protocol_handler is not None:
         session.client_protocol_handler = protocol_handler
     return session
