@@ -23,7 +23,7 @@ class Note:
 
     In this batch only this task reads the partition: from `start` on, as planned in `epoch` of its topic. `lost` counts
     events that the topic no longer has, `error` is why it cannot be read. With an `end` it was read only up to, not
-    including, that offset: more would have been too many bytes.
+    including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it.
     """
 
     topic: str
@@ -33,6 +33,7 @@ class Note:
     lost: int = 0
     error: HelenusError | None = None
     end: int | None = None
+    read: int = 0
 
 
 def packed(messages: Sequence[Message]) -> Iterator[bytes]:

@@ -28,6 +28,8 @@ _VERSION = b"\1"
 _PAGE = 100  # keys, when a page is divided
 _ENTRY = Struct(">16sqqB")  # at, expires, armed, asked
 _WORK = b"w"
+_KNOWN = b"n"
+_NUMBER = Struct(">Q")
 _GROUP, _PAGE_OF = b"g", b"p"
 _NEVER = -1
 _ASKED_AGAIN_S = 60
@@ -87,7 +89,9 @@ class _Group:
 
 @dataclass(slots=True)
 class Counts:
-    """What a batch did: keys that came to live and that live no longer, keys that were asked and why."""
+    """What a batch did: keys that came to live and that live no longer; keys that were asked, and why; how many markers
+    are not done. `known` is how many keys live after it.
+    """
 
     added: int = 0
     removed: int = 0
@@ -95,6 +99,7 @@ class Counts:
     deleted: int = 0
     repeated: int = 0
     working: int = 0
+    known: int = 0
 
 
 class Index:
@@ -117,7 +122,8 @@ class Index:
 
     def take(self, said: Iterable[Said]) -> None:
         """Do a batch: first what records say, in order, then what markers and times ask. Call it once."""
-        (work,) = self._store.get_many([_WORK])
+        work, known = self._store.get_many([_WORK, _KNOWN])
+        self.counts.known = before = 0 if known is None else _NUMBER.unpack_from(known, 1)[0]
         self._works = [] if work is None else [items_of(one) for one in items_of(work, 1)]
         found = list(said)
         self._load({one.group for one in found if one.scope != "table"}, found)
@@ -129,7 +135,9 @@ class Index:
         self._work()
         self._due()
         self._calendar.add(self._arm)
-        self._save(is_working=bool(self._works) or work is not None)
+        self.counts.known += self.counts.added - self.counts.removed
+        values = {} if self.counts.known == before else {_KNOWN: _VERSION + _NUMBER.pack(self.counts.known)}
+        self._save(values, is_working=work is not None)
 
     def next_due(self) -> float | None:
         """When the place is to be looked at without a record, s since the epoch; None: not at all."""
@@ -299,8 +307,7 @@ class Index:
         group.changed |= {old, new}
         group.is_new = True
 
-    def _save(self, is_working: bool) -> None:
-        values: dict[bytes, bytes] = {}
+    def _save(self, values: dict[bytes, bytes], is_working: bool) -> None:
         removed: list[bytes] = []
         for name, group in self._groups.items():
             if not group.parts:
