@@ -1,11 +1,14 @@
 """Latency of the path at steady rates of writes, and reads per event.
 
-    python -m bench path [--rates 50] [--log kafka]
+    python -m bench path [--rates 50] [--log kafka] [--set resolver=none --set output.format=debezium]
 
 - write → event: from the driver's acknowledgement to the event in a consumer on this machine.
 - write → record: to the first record of the key that shows the write or a later one.
 - The same against an empty stage: the same source, query and settings, but the stage only appends the event to a topic.
 - Reads per event: a backlog of events over 5,000 keys, uniform and zipf 0.99, read by the connector.
+
+`--set` is for the file of the connector whose latencies are measured. With `resolver=none` the events have cells, and
+reads are not counted, as there are none.
 """
 
 from __future__ import annotations
@@ -43,8 +46,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=int, nargs="*", default=[50], help="writes a second; none: no latencies")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for the connector's file")
     options = parser.parse_args()
-    rates = options.rates
+    rates, reads_rows = options.rates, "resolver=none" not in options.set
     with (
         tempfile.TemporaryDirectory() as folder,
         Stack(Path(folder) / "stack", log=options.log, brief=False, progress=Terminal()) as stack,
@@ -58,11 +62,20 @@ def main() -> None:
             for table in ("latency", "uniform", "skewed"):
                 cassandra.execute(f"CREATE TABLE bench.{table} (k int PRIMARY KEY, v text) WITH cdc = true")
             agent = programs.agent(status, stack.directory / "bench")
+            if not reads_rows:
+                add(agent.files[0], ["cells.include.list=bench\\\\.latency"])
             with running(agent, {}):
                 topics_exist(status, "events-bench.latency", "events-bench.uniform", "events-bench.skewed")
                 if rates:
-                    latency(stack, status, cassandra, java, rates)
-                reads(stack, status, cassandra, java)
+                    latency(stack, status, cassandra, java, rates, options.set)
+                if reads_rows:
+                    reads(stack, status, cassandra, java)
+
+
+def add(file: Path, lines: list[str]) -> None:
+    """Lines at the end of a properties file: they count more than those above."""
+    with file.open("a") as properties:
+        properties.write("\n" + "".join(f"{line}\n" for line in lines))
 
 
 @contextmanager
@@ -144,9 +157,12 @@ def write(cassandra: Any, seconds: float, rate: int) -> list[tuple[bytes, int, f
     return writes
 
 
-def latency(stack: Stack, status: Status, cassandra: Any, java: dict[str, str], rates: list[int]) -> None:
-    """The connector meets all rates, and then the empty stage does."""
+def latency(
+    stack: Stack, status: Status, cassandra: Any, java: dict[str, str], rates: list[int], more: list[str]
+) -> None:
+    """The connector, with `more` in its file, meets all rates, and then the empty stage does."""
     connector = programs.connector(status, stack.directory / "bench", "bench", "latency")
+    add(connector.files[1], ["snapshot.mode=never", *more])
     with running(connector, java):
         topics_exist(status, "data-bench.latency")
         wait(lambda: is_ready(connector), "the connector is ready")
@@ -211,6 +227,7 @@ def reads(stack: Stack, status: Status, cassandra: Any, java: dict[str, str]) ->
         statement = cassandra.prepare(f"INSERT INTO bench.{table} (k, v) VALUES (?, ?)")
         execute_concurrent_with_args(cassandra, statement, [(k, "x" * 100) for k in chosen], concurrency=64)
         connector = programs.connector(status, stack.directory / f"bench-{table}", "bench", table)
+        add(connector.files[1], ["snapshot.mode=never"])  # its events would count too
         with running(connector, java):
             port = connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
             metric = labels(table)

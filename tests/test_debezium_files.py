@@ -88,7 +88,6 @@ DOCUMENTED: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any]]
     ("cassandra.port", "9043", {"cassandra_port": 9043}, {}, {"cassandra_port": 9043}),
     ("cassandra.ssl.enabled", "true", {"cassandra_ssl_enabled": True}, {}, {"cassandra_ssl_enabled": True}),
     ("cassandra.ssl.config.path", "/ssl.properties", {}, {}, {}),
-    ("cassandra.driver.config.file", "application.conf", {}, {}, {}),
     ("cassandra.node.id", "node1", {}, {}, {}),
     ("cassandra.cluster.name", "Test Cluster", {}, {}, {}),
     ("commit.log.real.time.processing.enabled", "true", {}, {}, {}),
@@ -290,7 +289,7 @@ def test_a_documented_key(
 
 
 def test_the_table_has_every_key() -> None:
-    tried = {key for key, *_ in DOCUMENTED} | LOGIN.keys()
+    tried = {key for key, *_ in DOCUMENTED} | LOGIN.keys() | {"cassandra.driver.config.file"}
     exact = {key for key in debezium.KEYS if not key.endswith(".*")}
     assert exact - tried == set()
 
@@ -471,3 +470,96 @@ def test_columns_that_are_left_out(left_out: str, columns: str, published: set[s
 def test_the_page_says_what_becomes_of_each_key() -> None:
     page = runpy.run_path(str(ROOT / "docs" / "reference.py"))["debezium_keys"]()
     assert page in (ROOT / "docs" / "debezium.md").read_text(), "run `make reference`"
+
+
+DRIVER = """datastax-java-driver {
+  basic { contact-points = ["10.0.0.1:9043", "10.0.0.2:9043"], load-balancing-policy.local-datacenter = "dc1" }
+  advanced.auth-provider { class = PlainTextAuthProvider, username = u, password = "p w" }
+  advanced.ssl-engine-factory { class = DefaultSslEngineFactory, hostname-validation = false
+    truststore-path = /path/to/client.truststore, truststore-password = password123 }
+}"""
+
+
+def test_the_java_driver_s_file(tmp_path: Path) -> None:
+    """Cassandra's addresses, data centre, login and TLS; what the properties themselves say counts more."""
+    yaml, driver = tmp_path / "cassandra.yaml", tmp_path / "application.conf"
+    yaml.write_text("rpc_address: 10.0.0.2\n")
+    driver.write_text(DRIVER)
+    theirs = {key: value for key, value in LEAST.items() if key != "cassandra.hosts"}
+    theirs |= {"cassandra.driver.config.file": str(driver), "cassandra.config": str(yaml)}
+    agent, _, connector = read(written(tmp_path, theirs))
+    assert (agent.cassandra_contact_points, agent.cassandra_local_dc) == (("10.0.0.2",), None)
+    assert (connector.cassandra_contact_points, connector.cassandra_local_dc) == (("10.0.0.1", "10.0.0.2"), "dc1")
+    for settings in (agent, connector):
+        assert (settings.cassandra_port, settings.cassandra_username) == (9043, "u")
+        assert settings.cassandra_password is not None
+        assert settings.cassandra_password.get_secret_value() == "p w"
+        assert (settings.cassandra_ssl_enabled, settings.cassandra_ssl_check_hostname) == (True, False)
+    _, _, connector = read(written(tmp_path, {**theirs, "cassandra.hosts": "h", "cassandra.port": "9044"}))
+    assert (connector.cassandra_contact_points, connector.cassandra_port) == (("h",), 9044)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "it can't be read: No such file"),
+        ("datastax-java-driver {", "line 1: the end of the file was not expected"),
+        ("datastax-java-driver.basic.contact-points = x", "basic.contact-points: give a list"),
+        ('datastax-java-driver.basic.contact-points = ["a:b"]', "basic.contact-points: give each as host:port"),
+        ('datastax-java-driver.basic.contact-points = ["a:1", "b:2"]', "their ports differ"),
+        ("datastax-java-driver.advanced.auth-provider.class = Krb", "PlainTextAuthProvider is the only way"),
+    ],
+)
+def test_a_driver_s_file_that_is_wrong(content: str | None, message: str, tmp_path: Path) -> None:
+    driver = tmp_path / "application.conf"
+    if content is not None:
+        driver.write_text(content)
+    path = written(tmp_path, {**LEAST, "cassandra.driver.config.file": str(driver)})
+    for reading in (AgentSettings.load, lambda path: load(path, [])):
+        with pytest.raises(ConfigError) as error:
+            reading(path)
+        assert f"cassandra.driver.config.file={driver}: " in str(error.value)
+        assert message in str(error.value)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    """Values without a counterpart, wrong values, unknown keys, and what is missing: each once, by its own name."""
+    theirs = {key: value for key, value in LEAST.items() if key not in ("topic.prefix", "offset.backing.store.dir")}
+    wrong = {
+        "commit.log.relocation.dir": "/relocated",
+        "commit.log.transfer.class": "com.acme.Mine",
+        "topic.delimiter": "_",
+        "snapshot.mode": "WHENEVER",
+        "snapshot.consistency": "SERIAL",
+        "kafka.producer.sasl.jaas.config": "x required;",
+        "http.port": "no",
+        "snapshot.mod": "NEVER",
+        "helenus.connector.gate": "some",
+        "helenus.agent.topic.partitions": "0",
+    }
+    path = written(tmp_path, {**theirs, **wrong})
+    with pytest.raises(ConfigError) as error:
+        AgentSettings.load(path)
+    found = [problem.key for problem in error.value.problems]
+    assert sorted(found) == [
+        "commit.log.transfer.class",
+        "helenus.agent.topic.partitions",
+        "http.port",
+        "kafka.producer.sasl.jaas.config",
+        "snapshot.mod",
+        "state.dir",
+        "topic.prefix",
+    ]
+    with pytest.raises(ConfigError) as error:
+        load(path, [])
+    found = [problem.key for problem in error.value.problems]
+    assert sorted(found) == [
+        "checkpoint.dir",
+        "helenus.connector.gate",
+        "kafka.producer.sasl.jaas.config",
+        "snapshot.consistency",
+        "snapshot.mod",
+        "snapshot.mode",
+        "topic.delimiter",
+        "topic.prefix",
+    ]

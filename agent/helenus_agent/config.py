@@ -134,11 +134,8 @@ class AgentSettings(CassandraSettings, PulsarSettings, LogSettings):
             return super().of(properties, source, environment, context, **more)
         debezium.report(properties, source)
         theirs = debezium.translate(properties, "agent", source)
-        given = {**_own_node(theirs.properties), **theirs.properties}
-        try:
-            return super().of(given, source, environment, context, **more)
-        except ConfigError as error:
-            raise theirs.named(error) from None
+        make = super().of
+        return theirs.make(lambda given: make({**_own_node(given), **given}, source, environment, context, **more))
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

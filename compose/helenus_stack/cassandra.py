@@ -27,7 +27,6 @@ from helenus_stack.secure import (
 from helenus_stack.server import Command, Server, classpath, own_temporary_folder
 from helenus_stack.settings import Settings
 
-LOCAL_DC = "datacenter1"
 YAML = "cassandra.yaml"
 USER = PASSWORD = CASSANDRA_ADMIN
 """The superuser that a node with a PasswordAuthenticator creates; without one, any name will do."""
@@ -119,7 +118,7 @@ def configuration(settings: Settings, index: int, folder: Path) -> dict[str, obj
             }
         ],
         "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
-        "endpoint_snitch": "SimpleSnitch",
+        "endpoint_snitch": "SimpleSnitch" if settings.data_centers == 1 else "GossipingPropertyFileSnitch",
         "listen_address": address,
         "storage_port": settings.storage_port,
         "rpc_address": address,
@@ -154,10 +153,12 @@ def _secured(stores: Mapping[str, str]) -> dict[str, object]:
 
 
 def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequence[Path]) -> Command:
-    """Writes cassandra.yaml and logback.xml; see `Server.prepare`."""
+    """Writes the node's files; see `Server.prepare`."""
     # JSON is YAML, and needs no library to write.
     write_atomically(folder / YAML, json.dumps(configuration(settings, index, folder), indent=2) + "\n")
     write_atomically(folder / "logback.xml", (resources.files("helenus_stack") / "logback.xml").read_text())
+    place = folder / "cassandra-rackdc.properties"
+    write_atomically(place, f"dc={settings.data_center(index)}\nrack=rack1\n")
     jamm = next(jar for jar in jars if jar.name.startswith("jamm-"))
     options = [
         f"-Xms{settings.heap}",
@@ -171,6 +172,7 @@ def prepare(settings: Settings, index: int, folder: Path, java: Path, jars: Sequ
         own_temporary_folder(folder),
         f"-Dlogback.configurationFile={folder / 'logback.xml'}",
         f"-Dcassandra.config={(folder / 'cassandra.yaml').as_uri()}",
+        f"-Dcassandra-rackdc.properties={place.as_uri()}",
         f"-Dcassandra.storagedir={folder}",
         f"-Dcassandra.jmx.local.port={settings.jmx_port(index)}",
         # Nothing to wait for: the tokens are given and nobody joins or leaves.

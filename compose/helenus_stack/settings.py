@@ -11,7 +11,7 @@ from typing import Any, Literal
 from helenus_stack.errors import StackError
 from helenus_stack.files import write_atomically
 
-_FIXED = ("nodes", "cassandra", "secure", "log")
+_FIXED = ("nodes", "data_centers", "cassandra", "secure", "log")
 """What is in the data of a stack and can't be changed."""
 LogName = Literal["kafka", "pulsar"]
 Logs = Literal["kafka", "pulsar", "both"]
@@ -20,7 +20,8 @@ Override = str | int | float | bool | None | Mapping[str, object]
 
 @dataclass(frozen=True)
 class Settings:
-    """One stack: 1 to 3 Cassandra nodes and a `log`; if wanted, `connect` and `postgres`.
+    """One stack: 1 to 3 Cassandra nodes and a `log`; if wanted, `connect` and `postgres`. With several `data_centers`
+    the nodes are in them in turns.
 
     The log is `kafka`, a broker and a schema registry, or `pulsar`, which is one itself, or `both`.
 
@@ -32,6 +33,7 @@ class Settings:
     """
 
     nodes: int = 1
+    data_centers: int = 1
     cassandra: str = "5.0"
     secure: bool = False
     log: Logs = "kafka"
@@ -48,6 +50,10 @@ class Settings:
     def addresses(self) -> list[str]:
         """The nodes' addresses; all nodes share their port numbers."""
         return [f"127.0.0.{i}" for i in range(1, self.nodes + 1)]
+
+    def data_center(self, index: int) -> str:
+        """Where the node `index` (from 0) is. The first one is named as Cassandra names the only one."""
+        return f"datacenter{index % self.data_centers + 1}"
 
     @property
     def has_kafka(self) -> bool:

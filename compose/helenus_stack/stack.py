@@ -64,6 +64,7 @@ class Stack:
         *,
         only: Sequence[str] = (),
         nodes: int | None = None,
+        data_centers: int | None = None,
         cassandra: str | None = None,
         secure: bool | None = None,
         log: Logs | None = None,
@@ -83,6 +84,7 @@ class Stack:
         self._port_offset = port_offset
         self._given = {
             "nodes": nodes,
+            "data_centers": data_centers,
             "cassandra": cassandra,
             "secure": secure,
             "log": log,

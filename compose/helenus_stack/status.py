@@ -34,6 +34,7 @@ class NodeStatus:
 
     name: str
     address: str
+    data_center: str
     cassandra_yaml: str
     cdc_raw: str
     jmx_port: int
@@ -112,7 +113,7 @@ def report(directory: Path, settings: Settings, servers: Sequence[tuple[Server, 
         ready=all(server.state == "ready" for server in seen),
         contact_points=settings.addresses,
         cql_port=settings.cql_port,
-        local_dc=cassandra.LOCAL_DC,
+        local_dc=settings.data_center(0),
         bootstrap_servers=f"127.0.0.1:{settings.kafka_port}" if settings.has_kafka else "",
         registry_url=registry.url(settings) if settings.has_kafka else "",
         pulsar_url=pulsar.service_url(settings) if settings.has_pulsar else None,
@@ -124,6 +125,7 @@ def report(directory: Path, settings: Settings, servers: Sequence[tuple[Server, 
             NodeStatus(
                 server.name,
                 server.address,
+                settings.data_center(index),
                 cassandra_yaml=str(server.folder / cassandra.YAML),
                 cdc_raw=str(cassandra.configuration(settings, index, server.folder)["cdc_raw_directory"]),
                 jmx_port=settings.jmx_port(index),

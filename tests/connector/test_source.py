@@ -131,6 +131,40 @@ def test_a_first_batch_reads_everything_again(tmp_path: Path) -> None:
     assert committed == [False, True, True]
 
 
+def test_what_an_earlier_run_has_read_is_known_until_it_is_read_again(tmp_path: Path) -> None:
+    """In every batch of it; not after an operator moved the topic, and not where it lost what was read."""
+    planned = Planned(tmp_path, {"0": 100, "1": 7})
+    planned.change(connectors={TOPIC: planned.connector.model_copy(update={"max_batch_size": 30})})
+    planned.broker.ends = {TOPIC: {"0": 165, "1": 7}}
+    at, read = offset(5, 150, 7), []
+    for _ in range(3):
+        end = planned.reader.latest_offset(at, ReadMaxRows(1))
+        ((part,),) = planned.tasks(at, end)
+        first = next(_reading.read_parts(planned.plan.worker, Parts([part], 100)))
+        read.append([(note.partition, note.read) for note in pickle.loads(first["notes"][0].as_py())])
+        at = end
+    assert read == [[(0, 150), (1, 0)], [(0, 150)], [(0, 0)]], "the third batch has what is new"
+    for change in ("moved", "recreated", "nothing is known"):
+        (tmp_path / change).mkdir()
+        planned = Planned(tmp_path / change, {"0": 100})
+        planned.broker.ends, planned.broker.topic_ids = {TOPIC: {"0": 160}}, {TOPIC: "a"}
+        planned.broker.epochs, planned.broker.start = {TOPIC: {"0": 1}}, 0
+        if change == "nothing is known":
+            planned.plan.unconfirmed_file.parent.mkdir(parents=True, exist_ok=True)
+            planned.plan.unconfirmed_file.write_bytes(b"damaged")
+        more = {"errors_data_loss": "continue", "max_batch_size": 10}
+        planned.change(connectors={TOPIC: planned.connector.model_copy(update=more)})
+        first = planned.reader.latest_offset(offset(5, 150), ReadMaxRows(10))
+        if change == "moved":
+            planned.change(epochs={TOPIC: 1}, held={TOPIC: {"0": 120}})
+        elif change == "recreated":
+            planned.broker.topic_ids = {TOPIC: "b"}
+            planned.reader._counted = 0.0  # which is looked at once in a while
+        second = planned.reader.latest_offset(first, ReadMaxRows(10))
+        ((part,),) = planned.tasks(first, second)
+        assert (part.ranges[0].start < 150, part.read) == (True, {}), change
+
+
 def test_a_run_starts_at_once(tmp_path: Path) -> None:
     """What waits is known by its events, and by the first batch."""
     for found in (9, 4):
@@ -172,7 +206,7 @@ def test_a_topic_that_cannot_be_stepped_back_in_fails_alone_and_steps_back_when_
     planned.broker.unsearchable = {OTHER: refused}
     end = planned.reader.latest_offset(start, ReadMaxRows(5))
     parts = {part.ranges[0].topic: part for task in planned.tasks(start, end) for part in task}
-    assert parts[TOPIC] == Part((Range(TOPIC, 0, 2, 9),), "fail", 0, events=7)
+    assert parts[TOPIC] == Part((Range(TOPIC, 0, 2, 9),), "fail", 0, events=7, read={0: 5})
     assert parts[OTHER].error is refused
     assert parts[OTHER].ranges[0].start == 5, "it is held there"
     planned.broker.unsearchable = {}

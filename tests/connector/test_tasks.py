@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,8 @@ from helenus_connector.query import _task as tasks
 from helenus_connector.query import sessions
 from helenus_connector.query._task import Done
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Change, Origin, Scope
+from helenus_schemas.event.wire import encode, request
 
 AWAY = HelenusError(Kind.CASSANDRA_READ, "no host is there")
 
@@ -47,7 +50,7 @@ class Kept:
     def _run(self, *_: object) -> Any:
         if self.outcome is not None:
             raise self.outcome
-        return "done"
+        return Outcome()
 
     def run(self, table: str = "t") -> Done:
         about = Done(f"events-ks.{table}")
@@ -153,3 +156,24 @@ def test_a_task_has_what_is_overdue_in_its_partitions_and_says_how_far_it_read()
     outcome = Outcome()
     tasks._note_times(outcome, [event(0, 10), event(0, 30), event(1, 12), event(1, 20)])
     assert (outcome.read_from, outcome.read_until) == (10.0, 20.0), "the partition that lags most"
+
+
+def test_of_what_an_earlier_run_has_read_only_changes_go_on(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What names no change, as a snapshot's events, was done with, or its key is kept. What is broken is told."""
+    ran: list[list[Event]] = []
+    kept.stages["plan", "default", "events-ks.t"][1].run = lambda events, *_: ran.append(events) or Outcome(len(events))
+    of_log = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.ROW))
+    scope = encode(Change("0" * 32, str(uuid.UUID(int=1)), Scope.RANGE))
+    values = [request(Scope.ROW, Origin.SNAPSHOT), request(Scope.PARTITION, Origin.REPAIR), of_log, scope, b"broken"]
+    values += [encode(Change(None, "n", Scope.GAP)), encode(Change("no md5", "n", Scope.ROW, foreign=True))]
+    events = [Event("t", p, at, 0, b"k", value) for p in (0, 1) for at, value in enumerate(values)]
+    about = Done("events-ks.t", read={0: len(values), 1: 1})
+    plan: Any = SimpleNamespace(directory="plan", group="default")
+    tasks._run(plan, settings("t"), events, [], True, about)
+    gone = [(event.partition, event.offset) for event in events if event not in ran[0]]
+    assert gone == [(0, 0), (0, 1), (0, 6), (1, 0)]
+    assert about.outcome is not None
+    assert (about.outcome.read, about.outcome.confirmed) == (len(events), len(gone))
+    alone = Done("events-ks.t", read={0: 1})
+    tasks._run(plan, settings("t"), events[:1], [], True, alone)
+    assert (alone.outcome, len(ran)) == (Outcome(read=1, confirmed=1), 1), "there is nothing to run"

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from helenus_connector.control.positions import Held
 from helenus_connector.reread._proof import Awaited, packed, unpacked
-from helenus_connector.reread.unconfirmed import Published, Unconfirmed
+from helenus_connector.reread.unconfirmed import AWAY, Published, Unconfirmed
 from helenus_connector.reread.unconfirmed_files import begins
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError
@@ -84,6 +84,22 @@ def test_keys_that_wait_longer_than_a_restart_steps_back_are_saved(tmp_path: Pat
     assert again.due(999.0, 9) == []
     again.use({"gone": 2.0}, {"gone": 30.0})
     assert [p.topic for p in again.due(999.0, 9)] == ["gone"], "kept for a connector that pauses"
+
+
+def test_what_no_event_brings_again_is_saved_at_once(tmp_path: Path) -> None:
+    """A snapshot's row that can't be read: a start passes over its event."""
+    file = tmp_path / "unconfirmed"
+    keys = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
+    keys.save(140.0, ["t"])
+    change = packed({b"c" * 16: Awaited(1, 149.0)})
+    keys.apply([], [Unconfirmed("t", 1, b"change", 0, change, since=149.0, unread=AWAY)], now=150.0)
+    keys.save(150.0, ["t"])
+    assert not file.with_suffix(".keys").exists() or b"change" not in file.with_suffix(".keys").read_bytes()
+    keys.apply([], [Unconfirmed("t", 1, b"scanned", 0, since=150.0, copies=1, unread=AWAY)], now=151.0)
+    keys.save(151.0, ["t"])
+    later = UnconfirmedKeys({"t": 2.0}, {"t": 30.0}, file)
+    later.load(152.0)
+    assert [(p.key, p.unread) for p in later.due(999.0, 9)] == [(b"scanned", AWAY)]
 
 
 def test_a_batch_gets_so_many_keys_and_those_that_wait_longest(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ repair, or never.
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +15,17 @@ from typing import Any
 
 import pytest
 from integration.pipeline import write_properties
-from integration.test_three_nodes import Three, no_hints, session, unheard  # noqa: F401
+from integration.test_three_nodes import Three, no_hints, session, unheard, up  # noqa: F401
 from patience import eventually
 
+from helenus_schemas.codec.avro_long import whole_long
+from helenus_schemas.event.wire import decode
+from helenus_stack import cassandra
+from helenus_stack.jars import fetch, read_lock
+from helenus_stack.java import java_home
+from helenus_stack.progress import Silent
 from helenus_stack.records import Record
+from helenus_stack.resolve import resolve
 from helenus_stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -176,3 +185,59 @@ def test_read_repair_of_a_single_node_is_verified(
     session.at_all.execute(f"SELECT k FROM {VERIFY}")
     eventually(lambda: outcomes(pipeline, VERIFY)["verified"] > before, "what was repaired is verified")
     pipeline.wait_confirmed(VERIFY, session)
+
+
+def test_a_node_that_is_replaced(pipeline: Three, three: Stack, session: Any, directory: Path) -> None:  # noqa: F811
+    """What the lost node had reported counts no longer; the one in its place, at another address, counts."""
+    first, second, third = pipeline.agents
+    assert (first.stop(), second.stop()) == (0, 0)
+    insert(session, HINTS, 400, 20)
+    eventually(lambda: waiting(pipeline, HINTS) == 20, "one of three has reported them")
+    third.stop()
+    replace(three, "cassandra3", "127.0.0.4")
+    time.sleep(15)  # the driver asks within ten seconds who the nodes are
+    first.start().ready()
+    eventually(lambda: reporters(pipeline, 400, 20) == [2] * 20 and pipeline.is_quiet(HINTS), "another one does")
+    assert (waiting(pipeline, HINTS), published(pipeline, HINTS, 400, 20)) == (20, []), "one of them is gone"
+    second.start().ready()
+    eventually(lambda: len(keys_of(published(pipeline, HINTS, 400, 20))) == 20, "two of three that are there")
+    eventually(lambda: waiting(pipeline, HINTS) == 0, "none waits")
+    file = Path(third.arguments[1])  # a new node has a new agent
+    file.write_text(file.read_text().replace("state-cassandra3", "state-replaced").replace("127.0.0.3", "127.0.0.4"))
+    third.start().ready()
+    with unheard(three, 2):
+        insert(session, HINTS, 500, 20)
+        eventually(lambda: len(published(pipeline, HINTS, 500, 20)) == 20, "the new one's reports complete them")
+
+
+def reporters(pipeline: Three, first: int, count: int) -> list[int]:
+    """By how many nodes the changes of keys were reported."""
+    found: dict[int, set[str | None]] = {}
+    for message in pipeline.events(HINTS):
+        change = decode(message.value())
+        found.setdefault(whole_long(message.key()), set()).add(change.node)
+    return [len(found.get(k, ())) for k in range(first, first + count)]
+
+
+def replace(three: Stack, name: str, address: str) -> None:
+    """A node is lost: a new one at another address takes over its part of the ring. (At the same one it would take over
+    the host id too.)
+    """
+    (server,) = three.select([name])
+    three.kill(name)
+    eventually(lambda: up(three) == 2, "it is down")
+    for folder in filter(Path.is_dir, server.folder.iterdir()):
+        shutil.rmtree(folder)
+    java = java_home(server.java, Silent())
+    command = server.prepare(java, fetch(read_lock(server.lock), Silent(), resolve))
+    file = server.folder / cassandra.YAML
+    yaml = json.loads(file.read_text())
+    del yaml["initial_token"]
+    yaml |= {"auto_bootstrap": True, "listen_address": address, "rpc_address": address}
+    (seeds,) = yaml["seed_provider"][0]["parameters"]
+    seeds["seeds"] = seeds["seeds"].partition(",")[0]  # a seed takes over nothing
+    file.write_text(json.dumps(yaml))
+    *options, main = command.arguments
+    options += [f"-Dcassandra.replace_address_first_boot={server.address}", "-Dcassandra.ring_delay_ms=5000"]
+    three.process(server).start([*options, main], command.folder, server.log, command.environment)
+    eventually(lambda: up(three) == 3, lambda: f"it is there again\n{server.log.read_text()[-3000:]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from patience import eventually
 from helenus_stack.stack import Stack
 
 pytestmark = [pytest.mark.integration, pytest.mark.cluster, pytest.mark.timeout(1800)]
+KILLS = int(os.environ.get("HELENUS_KILLS", "10"))
 KINDS = ("worker", "task", "saving", "agent", "replica")
 
 
@@ -42,7 +44,7 @@ def session(three: Stack) -> Iterator[Any]:
     cluster.shutdown()
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.long)])
 def test_killed_at_random_points(kills: int, three: Stack, session: Any, tmp_path: Path) -> None:
     """Writes, deletes, TTL and an ALTER go on meanwhile."""
     chance = random.Random(SEED)

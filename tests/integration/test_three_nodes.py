@@ -59,6 +59,7 @@ class Three(Pipeline):
                 **self.agent_properties(port),
                 "cassandra.config": node.cassandra_yaml,
                 "cassandra.contact.points": node.address,
+                "cassandra.local.dc": node.data_center,
                 "state.dir": directory / f"state-{node.name}",
             }
             file = write_properties(directory / f"agent-{node.name}.properties", more)
@@ -325,21 +326,22 @@ def no_hints(three: Stack) -> Iterator[None]:
     on_all("enablehandoff")
 
 
+def up(three: Stack) -> int:
+    """How many nodes are up, as the first one has it."""
+    return sum(line.startswith("UN") for line in three.nodetool("status").splitlines())
+
+
 @contextmanager
 def unheard(three: Stack, *nodes: int) -> Iterator[None]:
     """Nodes that the others take for down: nothing is sent to them."""
-
-    def up() -> int:
-        return sum(line.startswith("UN") for line in three.nodetool("status").splitlines())
-
     with ThreadPoolExecutor() as pool:
         try:
             list(pool.map(lambda node: three.nodetool("disablegossip", node=node), nodes))
-            eventually(lambda: up() == 3 - len(nodes), "they are down")
+            eventually(lambda: up(three) == 3 - len(nodes), "they are down")
             yield
         finally:
             list(pool.map(lambda node: three.nodetool("enablegossip", node=node), nodes))
-            eventually(lambda: up() == 3, "they are up")
+            eventually(lambda: up(three) == 3, "they are up")
 
 
 def written_to_one_replica(three: Stack, session: Any, first: int) -> None:

@@ -30,11 +30,7 @@ def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list
         if not debezium.is_theirs(properties):
             return model.of(properties, str(path), properties)
         debezium.report(properties, str(path))
-        theirs = _translate(properties, path)
-        try:
-            return model.of(theirs.properties, str(path), theirs.properties)
-        except ConfigError as error:
-            raise theirs.named(error) from None
+        return _translate(properties, path).make(lambda given: model.of(given, str(path), given))
 
     paths = [*_in_one(worker), *connectors]
     found = together(load_worker, *(partial(load_connector, path) for path in paths))

@@ -24,7 +24,7 @@ from helenus_schemas.settings.fields import (
     ReplicationFactor,
 )
 from helenus_schemas.settings.model import About
-from helenus_schemas.settings.properties import ConfigError, read_properties
+from helenus_schemas.settings.properties import read_properties
 from helenus_schemas.settings.shared import LogSettings, PulsarSettings
 
 
@@ -112,11 +112,9 @@ class WorkerSettings(PulsarSettings, LogSettings):
         """As `Settings.of`. Of a file of Debezium's it takes what is the worker's."""
         if not debezium.is_theirs(properties):
             return super().of(properties, source, *more, **named)
+        make = super().of
         theirs = debezium.translate(properties, "worker", source, cls.knows)
-        try:
-            return super().of(theirs.properties, source, *more, **named)
-        except ConfigError as error:
-            raise theirs.named(error) from None
+        return theirs.make(lambda given: make(given, source, *more, **named))
 
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,19 @@ def identity(change: Change, key: bytes) -> bytes | None:
     return change_id(within, long_bytes(change.scope), change.digest.encode())
 
 
+def is_repeated(event: Event) -> bool:
+    """Whether an event of before a restart goes on again: it may be of a change that was not confirmed. One without an
+    `identity`, as a snapshot's, is of none: it was done with, or its key is kept.
+    """
+    if event.value and match_own_format(event.value):
+        return True
+    try:
+        change = decode(without_frames(event.key, event.value or b"")[1])
+    except ValueError:  # the gate says what is wrong with it
+        return True
+    return change.scope is Scope.GAP or identity(change, event.key or b"") is not None
+
+
 def decoded(event: Event, codec: KeyCodec) -> tuple[Change, bytes]:
     """The change of an event, whichever agent wrote it, and its key in today's form. Raises Malformed."""
     key, value = without_frames(event.key, event.value or b"")

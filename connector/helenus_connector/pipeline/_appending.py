@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.state import marker_topic
 from helenus_connector.interfaces.resolver import Resolved
 from helenus_connector.interfaces.shape import Record, Shaped
 from helenus_connector.pipeline._table_version import Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
 from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.shape.row import is_marker, without_scope
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
 from helenus_sinks.log import Log
 
 _RELEASED = ("gate", b"released")
@@ -19,7 +23,8 @@ _RELEASED = ("gate", b"released")
 class Appending:
     """Appends the records of one table's stage, and counts them."""
 
-    def __init__(self, versions: Versions, undeliverable: Undeliverable) -> None:
+    def __init__(self, settings: ConnectorSettings, versions: Versions, undeliverable: Undeliverable) -> None:
+        self._markers = None if settings.markers else marker_topic(settings.data)
         self._versions = versions
         self._undeliverable = undeliverable
 
@@ -43,6 +48,11 @@ class Appending:
     def _record(self, log: Log, resolved: Resolved, outcome: Outcome, record: Record) -> None:
         if resolved.is_released:
             record = record._replace(headers=[*record.headers, _RELEASED])
+        if self._markers is not None and resolved.read_rows is not None and is_marker(record):
+            log.append(self._markers, resolved.partition, *record)
+            if not self._versions.now.table.statics or resolved.scope is Scope.TABLE:
+                return
+            record = without_scope(record)  # what is left is the record of the static columns
         log.append(self._versions.now.topic, resolved.partition, *record)
         resolved.records += 1
         outcome.records += 1

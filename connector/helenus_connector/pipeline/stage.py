@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.state import marker_topic
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.level_gate import LevelGate, settle
@@ -80,7 +81,7 @@ class Stage:
         if settings.resolver == "none":
             self._resolver = AsWritten(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
-        self._appending = Appending(self._versions, self._undeliverable)
+        self._appending = Appending(settings, self._versions, self._undeliverable)
 
     def run(
         self,
@@ -140,6 +141,8 @@ class Stage:
         outcome.dropped, outcome.at_gate = intake.dropped, intake.at_gate
         if self._now.schemas is not None:
             self.log.declare(self._now.topic, self._now.schemas)
+            if not self.settings.markers:
+                self.log.declare(marker_topic(self.settings.data), self._now.schemas)
         try:
             # 2. resolve
             for resolved in self._resolver.resolve(trust_images, may_wait):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
@@ -16,7 +16,8 @@ from helenus_schemas.errors import HelenusError
 class Part:
     """What a task reads of one connector's topic: ranges, all planned in `epoch`; `error` if they cannot be read.
 
-    `events` is about how many events they have, `lost` how many are known to be gone before they were read.
+    `events` is about how many events they have, `lost` how many are known to be gone before they were read. Up to the
+    offsets in `read`, by partition, an earlier run has read them.
     """
 
     ranges: tuple[Range, ...]
@@ -25,6 +26,7 @@ class Part:
     error: HelenusError | None = None
     events: int = 0
     lost: int = 0
+    read: Mapping[int, int] = field(default_factory=dict)
 
 
 class Parts(InputPartition):

@@ -71,6 +71,7 @@ class Planning:
                 self._partitions = {topic: n for topic, n in self._partitions.items() if topic in latest}
                 cut, self._wrong = self._losses.find(self.plan, self._broker(), start, begin, latest, lineages)
                 begin = {topic: {**offsets, **cut.get(topic, {})} for topic, offsets in begin.items()}
+                self._resume.forget(cut)
                 # A topic that joins is added at its current start, and read by the next batch.
                 if new := {t: n for t, n in self._partitions.items() if t in latest and t not in begin}:
                     first = self._broker().earliest(new)
@@ -153,11 +154,12 @@ class Planning:
             everything = start["tick"] != end["tick"] or topic in fresh or error is not None or bool(lost)
             # A range may lie before what is held, if that was moved since the batch was planned.
             ranges = [r for r in ranges if r.start < r.end or (everything and r.start == r.end)]
+            read = {int(p): at for p, at in self._resume.read(self.plan, topic).items() if starts.get(p, at) < at}
             shares = min(connector.tasks_max, len(ranges))
             for i in range(shares):
                 share = tuple(ranges[i::shares])
                 events = sum(map(self._broker().size, share))
-                parts.append(Part(share, loss, epoch, error, events, 0 if i else len(lost)))
+                parts.append(Part(share, loss, epoch, error, events, 0 if i else len(lost), read))
         most = max((c.tasks_max for c in self.plan.connectors.values()), default=1)
         tasks = shared_out(parts, max(most, self.plan.slots))
         return [Parts(task, self.plan.max_batch_bytes // len(tasks), end.get("now", 0.0)) for task in tasks]

@@ -24,7 +24,11 @@ from helenus_schemas.errors import HelenusError, Kind
 
 def read_parts(worker: WorkerSettings, partition: Parts) -> Iterator[pa.RecordBatch]:
     """The events of one task's parts, and notes of their partitions, as rows of `COLUMNS`."""
-    notes = [Note(r.topic, r.partition, r.start, p.epoch, error=p.error) for p in partition.parts for r in p.ranges]
+    notes = [
+        Note(r.topic, r.partition, r.start, p.epoch, error=p.error, read=p.read.get(r.partition, 0))
+        for p in partition.parts
+        for r in p.ranges
+    ]
     yield row(notes=pickle.dumps(notes))
     epochs = {(note.topic, note.partition): note.epoch for note in notes}
     found: list[Note] = []

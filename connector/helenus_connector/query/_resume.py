@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,6 +22,7 @@ class Resume:
         self._begun: set[str] = set()
         self._fresh: tuple[dict[str, Any], Offsets] = {}, {}
         self._stood: dict[str, tuple[int, dict[str, int]]] = {}
+        self._kept: set[str] = set()  # topics of which it is known what the last run left unconfirmed
 
     def fresh(self, start: dict[str, Any]) -> Offsets:
         """The start positions of topics whose first batch is the one from `start`."""
@@ -42,28 +43,39 @@ class Resume:
         # query.
         begin_at = begins(plan.unconfirmed_file)
 
-        def since(topic: str) -> dict[str, int]:
+        def since(topic: str) -> tuple[int, dict[str, int]]:
             if plan.has_state:  # it has no unconfirmed changes
-                return {}
+                return 0, {}
             replay_s = plan.connectors[topic].settle_replay_ms / 1000
             then = int(begin_at(topic, replay_s, time.time()) * 1000)
-            return broker.since({topic: partitions.get(topic, 0)}, then).get(topic, {})
+            return then, broker.since({topic: partitions.get(topic, 0)}, then).get(topic, {})
 
         with ThreadPoolExecutor(_ASKED) as pool:
             asked = {topic: pool.submit(since, topic) for topic in topics}
         failed: dict[str, HelenusError] = {}
         for topic, answer in asked.items():
             try:
-                found = answer.result()
+                then, found = answer.result()
             except HelenusError as error:
                 failed[topic] = error
                 continue
             self._begun.add(topic)
             self._stood[topic] = plan.epochs.get(topic, 0), begin[topic]
+            if then:  # else it is not known what waited when the last run ended: all counts
+                self._kept.add(topic)
             self._fresh[1][topic] = {
                 p: min(at, found[p]) if found.get(p, -1) >= 0 else at for p, at in begin[topic].items()
             }
         return failed
+
+    def read(self, plan: Plan, topic: str) -> dict[str, int]:
+        """Up to which offsets an earlier run has read the partitions of a topic, and kept what it left to be read."""
+        epoch, stood = self._stood.get(topic, (0, {}))
+        return stood if topic in self._kept and epoch == plan.epochs.get(topic, 0) else {}
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """These topics have other events now at the offsets that an earlier run has read."""
+        self._kept.difference_update(topics)
 
     def again(self, plan: Plan, offsets: Offsets) -> set[str]:
         """The topics that are read again there: events of them that are gone by now were read by an earlier run."""

@@ -18,6 +18,7 @@ from helenus_connector.config.run_directory import use
 from helenus_connector.control.fences import enter
 from helenus_connector.control.plan import Plan
 from helenus_connector.gate.cache import prune
+from helenus_connector.gate.event import is_repeated
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Waits
 from helenus_connector.log.choice import data_log
 from helenus_connector.pipeline.outcome import Outcome
@@ -42,13 +43,14 @@ class Done:
 
     `starts` is where they were read from, by partition as text, as planned in `epoch`. `ends` are the last positions of
     those that were not read to the end of the batch. Without outcome and error the topic had left the plan, and nothing
-    was done.
+    was done. Up to the offsets in `read` an earlier run has read them.
     """
 
     topic: str
     epoch: int = 0
     starts: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
+    read: dict[int, int] = field(default_factory=dict)
     outcome: Outcome | None = None
     error: HelenusError | None = None
 
@@ -92,6 +94,8 @@ def task(
                     about.starts[str(note.partition)] = note.start
                     about.epoch = note.epoch
                     about.error = about.error or note.error
+                    if note.read:
+                        about.read[note.partition] = note.read
                     if note.end is not None:
                         about.ends[str(note.partition)] = note.end
                     lost[note.topic] = lost.get(note.topic, 0) + note.lost
@@ -122,8 +126,12 @@ def _run(
     waits: Waits = NOTHING_WAITS,
 ) -> None:
     """Run a table's stage. Its errors go to the driver, which handles each kind."""
+    read = len(events)
+    if about.read:
+        events = [event for event in events if event.offset >= about.read.get(event.partition, 0) or is_repeated(event)]
+    done = read - len(events)
     if not (events or due or waits.overdue):
-        about.outcome = Outcome()
+        about.outcome = Outcome(read=done, confirmed=done)
         return
     own, shared = (plan.directory, settings.events), (plan.directory, "")
     log = _logs.get(own) or _logs.get(shared)
@@ -136,6 +144,8 @@ def _run(
     largest = log.largest
     try:
         about.outcome = _stage(plan, settings, about.epoch, log).run(events, due, trust_images, may_wait, waits)
+        about.outcome.read += done
+        about.outcome.confirmed += done
         if settings.gate != "one" and events:
             _note_times(about.outcome, events)
             about.ends.update({str(partition): at for partition, at in about.outcome.at_gate.stopped.items()})

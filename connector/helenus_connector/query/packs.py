@@ -24,8 +24,8 @@ class Note:
 
     In this batch only this task reads the partition: from `start` on, as planned in `epoch` of its topic. `lost` counts
     events that the topic no longer has, `error` is why it cannot be read. With an `end` it was read only up to, not
-    including, that offset: more would have been too many bytes. `now` is the batch's time, s since the epoch, the same
-    if the batch is repeated; only for an operator with state.
+    including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it. `now` is the
+    batch's time, s since the epoch, the same if the batch is repeated; only for an operator with state.
     """
 
     topic: str
@@ -36,6 +36,7 @@ class Note:
     error: HelenusError | None = None
     end: int | None = None
     now: float = 0.0
+    read: int = 0
 
 
 def packed(messages: Sequence[Message]) -> Iterator[bytes]:

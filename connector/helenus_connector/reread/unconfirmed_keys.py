@@ -159,7 +159,7 @@ class UnconfirmedKeys:
             held = keys.get(unconfirmed.within)
             unconfirmed.since = same.setdefault(unconfirmed.since // 1, unconfirmed.since // 1)
             if held is None or unconfirmed.since < held.since or unconfirmed.scope > held.scope:
-                self._is_old |= unconfirmed.since < now - self._replay.get(unconfirmed.topic, 0.0) / 2
+                self._is_old |= self._is_kept(unconfirmed, now)
             if held is not None and held is not unconfirmed and unconfirmed.attempts == 0:
                 # A later change or copy of a key that waits already: one re-read serves both, at its time.
                 held.awaited = _few({**unpacked(held.awaited), **unpacked(unconfirmed.awaited)}, age)
@@ -221,10 +221,17 @@ class UnconfirmedKeys:
         return saved is None or saved.replay_s != ended.replay_s or not 0 <= ended.at - saved.at < often
 
     def _save_keys(self, now: float) -> None:
-        kept = unconfirmed_files.as_text(p for p in self._all() if p.since < now - self._replay.get(p.topic, 0.0) / 2)
+        kept = unconfirmed_files.as_text(p for p in self._all() if self._is_kept(p, now))
         if hash(kept) != self._kept:
             unconfirmed_files.save_keys(self._file, kept)
         self._kept, self._kept_at, self._is_old = hash(kept), now, False
+
+    def _is_kept(self, unconfirmed: Unconfirmed, now: float) -> bool:
+        """Whether no event of those to which a start steps back brings a key again: it waits for longer; or it waits to
+        be published for events that name no change, which a start passes over.
+        """
+        is_old = unconfirmed.since < now - self._replay.get(unconfirmed.topic, 0.0) / 2
+        return is_old or (unconfirmed.unread > 0 and not unconfirmed.awaited)
 
     def _save_ended(self) -> None:
         unconfirmed_files.save_ended(self._file, self._ended)

@@ -47,6 +47,7 @@ _LOOK_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ASK_S = 0.2
 _SLICE_S = 1.0
+_FIRST = 2_000  # keys of the first slice: the connector begins while others are scanned
 _FLUSH_S = 30.0
 _GRACE_S = 3.0
 
@@ -304,6 +305,8 @@ class Snapshots:
             )
             if not most:
                 return
+            if not run.has_begun:
+                most = min(most, _FIRST)
             stretch = run.next(most, jobs.most)
             if stretch is None:
                 return

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from helenus_schemas.settings import _java_driver
+
 Side = Literal["agent", "worker", "connector"]
 Convert = Callable[[str], "str | None"]
 Use = Mapping[str, "str | Convert"]
@@ -118,6 +120,13 @@ _PREFIX = Key(
     },
     why="the data topics have their names; the events between agents and worker have topics of their own",
 )
+_DRIVER: Use = {
+    "cassandra.port": _java_driver.port,
+    "cassandra.username": _java_driver.login("username"),
+    "cassandra.password": _java_driver.login("password"),
+    "cassandra.ssl.enabled": _java_driver.has_tls,
+    "cassandra.ssl.check.hostname": _java_driver.checks_hostname,
+}
 _EXCLUDED = Key(connector=_same("column.exclude.list"), why="columns of the key are never left out")
 
 
@@ -149,8 +158,14 @@ KEYS: Mapping[str, Key] = {
         why="it names Java key stores: set cassandra.ssl.cafile, .certfile and .keyfile with PEM files, for both sides"
     ),
     "cassandra.driver.config.file": Key(
-        why="the Java driver's file is not read: set cassandra.hosts, cassandra.port, cassandra.username and "
-        "cassandra.password"
+        {"cassandra.contact.points": lambda file: _node(_java_driver.hosts(file) or ","), **_DRIVER},
+        connector={
+            "cassandra.contact.points": _java_driver.hosts,
+            "cassandra.local.dc": _java_driver.local_dc,
+            **_DRIVER,
+        },
+        why="the Java driver's file: contact points, local data centre, login, and whether there is TLS. Its key "
+        "stores are not read: set cassandra.ssl.cafile with a PEM file, for both sides",
     ),
     "cassandra.node.id": Key(why=_ASKED),
     "cassandra.cluster.name": Key(why=_ASKED),

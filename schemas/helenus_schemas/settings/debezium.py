@@ -7,8 +7,9 @@ read that file as it is. Keys of ours in it begin with `helenus.agent.` or `hele
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import structlog
 
@@ -16,24 +17,38 @@ from helenus_schemas.settings import masking
 from helenus_schemas.settings._debezium_keys import DEFAULTS, KEYS, Key, Side
 from helenus_schemas.settings.properties import ConfigError, Problem
 
+T = TypeVar("T")
 AGENT = "helenus.agent."
 CONNECTOR = "helenus.connector."
 _MARKS = ("offset.backing.store.dir", "commit.log.relocation.dir", "kafka.topic.prefix", "connector.name")
+_FIRST = ("topic.prefix", "kafka.topic.prefix", "cassandra.driver.config.file")
 _CLASS = re.compile(r"io\.debezium\.connector\.(cassandra|dse)\.")
 
 
 @dataclass(frozen=True)
 class Translated:
-    """The properties of one side, by our keys; `names` has the key of theirs that each came from."""
+    """The properties of one side, by our keys; `names` has the key of theirs that each came from.
+
+    `problems` are values that have no counterpart, and `lacks` those of our keys that they would have set.
+    """
 
     properties: dict[str, str]
     names: Mapping[str, str]
+    problems: Sequence[Problem]
+    lacks: Collection[str]
 
-    def named(self, error: ConfigError) -> ConfigError:
-        """The same, by the keys that the file has."""
-        return ConfigError(
-            [replace(problem, key=self.names.get(problem.key, problem.key)) for problem in error.problems]
-        )
+    def make(self, of: Callable[[dict[str, str]], T]) -> T:
+        """What `of` makes of the properties. Raises ConfigError with all that is wrong, by the keys of the file."""
+        problems = list(self.problems)
+        try:
+            made = of(self.properties)
+        except ConfigError as error:
+            named = {problem.key for problem in problems}
+            found = [replace(p, key=self.names.get(p.key, p.key)) for p in error.problems if p.key not in self.lacks]
+            problems += [problem for problem in found if problem.key not in named]
+        if problems:
+            raise ConfigError(problems) from None
+        return made
 
 
 def is_theirs(properties: Mapping[str, str]) -> bool:
@@ -46,31 +61,32 @@ def translate(
 ) -> Translated:
     """What one side takes of a file of theirs. A key that is not theirs stays as it is, where the side `owns` it.
 
-    `source` is what errors name. Raises ConfigError for values that have no counterpart.
+    `source` is what errors name.
     """
     found = dict(DEFAULTS[side])
     names: dict[str, str] = {}
-    problems = []
-    # The prefix names the connector where nothing else does.
-    for name in sorted(properties, key=lambda key: not key.endswith("topic.prefix")):
+    problems: list[Problem] = []
+    lacks: set[str] = set()
+    # The prefix names the connector where nothing else does, and the driver's file its nodes.
+    for name in sorted(properties, key=lambda key: key not in _FIRST):
         text = properties[name]
         try:
             made = _made(properties, name, side, owns)
         except ValueError as error:
             problems.append(Problem(source, name, masking.shown(text, masking.is_secret(name, text)), str(error)))
+            lacks |= KEYS[name].of(side).keys() if name in KEYS else set()
             continue
         found |= made
         names |= dict.fromkeys(made, name)
     if side != "worker" and "topic.prefix" not in properties and "kafka.topic.prefix" not in properties:
         problems.append(Problem(source, "topic.prefix", None, "required property is missing"))
-    if problems:
-        raise ConfigError(problems)
+        lacks |= KEYS["topic.prefix"].of(side).keys()
     own = AGENT if side == "agent" else CONNECTOR
     for name, text in properties.items():
         key = name.removeprefix(own)
         if key != name and owns(key):
             found[key], names[key] = text, name
-    return Translated(found, names)
+    return Translated(found, names, problems, lacks - found.keys())
 
 
 def unused(properties: Mapping[str, str]) -> list[str]:

@@ -60,7 +60,7 @@ def together(*steps: Callable[[], T]) -> list[T]:
         except ConfigError as error:
             problems += error.problems
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(list(dict.fromkeys(problems)))  # one file may be taken for two things
     return done
 
 
