@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import ASK, POISON, Merged
 from helenus_connector.state import cells as kept
-from helenus_connector.state.merged import ASK, POISON, Merged
 from helenus_connector.state.partitions import Partition
 from helenus_connector.state.rows import Rows
 from helenus_schemas.codec.key import KeyCodec

@@ -102,7 +102,7 @@ def read_places(plan: Plan, partition: Parts) -> Iterator[pa.RecordBatch]:
     for place, note in about.items():
         if place >= len(plan.places):
             what = f"the events topic has a partition {place}, and had {len(plan.places)} when the state began"
-            note = replace(note, error=HelenusError(Kind.STATE, what, note.topic))  # noqa: PLW2901
+            note = replace(note, error=HelenusError(Kind.STATE, what, note.topic))
             yield placed_row(plan.places[0], 0, notes=pickle.dumps([note]))
             return
         yield placed(place, notes=pickle.dumps([note]))

@@ -25,8 +25,8 @@ PLACED = f"place int, turn int, {COLUMNS}"
 
 
 class EventsSource(DataSource):
-    """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `Plan`'s path, `placed` asks for rows of
-    `PLACED`.
+    """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `Plan`'s path, and `placed` asks for
+    rows of `PLACED`.
     """
 
     @classmethod

@@ -26,11 +26,11 @@ from uuid import UUID
 
 from helenus_connector.gate.event import check, decoded, values_of
 from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
 from helenus_connector.interfaces.resolver import Bounds, SchemaChanged
 from helenus_connector.state.cells import NEVER, SEEN, Row, has_seen
 from helenus_connector.state.index import KeyedStore
 from helenus_connector.state.kept import AT_ONCE, OF_PAGE, OF_PARTITION, OF_ROW, OF_STATIC, Kept, page_name
-from helenus_connector.state.merged import ASK, GAP, POISON, Merged
 from helenus_connector.state.partitions import check_version, covering, keys_of
 from helenus_connector.state.whole import Shown, Whole
 from helenus_schemas.codec.key import KeyCodec, Outgrown
