@@ -48,6 +48,10 @@ check: $(READY) ## Style, types, and that the house is tidy
 reference: $(READY) ## Write docs/configuration.md from the models
 	$(BIN)/python docs/reference.py
 
+.PHONY: screenshots
+screenshots: $(READY) ## Make the pictures of the page for the docs again (needs chromium and chromium-driver)
+	$(BIN)/python docs/screenshots.py
+
 .PHONY: bench
 bench: $(READY) ## Measure; docs/performance.md says what and how
 	$(BIN)/python -m bench

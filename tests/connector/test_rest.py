@@ -26,6 +26,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import SERVERS
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
+from helenus_connector.history import History
 from helenus_connector.log.events import Offsets
 from helenus_connector.rest import server as rest
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -58,11 +59,13 @@ class Api:
         self.connectors = Connectors(worker, earliest)
         self.snapshots = Snapshots(worker, self.connectors)
         self.verifications = Verifications(worker, self.connectors)
+        self.history = History()
         self.listener = rest.serve(
             worker,
             self.connectors,
             self.snapshots,
             self.verifications,
+            self.history,
             lambda: self.failed or self.trouble,
             lambda: self.trouble,
         )
