@@ -180,10 +180,11 @@ def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
 def _top(worker: Any, **how: Any) -> None:
     """Show how the tables of a running worker fare: rates, lag, latency, errors.
 
-    events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
-    not read yet; waiting: those that are not confirmed yet. latency: from the newest write to its record; query: from a
-    read statement to its answer. errors (failed attempts), dead (dead-lettered events) and lost count
-    from the worker's start. Tables whose gate holds changes back, and snapshots that run, are shown below.
+    lag: events that are not fully processed yet; behind: for how long the oldest of them is there; waiting: those that
+    are not confirmed yet. latency: from the newest write to its record; query: from a read statement to its answer.
+    events/s are read and records/s written; of the events so many are copies, which were dropped. errors (failed
+    attempts), dead (dead-lettered events) and lost count from the worker's start. Tables whose gate holds changes back,
+    and snapshots that run, are shown below.
     """
     from helenus_connector.top import show
 
