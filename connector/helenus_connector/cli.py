@@ -15,7 +15,7 @@ import click
 import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.config.files import load, properties_of
+from helenus_connector.config.files import check, load, properties_of
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
@@ -81,7 +81,8 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
     from helenus_connector.control.conflict import check_conflicts
 
     with _errors_shown():
-        _, connectors = load(worker_properties, connector_properties)
+        worker, connectors = load(worker_properties, connector_properties)
+        check(worker, worker_properties, connector_properties)
         # A file of Debezium's is the worker's and the first connector's in one.
         paths = [worker_properties, *connector_properties][-len(connectors) :] if connectors else []
         check_conflicts(zip(map(str, paths), connectors, strict=True))

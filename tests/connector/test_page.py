@@ -132,8 +132,13 @@ def test_in_a_browser(tmp_path: Path, width: int, scheme: str) -> None:
         assert dark is (scheme == "dark")
 
         def button(label: str) -> None:
-            article = next(a for a in driver.find_elements("tag name", "article") if a.text.startswith("stock"))
-            next(b for b in article.find_elements("tag name", "button") if b.text == label).click()
+            # In one step: the page is drawn again every few seconds.
+            driver.execute_script(
+                "const all = [...document.querySelectorAll('article')];"
+                "const of = all.find(a => a.querySelector('h2').textContent === 'stock');"
+                "[...of.querySelectorAll('button')].find(b => b.textContent === arguments[0]).click()",
+                label,
+            )
 
         button("Pause")
         driver.find_element("id", "no").click()
@@ -141,7 +146,8 @@ def test_in_a_browser(tmp_path: Path, width: int, scheme: str) -> None:
         button("Pause")
         driver.find_element("id", "yes").click()
         until(driver, lambda: api.connectors.status("stock").state == "PAUSED")
-        until(driver, lambda: [b for b in driver.find_elements("tag name", "button") if b.text == "Resume"][1:])
+        resumes = "return [...document.querySelectorAll('button')].filter(b => b.textContent === 'Resume').length"
+        until(driver, lambda: driver.execute_script(resumes) == 2)
         button("Resume")
         driver.find_element("id", "yes").click()
         until(driver, lambda: api.connectors.status("stock").state == "RUNNING")
