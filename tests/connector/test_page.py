@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
@@ -13,6 +14,7 @@ from connector.paged import EVIL, browser, shop, shown, until
 
 from helenus_connector._reports import Ends
 from helenus_connector.history import POINTS, STEP_S, History
+from helenus_connector.rest import server
 from helenus_schemas.service import monitoring, page
 
 BROWSERS = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -22,7 +24,10 @@ BROWSERS = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
     ("accept", "is_html"),
     [(BROWSERS, True), ("*/*", False), ("", False), ("application/json", False), ("application/json,text/html", False)],
 )
-def test_browsers_get_html_and_clients_json(tmp_path: Path, accept: str, is_html: bool) -> None:
+def test_browsers_get_html_and_clients_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: str, is_html: bool
+) -> None:
+    monkeypatch.setattr(server, "events_log", lambda _: SimpleNamespace(cluster=lambda: "abc"))
     with shop(tmp_path) as api:
         answer = requests.get(api.base + "/", headers={"Accept": accept}, timeout=10)
         assert answer.headers["Vary"] == "Accept"

@@ -45,7 +45,7 @@ def test_the_errors_of_all_files(here: Path) -> None:
         "worker: listeners=8083: give one listener",
         "worker: prodcer.sasl.password=*****: unknown property, did you mean producer.sasl.password?",
         "a: cassandra.pasword=*****: unknown property, did you mean cassandra.password?",
-        "a: max.batch.size=many: Input should be a valid integer",
+        "a: max.batch.size=many: give a whole number",
         "a: qery.consistency=ONE: unknown property, did you mean query.consistency?",
         "absent: cannot read the properties file",
     ):
