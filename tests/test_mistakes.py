@@ -9,6 +9,7 @@ replaces the old one.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from click.testing import CliRunner
 from connector.test_rest import CONFIG, Api, settings
 
@@ -105,6 +107,7 @@ def test_there_are_enough_of_them() -> None:
 
 
 def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory() as directory:
         api = Api(settings(Path(directory, "rest")))
         api.ask("POST", "/connectors", {"name": "f1", "config": CONFIG})

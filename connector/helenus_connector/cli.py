@@ -72,11 +72,14 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
 @main.command("validate")
 @_WORKER
 @_ANY
-def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
+@click.option(
+    "--connect", is_flag=True, help="Ask the servers too: message broker, registry, Cassandra and its tables."
+)
+def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], connect: bool) -> None:
     """Check properties files: names all that is wrong with any of them at once.
 
-    It reaches no server, and looks for no directory and no certificate, which may be another machine's: a worker does
-    that at its start, before anything else.
+    Without --connect it reaches no server. It looks for no directory and no certificate, which may be another
+    machine's: a worker does that at its start, before anything else.
     """
     from helenus_connector.control.conflict import check_conflicts
 
@@ -91,6 +94,21 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
                 click.echo(f"{path}: warning: {warning}", err=True)
         for path in (worker_properties, *connector_properties):
             click.echo(f"{path} is valid")
+        if connect:
+            _ask_servers(worker, connectors)
+
+
+def _ask_servers(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> None:
+    """Ends the process with a line for each thing that a server refuses."""
+    from helenus_connector.validate_command import refusals
+
+    codes = []
+    for name, error in refusals(worker, connectors):
+        click.echo(f"helenus-connector: {name}: {error}", err=True)
+        codes.append(_code(error))
+    if codes:
+        sys.exit(max(codes))
+    click.echo("the servers refuse nothing")
 
 
 @main.command("replay")

@@ -373,7 +373,7 @@ def test_unknown_connectors_and_paths(refusing: Api, method: str, path: str, mes
     ("body", "status", "message"),
     [
         ({"name": "f1", "config": CONFIG}, 409, "Connector f1 already exists"),
-        ({"name": "f1", "config": {**CONFIG, "tasks.max": "x"}}, 400, "following 1 error(s):\ntasks.max=x: Input"),
+        ({"name": "f1", "config": {**CONFIG, "tasks.max": "x"}}, 400, "following 1 error(s):\ntasks.max=x: give"),
         ({"name": "f2", "config": {"connector.class": "No.Such"}}, 400, "which name matches No.Such"),
         ({"name": "f2", "config": {}}, 400, "contains no connector type"),
         ({"name": "f2", "config": {**CONFIG, "name": "f3"}}, 400, "(f3) doesn't match connector name in the URL (f2)"),
