@@ -48,8 +48,8 @@ class Task:
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
     keys can't be read, while it runs. `waiting` is what it waits for without having tried: its events topic, or brokers
     that are away. `held_back_by` is the group whose last batch may still write its data topic. `changed_at` is when a
-    change of a commit log was last published, monotonic s. `last_error` is when an
-    attempt last failed, s since the epoch, and why; it stays when all is well again.
+    change of a commit log was last published, monotonic s. `last_error` is when an attempt
+    last failed, s since the epoch, and why; it stays when all is well again.
     """
 
     id: int

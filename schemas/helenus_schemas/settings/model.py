@@ -69,7 +69,9 @@ class _Given:
         written = self.written.get(key)
         value = self.values.get(key, "")
         if value and written is not None and (secret or masking.refers(written)):
-            reason = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", masking.STARS, reason)
+            # A short one may be part of any word of ours.
+            pattern = re.escape(value) if len(value) > 3 else rf"(?<!\w){re.escape(value)}(?!\w)"
+            reason = re.sub(pattern, masking.STARS, reason)
         shown = None if written is None else masking.shown(written, secret)
         self.problems.append(Problem(self.source, key, shown, reason))
 
