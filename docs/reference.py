@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the models that read the files, and the tables of docs/debezium.md and docs/datastax.md.
+"""Writes docs/configuration.md from the models that read the files, and the tables of debezium.md and datastax.md.
 
 `make reference` runs it. Tests compare them.
 """

@@ -1,7 +1,7 @@
 """Builds the documentation as a site with a search, in build/site: `make docs`.
 
-README.md is its first page. Files outside of docs/ that pages link to are copied beside them. Nothing in the site asks another
-host for anything.
+README.md is its first page. Files outside of docs/ that pages link to are copied beside them. Nothing in the site asks
+another host for anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
-OUTSIDE = re.compile(r"""<(?:script|img|iframe|link rel="?(?:stylesheet|preconnect|icon))[^>]*(?:src|href)="?(?:https?:)?//[^>]*>""")
+OUTSIDE = re.compile(
+    r"""<(?:script|img|iframe|link rel="?(?:stylesheet|preconnect|icon))[^>]*(?:src|href)="?(?:https?:)?//[^>]*>"""
+)
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 PAGES |= {"compose/README.md": "containers.md"}
 

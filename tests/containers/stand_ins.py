@@ -1,7 +1,7 @@
 """Images of the servers under the names that the compose files give, made from the servers' own jars.
 
-No image is pulled. What runs in them is Cassandra, Kafka, Apicurio, Pulsar and Prometheus as they are; the system around
-them, and the scripts by which official images read their variables, are ours.
+No image is pulled. What runs in them is Cassandra, Kafka, Apicurio, Pulsar and Prometheus as they are; the system
+around them, and the scripts by which official images read their variables, are ours.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ CASSANDRA = {
     "commitlog_segment_size": "8MiB",
     "data_file_directories": ["/var/lib/cassandra/data"],
     "cdc_enabled": False,
-    **{
-        f"{name}_directory": f"/var/lib/cassandra/{name}"
-        for name in ("commitlog", "hints", "saved_caches", "cdc_raw")
-    },
+    **{f"{name}_directory": f"/var/lib/cassandra/{name}" for name in ("commitlog", "hints", "saved_caches", "cdc_raw")},
 }
 
 
@@ -80,9 +77,7 @@ def base(docker: Engine, cache: Path) -> None:
     if not (root / "bin").exists():
         subprocess.run(["debootstrap", "--variant=minbase", "bookworm", str(root)], check=True, capture_output=True)
     with subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE) as tar:
-        subprocess.run(
-            ["/usr/bin/docker", "import", "-", BASE], stdin=tar.stdout, env=docker.environment, check=True
-        )
+        subprocess.run(["/usr/bin/docker", "import", "-", BASE], stdin=tar.stdout, env=docker.environment, check=True)
 
 
 def _cassandra(docker: Engine, java: Path) -> None:

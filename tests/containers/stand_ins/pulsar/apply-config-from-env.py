@@ -8,6 +8,6 @@ for name in sys.argv[1:]:
     with open(name) as file:
         lines = file.read().splitlines()
     keys = [line.lstrip("#").partition("=")[0].strip() for line in lines]
-    lines = [f"{key}={os.environ[key]}" if key in os.environ else line for key, line in zip(keys, lines)]
+    lines = [f"{key}={os.environ[key]}" if key in os.environ else line for key, line in zip(keys, lines, strict=True)]
     with open(name, "w") as file:
         file.write("\n".join(lines) + "\n")
