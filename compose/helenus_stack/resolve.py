@@ -156,8 +156,8 @@ def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], p
 def trust(folder: Path) -> dict[str, str]:
     """The variable by which Java trusts the authorities of CERTIFICATES, in a store that is written into `folder`.
 
-    Java reads neither PEM nor these variables. Empty if none is set, or if JAVA_TOOL_OPTIONS or MAVEN_OPTS names a store.
-    Raises StackError if the file can't be read.
+    Java reads neither PEM nor these variables. Empty if none is set, or if JAVA_TOOL_OPTIONS or MAVEN_OPTS names a
+    store. Raises StackError if the file can't be read.
     """
     options = os.environ.get("JAVA_TOOL_OPTIONS", "")
     named = next((name for name in CERTIFICATES if os.environ.get(name)), None)
