@@ -33,7 +33,7 @@ class _Commands(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("helenus"):
                 raise
-            what = f"only the agent is installed here: install helenus[connector] ({error.msg})"
+            what = f"only the agent is installed here: pip install '.[connector]' in a checkout ({error.msg})"
             click.echo(f"helenus-connector: {what}", err=True)
             sys.exit(2)
 
