@@ -94,6 +94,13 @@ QUERY_SECONDS = Counter(
 REPLICATION_SECONDS = Gauge(
     "helenus_connector_replication_latency_seconds", "Time from the newest write to its record's batch.", _LABELS
 )
+LIVE_KEYS = Gauge("helenus_connector_live_keys", "Keys that live on the data topic (state=keys).", _LABELS)
+LIVE_KEYS_ASKED = Counter(
+    "helenus_connector_live_keys_asked_total",
+    "Of these, keys whose rows were read again, by why: expired (a TTL), deleted (with their partition, range or "
+    "table) or repeated (asked before, and no record came).",
+    (*_LABELS, "why"),
+)
 TABLE_ERRORS = Counter(
     "helenus_connector_table_errors_total", "Failed attempts at a table's events, by kind of error.", (*_LABELS, "kind")
 )
@@ -139,7 +146,7 @@ def begin(labels: Labels, task: int) -> None:
 def forget(labels: Labels) -> None:
     """Ends a table's series."""
     _tasks.pop(labels, None)
-    for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE):
+    for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE, LIVE_KEYS, LIVE_KEYS_ASKED):
         metric.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
 
 

@@ -32,6 +32,7 @@ from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
+from helenus_connector.state.followers import Followers
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
 
@@ -62,6 +63,7 @@ class Worker:
         self._tables = Tables(registered(worker.checkpoint_dir))
         self._failures: dict[str, int] = {}
         self._queries: dict[str, Query] = {}
+        self._followers: Followers | None = None
         self._spark: Any = None
         self._stopping = threading.Event()
         self._started = time.monotonic()
@@ -78,6 +80,8 @@ class Worker:
         self._topics.hurry(_GRACE_S)
         for query in list(self._queries.values()):
             query.stop()
+        if self._followers is not None:
+            self._followers.stop()
 
     def ready(self) -> str | None:
         """Why something that should run does not, or None."""
@@ -118,6 +122,7 @@ class Worker:
                     looking = _in_thread(lambda: self._look(directory))
                 if session is not None and session.done() and self._spark is None:
                     self._spark = self._prepared(session.result())
+                    self._followers = Followers(self.worker, self.connectors, directory, self._spark)
                     self.snapshots.start(self._spark)
                     self.signals.start()
                     self.verifications.start(self._spark, directory)
@@ -132,6 +137,9 @@ class Worker:
             self.signals.close()
             self.snapshots.close()
             self.verifications.close()
+            if self._followers is not None:
+                self._followers.stop()
+                self._followers.join()
             for query in self._queries.values():
                 query.join()
             if session is not None and session.exception() is None:
@@ -179,6 +187,8 @@ class Worker:
                 what = f"the query of group {group} ended: {str(query.failure)[:500]}"
                 raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
             query.refresh()
+        if self._followers is not None:
+            self._followers.turn()
         if now - self._lag_at > _LAG_S:
             self._lag_at = now
             self._reports.lag(self._topics)

@@ -33,10 +33,10 @@ from helenus_connector.verify._entry import ASKED, KEY, NEVER, Entry, place
 from helenus_connector.verify._job import Job, cut, sampled, shared_out, token_of
 from helenus_connector.verify._reduce import Comparison
 from helenus_connector.verify._rows import RowEntries
-from helenus_connector.verify._scopes import Clustering, Scopes
 from helenus_connector.verify._topic import Records
 from helenus_connector.verify.options import Options
 from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
+from helenus_connector.verify.scopes import Clustering, Scopes
 from helenus_schemas.codec.key import Key, KeyCodec
 from helenus_schemas.cql.table import Column, Table
 from helenus_schemas.cql.types import parse, walk

@@ -13,12 +13,12 @@ from pydantic_core import PydanticCustomError
 from helenus_connector.config._aliases import ALIASES, snapshot_mode
 from helenus_connector.config._converters import CONNECT_JSON, ENVELOPES, Format, formats, is_json
 from helenus_connector.config._patterns import compiles, excluded, is_pattern, leaving_out
+from helenus_connector.config.state import StateSettings
 from helenus_schemas import names
 from helenus_schemas.codec.key import Compat
 from helenus_schemas.settings import fields
 from helenus_schemas.settings.fields import CommaList, Login, Milliseconds, RegistryUrls
 from helenus_schemas.settings.model import About, Alias
-from helenus_schemas.settings.shared import CassandraSettings
 
 Header = Literal["schema_id", "writetime", "expires", "origin", "op", "node", "segpos", "digest"]
 Consistency = Literal["LOCAL_ONE", "LOCAL_QUORUM", "QUORUM", "ALL"]
@@ -36,7 +36,7 @@ def is_class(name: str) -> bool:
     return _CLASSES.fullmatch(name) is not None
 
 
-class ConnectorSettings(CassandraSettings):
+class ConnectorSettings(StateSettings):
     """One connector: one table's events in, its data topic out."""
 
     needs_registry: ClassVar[bool] = True

@@ -46,10 +46,11 @@ class Task:
 
     It is `ready` when its topics are there, as far as is known. `error` ended it, or it is `refused` because of another
     connector's; `trouble` may pass, and it is tried again at `retry_at`, s since the epoch. `unread` is why some of its
-    keys can't be read, while it runs. `waiting` is what it waits for without having tried: its events topic, or brokers
-    that are away. `held_back_by` is the group whose last batch may still write its data topic. `changed_at` is when a
-    change of a commit log was last published, monotonic s. `last_error` is when an attempt
-    last failed, s since the epoch, and why; it stays when all is well again.
+    keys can't be read, while it runs; `follows` why its data topic is not followed for its state just now. `waiting` is
+    what it waits for without having tried: its events topic, or brokers that are away. `held_back_by` is the group
+    whose last batch may still write its data topic. `changed_at` is when a change of a commit log was last published,
+    monotonic s. `last_error` is when an attempt last failed, s since the epoch, and why; it stays when all is well
+    again.
     """
 
     id: int
@@ -59,6 +60,7 @@ class Task:
     error: HelenusError | None = None
     trouble: HelenusError | None = None
     unread: HelenusError | None = None
+    follows: HelenusError | None = None
     waiting: HelenusError | str | None = None
     held_back_by: str | None = None
     retry_at: float = 0.0
@@ -171,7 +173,7 @@ class Connector:
         if self.wanted == "PAUSED":
             return TaskStatus(task.id, "PAUSED")
         state = "RUNNING" if task.ready and not self.error else "UNASSIGNED"
-        reason: HelenusError | str | None = task.trouble or task.unread
+        reason: HelenusError | str | None = task.trouble or task.unread or task.follows
         if state == "UNASSIGNED":
             reason = self.error or self.trouble or task.trouble
         held_back = None

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from helenus_connector.config.state import marker_topic
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.status import Task
 from helenus_connector.log.choice import data_log, events_log, planner
@@ -72,6 +73,8 @@ class Topics:
             what = f"{settings.events} has {events} partitions, {settings.data} has {data}"
             advice = "choose another data.topic, or delete that one if it is not needed; the worker makes it again"
             raise HelenusError(Kind.PARTITIONS_CHANGED, what, settings.name, advice)
+        if not settings.markers:
+            self._data.create(marker_topic(settings.data), events, {"cleanup.policy": "delete"})
         if settings.has_dead_letters:
             self._data.create(settings.dead_letters, 1, {})
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.state import marker_topic
 from helenus_connector.gate.cache import Caches
 from helenus_connector.gate.gate import OneGate
 from helenus_connector.gate.level_gate import LevelGate, settle
@@ -33,8 +34,10 @@ from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.resolve.none import AsWritten
 from helenus_connector.shape.registry import Registry
+from helenus_connector.shape.row import is_marker, without_scope
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log
 
@@ -141,6 +144,8 @@ class Stage:
         outcome.dropped, outcome.at_gate = intake.dropped, intake.at_gate
         if self._now.schemas is not None:
             self.log.declare(self._now.topic, self._now.schemas)
+            if not self.settings.markers:
+                self.log.declare(marker_topic(self.settings.data), self._now.schemas)
         try:
             # 2. resolve
             for resolved in self._resolver.resolve(trust_images, may_wait):
@@ -217,6 +222,12 @@ class Stage:
     def _append_record(self, resolved: Resolved, outcome: Outcome, record: Record) -> None:
         if resolved.is_released:
             record = record._replace(headers=[*record.headers, _RELEASED])
-        self.log.append(self._versions.now.topic, resolved.partition, *record)
+        topic = self._versions.now.topic
+        if not self.settings.markers and resolved.read_rows is not None and is_marker(record):
+            self.log.append(marker_topic(self.settings.data), resolved.partition, *record)
+            if not self._now.table.statics or resolved.scope is Scope.TABLE:
+                return
+            record = without_scope(record)  # what is left is the record of the static columns
+        self.log.append(topic, resolved.partition, *record)
         resolved.records += 1
         outcome.records += 1

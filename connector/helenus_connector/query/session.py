@@ -24,6 +24,8 @@ from helenus_schemas.errors import HelenusError, Kind
 _log = structlog.get_logger(__name__)
 _REASON = re.compile(r"Exception: |Error: |^Invalid|^Unrecognized|^Could not")
 _THREAD = 'Exception in thread "main" '
+_SPARKS_OWN = "Streaming TransformWithState"
+"""What each start of a query with state prints, line by line, with all that was pickled for it."""
 _LAST_WORDS_S = 2.0
 _DEFAULTS = {
     # Four attempts a task: a Python worker that dies takes one task with it, not the batch.
@@ -131,6 +133,8 @@ def _stderr(as_json: bool) -> Iterator[Callable[[], list[str]]]:
                     heard.append(text)
                     if text.startswith("\tat "):
                         continue
+                if _SPARKS_OWN in text:
+                    continue
                 if not as_json or text.startswith("{"):  # JSON already, of our own processes
                     os.write(out, line)
                 elif text:

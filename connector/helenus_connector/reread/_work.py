@@ -18,7 +18,7 @@ from helenus_schemas.cql.values import Malformed
 from helenus_schemas.event.change import Change, Origin, Scope
 
 _TABLE, _RANGE = Scope.TABLE, Scope.RANGE  # an enum's members are slow to look up
-_LOG, _REPAIR = Origin.LOG, Origin.REPAIR
+_UNSCANNED = Origin.LOG, Origin.REPAIR, Origin.STATE
 _MARKED = (Scope.PARTITION, _RANGE, _TABLE)
 
 
@@ -140,7 +140,7 @@ class Works:
                 change.parts,
                 event,
                 consistency=self._consistency,
-                is_scanned=change.origin is not _LOG and change.origin is not _REPAIR,
+                is_scanned=change.origin not in _UNSCANNED,
             )
             self.by_name[name] = work
         elif scope > work.scope:

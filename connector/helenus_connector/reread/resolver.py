@@ -112,7 +112,7 @@ class Reread:
 
     def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Resolved]:
         reader, found = self.reader, self._works
-        if "expires" in self._settings.headers and self._caches.has_expiring:
+        if self._settings.state == "keys" or ("expires" in self._settings.headers and self._caches.has_expiring):
             reader.asks_ttl = True
         self._handed = HandedBack(
             outdated=sum(unconfirmed.copies for unconfirmed in found.gone),

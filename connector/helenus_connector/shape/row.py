@@ -304,6 +304,18 @@ def _form(table: Table, settings: ConnectorSettings, registry: Ids | None, topic
     return Avro(table, settings, key_frame, frame(shown_by), truncation, nullable)
 
 
+def is_marker(record: Record) -> bool:
+    """Whether it is a delete marker."""
+    return any(name == "scope" for name, _ in record.headers)
+
+
+def without_scope(record: Record) -> Record:
+    """A delete marker as no more than the record of its partition's static columns."""
+    return record._replace(
+        headers=[header for header in record.headers if header[0] not in ("scope", "start", "end", "op")]
+    )
+
+
 def _shaped(make: Callable[[Image | None], Record], key: bytes, image: Image | None) -> Shaped:
     """The record of an image; or what stands for it in a digest, and why it can't be published."""
     try:
@@ -324,4 +336,6 @@ def _origin_headers(event: bytes) -> tuple[tuple[str, bytes], ...]:
     if origin is Origin.LOG:
         return ()
     snapshot = _SNAPSHOT.get(origin)
-    return (("origin", b"repair"),) if snapshot is None else (("origin", b"snapshot"), ("snapshot", snapshot))
+    if snapshot is not None:
+        return ("origin", b"snapshot"), ("snapshot", snapshot)
+    return (("origin", b"state" if origin is Origin.STATE else b"repair"),)

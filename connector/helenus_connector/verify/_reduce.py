@@ -30,8 +30,8 @@ from helenus_connector.verify._entry import (
     entries,
 )
 from helenus_connector.verify._job import Job, Task, begin
-from helenus_connector.verify._scopes import Clustering, Scopes
 from helenus_connector.verify.report import EXPIRED, FOREIGN, GHOST, MISSING, STALE, UNPUBLISHABLE
+from helenus_connector.verify.scopes import Clustering, Scopes
 from helenus_schemas.codec.key import KeyCodec
 
 FOUND = ("kind", "moved")

@@ -14,8 +14,8 @@ from helenus_connector.shape.registry import Registry
 from helenus_connector.verify._contents import Contents, digest
 from helenus_connector.verify._entry import MARKER, NEVER, STRAY, TRUNCATION, Entry, counts, place
 from helenus_connector.verify._job import Job, Task, numbered, token_of
-from helenus_connector.verify._keys import Keys
 from helenus_connector.verify._values import AvroValues, Headers, JsonValues, Schemas
+from helenus_connector.verify.keys import Keys
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError
 

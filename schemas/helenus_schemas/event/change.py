@@ -48,8 +48,9 @@ class Effect(enum.IntFlag):
 
 
 class Origin(enum.IntEnum):
-    """Where a Change comes from: a node's commit log; a snapshot, which reads rows that were there before; or a repair
-    of the data topic. A snapshot's first and last Change are marked, as Debezium marks them.
+    """Where a Change comes from: a node's commit log; a snapshot, which reads rows that were there before; a repair of
+    the data topic; or the state, which knows what a delete or a TTL took away. A snapshot's first and last Change are
+    marked, as Debezium marks them.
     """
 
     LOG = 0
@@ -57,6 +58,7 @@ class Origin(enum.IntEnum):
     SNAPSHOT_FIRST = 2
     SNAPSHOT_LAST = 3
     REPAIR = 4
+    STATE = 5
 
 
 FIRST_COLUMN = 5

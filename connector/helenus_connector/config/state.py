@@ -1,0 +1,48 @@
+"""The settings of state: what a connector keeps of rows between batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from helenus_schemas.settings.model import About
+from helenus_schemas.settings.shared import CassandraSettings
+
+_WITHOUT_ROWS = ("debezium-cassandra", "cep44")
+
+
+class StateSettings(CassandraSettings):
+    """`state` and what goes with it."""
+
+    state: Annotated[Literal["none", "keys"], About("State", "HIGH")] = "none"
+    """What is kept of rows on Spark. `keys`: the keys that live on the data topic, and when their rows expire. Then a
+    delete of a partition, of a range or of the table, and a TTL, become a record for each row. See `docs/state.md`.
+    """
+    markers: Annotated[bool, About("State")] = True
+    """Whether delete markers are on the data topic. With `false`, which needs `state`, they are on `markers-` followed
+    by its name, and sinks that know nothing of markers need no filter.
+    """
+
+    @classmethod
+    def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts(given)
+        if given.get("state", "none") == "none":
+            if given.get("markers", "true").lower() == "false":
+                yield "markers", "without delete markers deleted rows stay on the topic: set state=keys"
+            return
+        headers = [name.strip() for name in given.get("headers", "expires,op").split(",")]
+        needed = ["expires", *(["op"] if given.get("output.format") == "debezium" else [])]
+        if missing := [name for name in needed if name not in headers]:
+            yield "headers", f"state=keys goes by the header {missing[0]}: add it"
+        if given.get("resolver") == "none":
+            yield "state", "the keys that live are those of rows that were read: resolver=none has no rows"
+        if given.get("schema.on.incompatible") == "new-topic":
+            yield "schema.on.incompatible", "with state=keys a table stays on one data topic: set it to fail"
+        if given.get("output.format") in _WITHOUT_ROWS:
+            yield "state", f"records of output.format={given['output.format']} do not say which rows live"
+
+
+def marker_topic(data: str) -> str:
+    """The topic for delete markers that are not on this data topic."""
+    place, slash, name = data.rpartition("/")
+    return f"{place}{slash}markers-{name}"

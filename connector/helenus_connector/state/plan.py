@@ -1,0 +1,70 @@
+"""What the driver gives those who follow a connector's data topics: planner, tasks and operator."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.run_directory import replace
+from helenus_connector.config.worker import WorkerSettings
+from helenus_schemas.cql.table import Table
+from helenus_schemas.service.logs import Setup, follow, setup
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A table whose data topic is followed: `settings` are of it alone, `table` is its definition. With `markers` this
+    is the topic of its delete markers instead.
+    """
+
+    settings: ConnectorSettings
+    table: Table
+    markers: bool = False
+
+
+@dataclass(frozen=True)
+class Following:
+    """What of one connector is followed, by topic. `directory` is the run's own, made on each host. Topics of delete
+    markers come first: their ends are asked for before those of the data topics.
+    """
+
+    worker: WorkerSettings
+    name: str
+    directory: str
+    tables: Mapping[str, Followed]
+    logging: Setup = field(default_factory=setup)
+
+    @property
+    def file(self) -> Path:
+        """Where the driver leaves this for its planner: the source's options are no place for secrets."""
+        return Path(self.directory) / f"{self.name}.following"
+
+    @property
+    def due_file(self) -> Path:
+        """When a place is due, s since the epoch: from the driver, for the planner."""
+        return Path(self.directory) / f"{self.name}.state-due"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps the query's offsets and its state."""
+        return directory_of(self.worker, self.name)
+
+    def save(self) -> None:
+        """Write it to `file`, for this user alone."""
+        replace(self.file, pickle.dumps(self))
+
+    @staticmethod
+    def loads(data: bytes) -> Following:
+        """What such a file, of this process's own driver, holds. The process logs as the driver does from now on."""
+        found = pickle.loads(data)
+        assert isinstance(found, Following)
+        follow(found.logging)
+        return found
+
+
+def directory_of(worker: WorkerSettings, name: str) -> Path:
+    """Where the state of a connector lies."""
+    return worker.checkpoint_dir.absolute() / "state" / name

@@ -1,0 +1,97 @@
+"""What the state learns of records, in every form that it goes by; and which settings it takes."""
+
+from __future__ import annotations
+
+import pytest
+from connector.test_verify import FORMS, Topic, int32, of, table
+
+from helenus_connector.config.state import marker_topic
+from helenus_connector.interfaces.image import Image
+from helenus_connector.state.index import Said
+from helenus_connector.state.operator import within
+from helenus_connector.state.plan import Followed
+from helenus_connector.state.reading import Records
+from helenus_schemas.event.change import Bound, Scope
+from helenus_schemas.settings.properties import ConfigError
+
+_WITH_OP = [form for form in FORMS if "headers" not in form]
+
+
+def said(topic: Topic, markers: bool = False) -> list[Said]:
+    records = Records(Followed(topic.settings, topic.table, markers), False, topic.registry.schema)
+    return [one for message in topic.messages for one in records.said(message)]
+
+
+@pytest.mark.parametrize("form", _WITH_OP)
+def test_rows_that_live_expire_and_are_gone(form: dict[str, str]) -> None:
+    topic = Topic(table(("v", "text")), {"state": "keys", "tombstones.on.delete": "false", **form})
+    topic.publish((int32(1), int32(2)), [b"x"], expires=1_700_000_000)
+    topic.publish((int32(1), int32(3)), [b"y"])
+    topic.publish((int32(1), int32(2)), None)
+    group = topic.codec.encode((int32(1), None))
+    found = said(topic)
+    assert [(one.group, one.name, one.lives, one.expires) for one in found] == [
+        (group, topic.codec.encode((int32(1), int32(2))), True, 1_700_000_000),
+        (group, topic.codec.encode((int32(1), int32(3))), True, None),
+        (group, topic.codec.encode((int32(1), int32(2))), False, None),
+    ]
+    assert [int.from_bytes(one.at or b"", "big") for one in found] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("form", _WITH_OP)
+def test_delete_markers(form: dict[str, str]) -> None:
+    topic = Topic(
+        table(("v", "text"), ("s", "text static")), {"state": "keys", "tombstones.on.delete": "false", **form}
+    )
+    if topic.settings.is_envelope:
+        topic.alter(table(("v", "text")))
+    statics = None if topic.settings.is_envelope else Image((None, b"static"), 5)
+    key = (int32(1), None)
+    group = topic.codec.encode(key)
+    topic.marker(key, Scope.PARTITION, statics)
+    topic.marker(key, Scope.RANGE, statics, (Bound(True, (int32(2) or b"",)), Bound(False, (int32(5) or b"",))))
+    topic.marker((), Scope.TABLE)
+    partition, own, range_, again, truncation = said(topic)
+    assert (partition.scope, partition.group, partition.bounds) == ("partition", group, None)
+    assert (own.scope, own.name, own.lives) == (None, group, statics is not None)
+    assert (again.name, again.lives) == (group, statics is not None)
+    assert (truncation.scope, truncation.group) == ("table", b"")
+    assert range_.scope == "range"
+    assert range_.bounds is not None
+    covers = within(topic.table)
+    inside = [c for c in range(8) if covers(topic.codec.encode((int32(1), int32(c))), range_.bounds)]
+    assert inside == [2, 3, 4]
+    assert not covers(group, range_.bounds)
+    elsewhere = said(topic, markers=True)
+    assert [(one.scope, one.at) for one in elsewhere] == [("partition", None), ("range", None), ("table", None)]
+
+
+def test_a_key_of_another_table_is_left_out() -> None:
+    topic, other = (Topic(table(("v", "text")), {"state": "keys"}) for _ in range(2))
+    other.publish((int32(1), int32(2)), [b"x"])
+    topic.messages = other.messages
+    topic.registry = type(topic.registry)()
+    topic.alter(table(("v", "text"), keys=("text", "text")))
+    assert said(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"markers": "false"}, "without delete markers deleted rows stay on the topic"),
+        ({"state": "keys", "headers": "op"}, "goes by the header expires"),
+        ({"state": "keys", "headers": "expires", "output.format": "debezium"}, "goes by the header op"),
+        ({"state": "keys", "resolver": "none", "output.format": "debezium"}, "resolver=none has no rows"),
+        ({"state": "keys", "output.format": "cep44"}, "do not say which rows live"),
+        ({"state": "keys", "schema.on.incompatible": "new-topic"}, "stays on one data topic"),
+        ({"state": "rows"}, "'none' or 'keys'"),
+    ],
+)
+def test_settings_that_do_not_go_together(given: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        of(given)
+
+
+def test_the_topic_of_markers_is_beside_that_of_the_data() -> None:
+    assert marker_topic("data-ks.t") == "markers-data-ks.t"
+    assert marker_topic("persistent://a/b/data") == "persistent://a/b/markers-data"

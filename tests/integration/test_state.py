@@ -1,0 +1,190 @@
+"""State: a sink that knows nothing of markers, and of TTLs, has the table's rows all the same."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.pipeline import Pipeline
+from patience import eventually
+
+from helenus_stack.settings import LogName
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+TABLES = {"state.rows": {}, "state.unmarked": {"markers": "false"}}
+KEY = ("p", "c", "d")
+Rows = dict[tuple[Any, ...], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    strategy = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    session.execute(f"CREATE KEYSPACE IF NOT EXISTS state WITH replication = {strategy}")
+    for table in TABLES:
+        session.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} (p int, c int, d text, v text, n int, m map<text, int>,"
+            " PRIMARY KEY (p, c, d)) WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
+        )
+        session.execute(f"TRUNCATE {table}")
+    pipeline = Pipeline(status.only(log), directory / log)
+    try:
+        pipeline.agent.start().ready()
+        pipeline.connect(*TABLES, state="keys").start().ready()
+        for table, more in TABLES.items():
+            if more:
+                file = pipeline.directory / f"{table}.properties"
+                file.write_text(file.read_text() + "".join(f"{key}={value}\n" for key, value in more.items()))
+        pipeline.connector.stop()
+        pipeline.connector.start().ready()
+        yield pipeline
+        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
+    finally:
+        pipeline.stop()
+
+
+def of_a_naive_sink(pipeline: Pipeline, table: str) -> Rows:
+    """Upserts values and deletes by nulls; what has no whole key is nothing to it."""
+    found: Rows = {}
+    for record in pipeline.records(table):
+        if not isinstance(record.key, dict) or any(record.key.get(name) is None for name in KEY):
+            continue
+        key = tuple(record.key[name] for name in KEY)
+        if record.value is None:
+            found.pop(key, None)
+        else:
+            found[key] = {name: record.value[name] for name in ("v", "n")}
+    return found
+
+
+def of_cassandra(session: Any, table: str) -> Rows:
+    rows = session.execute(f"SELECT p, c, d, v, n FROM {table}")
+    return {(row.p, row.c, row.d): {"v": row.v, "n": row.n} for row in rows}
+
+
+def agrees(pipeline: Pipeline, session: Any, table: str) -> None:
+    """Wait until the sink has what the table has."""
+    sink, wanted = Rows(), Rows()
+
+    def equal() -> bool:
+        nonlocal sink, wanted
+        sink, wanted = of_a_naive_sink(pipeline, table), of_cassandra(session, table)
+        return sink == wanted
+
+    def differ() -> str:
+        keys = [key for key in {*sink, *wanted} if sink.get(key) != wanted.get(key)]
+        some = [(key, sink.get(key), wanted.get(key)) for key in sorted(keys)[:5]]
+        return f"{table}: {len(keys)} keys differ, as key, sink, table: {some}\n{pipeline.connector.tail()}"
+
+    eventually(equal, differ)
+
+
+def write(session: Any, table: str, statements: int, seed: int) -> None:
+    """Random statements of every kind."""
+    r = random.Random(seed)
+    for _ in range(statements):
+        p, c, d = r.randrange(4), r.randrange(6), r.choice("ab")
+        ttl = f" USING TTL {r.randint(1, 4)}" if r.random() < 0.3 else ""
+        key = f"p = {p} AND c = {c} AND d = '{d}'"
+        match r.choices(["insert", "update", "cell", "row", "partition", "range"], [50, 20, 8, 8, 5, 9])[0]:
+            case "insert":
+                session.execute(f"INSERT INTO {table} (p, c, d, v, n) VALUES ({p}, {c}, '{d}', 'v{_}', {_}){ttl}")
+            case "update":
+                session.execute(f"UPDATE {table}{ttl} SET v = 'u{_}' WHERE {key}")
+            case "cell":
+                session.execute(f"DELETE v FROM {table} WHERE {key}")
+            case "row":
+                session.execute(f"DELETE FROM {table} WHERE {key}")
+            case "partition":
+                session.execute(f"DELETE FROM {table} WHERE p = {p}")
+            case "range":
+                where = r.choice([f"c > {c}", f"c <= {c}", f"c = {c}", f"c = {c} AND d >= 'b'"])
+                session.execute(f"DELETE FROM {table} WHERE p = {p} AND {where}")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_deletes_of_more_than_a_row_and_ttls_reach_a_naive_sink(pipeline: Pipeline, session: Any, table: str) -> None:
+    for seed in range(3):
+        write(session, table, 80, seed)
+        agrees(pipeline, session, table)
+    assert of_cassandra(session, table)
+    session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (9, 9, 'z', 'short') USING TTL 3")
+    agrees(pipeline, session, table)
+    session.execute(f"TRUNCATE {table}")
+    session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (1, 1, 'a', 'after')")
+    agrees(pipeline, session, table)
+    assert list(of_a_naive_sink(pipeline, table)) == [(1, 1, "a")]
+    scopes = {record.headers.get("scope") for record in pipeline.records(table)}
+    assert scopes == ({None} if TABLES[table] else {None, b"table", b"partition", b"range"})
+    origins = {record.headers.get("origin") for record in pipeline.records(table)}
+    assert b"state" in origins
+
+
+def test_what_expires_while_nothing_runs_is_found_at_the_start(pipeline: Pipeline, session: Any) -> None:
+    table = "state.rows"
+    for c in range(5):
+        session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (2, {c}, 'a', 'x') USING TTL {2 + c}")
+    session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (3, 1, 'a', 'stays')")
+    agrees(pipeline, session, table)
+    for c in range(200):
+        session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (3, {c}, 'b', 'x') USING TTL 8")
+    eventually(lambda: len(of_a_naive_sink(pipeline, table)) > 200, "the rows are there")
+    pipeline.connector.kill()
+    session.execute(f"DELETE FROM {table} WHERE p = 3 AND c < 50")
+    eventually(lambda: not list(session.execute(f"SELECT c FROM {table} WHERE p = 3 AND c = 100")), "they expired")
+    started = time.monotonic()
+    pipeline.connector.start().ready()
+    agrees(pipeline, session, table)
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize("point", ["state.after-asked", "state.before-commit"])
+def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
+    """Of a task, which Spark does again, and of the driver, which is started again."""
+    table, once = "state.rows", pipeline.directory / point
+    pipeline.connector.stop()
+    write(session, table, 60, 11)
+    pipeline.connector.start(HELENUS_FAILPOINT=f"{point}@{once}")
+    write(session, table, 60, 12)
+    eventually(once.exists, lambda: f"{point} is reached\n{pipeline.connector.tail()}")
+    if point == "state.before-commit":
+        assert pipeline.connector.dies() != 0
+        pipeline.connector.start().ready()
+    agrees(pipeline, session, table)
+
+
+def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> None:
+    """What it is of is kept beside it; a part that is gone is no fresh start."""
+    directory = pipeline.directory / "checkpoint" / "state" / "state-rows"
+    file = directory / "about"
+    pipeline.connector.stop()
+    kept = file.read_bytes()
+
+    def refused(why: str) -> None:
+        pipeline.connector.start()
+        trace = f"delete {directory}"
+        labels = {"connector": "state-rows", "state": "FAILED"}
+        eventually(
+            lambda: (
+                pipeline.connector.health()[0] and pipeline.connector.total("helenus_connector_task_state", **labels)
+            ),
+            pipeline.connector.tail,
+        )
+        assert why in pipeline.connector.tail()
+        assert trace in pipeline.connector.tail()
+        pipeline.connector.stop()
+
+    file.write_bytes(kept.replace(b"state.rows", b"state.rose"))
+    refused("this file is damaged")
+    file.unlink()
+    refused("is gone")
+    file.write_bytes(kept)
+    (directory / "query" / "state").rename(directory / "elsewhere")
+    refused("the state is gone")
+    (directory / "elsewhere").rename(directory / "query" / "state")
+    pipeline.connector.start().ready()
