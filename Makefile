@@ -20,6 +20,11 @@ demo: $(READY) ## Show the full path on real servers (LOG=pulsar instead of kafk
 stop: $(READY) ## Stop what `make demo KEEP=1` left running
 	@$(BIN)/helenus-stack down
 
+.PHONY: wheel
+wheel: $(READY) ## Make dist/helenus-….whl, for your own machines
+	@$(BIN)/python -m hatchling build --target wheel --directory dist
+	@ls -lh dist/*.whl
+
 ##@ Develop
 .PHONY: test
 test: test-unit ## The tests: first those without servers, then those with; a failing one of these is run once more alone
@@ -36,7 +41,7 @@ test-cluster: $(READY) ## The tests on three Cassandra nodes
 
 .PHONY: test-unit
 test-unit: $(READY) ## The tests that need no server
-	$(BIN)/pytest -m "not integration and not long" -n $(WORKERS) $(BY_FILE)
+	$(BIN)/pytest -m "not integration and not long and not containers" -n $(WORKERS) $(BY_FILE)
 
 .PHONY: check
 check: $(READY) ## Style, types, and that the house is tidy
@@ -47,6 +52,10 @@ check: $(READY) ## Style, types, and that the house is tidy
 .PHONY: reference
 reference: $(READY) ## Write docs/configuration.md from the models
 	$(BIN)/python docs/reference.py
+
+.PHONY: screenshots
+screenshots: $(READY) ## Make the pictures of the page for the docs again (needs chromium and chromium-driver)
+	$(BIN)/python docs/screenshots.py
 
 .PHONY: bench
 bench: $(READY) ## Measure; docs/performance.md says what and how
@@ -59,6 +68,19 @@ constraints: ## Print the newest versions that pyproject.toml allows, for constr
 	build/constraints/bin/pip install --quiet ".[stack]" --group dev
 	build/constraints/bin/pip freeze --exclude helenus --exclude pip
 
+.PHONY: docs
+docs: build/docs-venv/.ready ## Build the documentation as a site with a search, in build/site (installs 160 MB into build/docs-venv)
+	@build/docs-venv/bin/python docs/site.py
+
+build/docs-venv/.ready: docs/constraints.txt
+	@$(PYTHON) -m venv --clear build/docs-venv
+	@build/docs-venv/bin/pip install --quiet --disable-pip-version-check --constraint docs/constraints.txt mkdocs-material
+	@touch $@
+
+.PHONY: test-containers
+test-containers: $(READY) ## Our images and both compose files on a Docker engine of their own (as root; 10 GB in ~/.cache/helenus/engine)
+	$(BIN)/pytest -m containers tests/containers -s
+
 .PHONY: clean
 clean: ## Remove what was built and installed
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -69,7 +91,7 @@ help: ## Show this list
 
 $(READY): pyproject.toml constraints.txt hatch_build.py agent/helenus_agent/commitlog/decoder.py connector/helenus_connector/shape/_direct.py
 	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'
-	@echo "Installing into $(VENV) (once, about a minute) ..."
+	@echo "Installing into $(VENV): once, a minute or two; 1.1 GB of disk ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[stack]" --group dev

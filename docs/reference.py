@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the models that read the files, and the tables of docs/debezium.md.
+"""Writes docs/configuration.md from the models that read the files, and the tables of debezium.md and datastax.md.
 
 `make reference` runs it. Tests compare them.
 """
@@ -14,7 +14,9 @@ import annotated_types
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from helenus_agent.aliases import ENVIRONMENT
 from helenus_agent.config import AgentSettings
+from helenus_connector.config._aliases import DATASTAX
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.settings import debezium
@@ -149,9 +151,27 @@ def _uses(use: Mapping[str, Any]) -> str:
     return ", ".join(f"`{text}`" for text in shown)
 
 
+def datastax_keys() -> str:
+    """The tables of DataStax's keys: the agent's arguments, with their variables, and the source connector's."""
+    variables = {argument: variable for variable, argument in ENVIRONMENT.items()}
+    shown = "### The agent's arguments\n| theirs | variable | here | |\n|---|---|---|---|\n"
+    for key, alias in _aliases(AgentSettings).items():
+        variable = f"`{variables[key]}`" if key in variables else ""
+        shown += f"| `{key}` | {variable} | {f'`{alias.use}`' if alias.use else ''} | {alias.why} |\n"
+    shown += "\n### The source connector's keys\n| theirs | here | |\n|---|---|---|\n"
+    for key in DATASTAX:
+        alias = _aliases(ConnectorSettings)[key]
+        shown += f"| `{key}` | {f'`{alias.use}`' if alias.use else ''} | {alias.why} |\n"
+    return shown
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("configuration.md").write_text(page(), encoding="utf-8")
     theirs = Path(__file__).with_name("debezium.md")
     before, _, rest = theirs.read_text(encoding="utf-8").partition("| theirs | the agent's |")
     *_, after = rest.partition("\n## ")
     theirs.write_text(f"{before}{debezium_keys()}\n## {after}", encoding="utf-8")
+    theirs = Path(__file__).with_name("datastax.md")
+    before, _, rest = theirs.read_text(encoding="utf-8").partition("### The agent's arguments")
+    *_, after = rest.partition("\n## ")
+    theirs.write_text(f"{before}{datastax_keys()}\n## {after}", encoding="utf-8")

@@ -30,6 +30,11 @@ def test_the_reference_is_that_of_the_models() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == page, "run `make reference`"
 
 
+def test_every_key_of_datastax_is_in_its_page() -> None:
+    tables = runpy.run_path(str(ROOT / "docs" / "reference.py"))["datastax_keys"]()
+    assert tables in (ROOT / "docs" / "datastax.md").read_text(), "run `make reference`"
+
+
 @pytest.mark.parametrize("model", EXAMPLES.values())
 def test_every_key_is_described(model: type[Settings]) -> None:
     assert {field.alias for field in model.model_fields.values()} <= model.texts().keys()

@@ -1,4 +1,4 @@
-"""Serves `/metrics` and `/health`. The agent's work does not depend on it."""
+"""Serves `/metrics`, `/health`, and a page that shows them. The agent's work does not depend on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.server import ThreadingHTTPServer
 import structlog
 
 from helenus_schemas.errors import HelenusError
-from helenus_schemas.service import monitoring
+from helenus_schemas.service import monitoring, page
 from helenus_schemas.service.monitoring import Ready
 
 _AGAIN = 1.0  # s between two tries to listen
@@ -63,7 +63,7 @@ class Monitor:
     def _listen(self, ready: Ready) -> HelenusError | None:
         """Returns the error if the address is in use."""
         try:
-            self._server = monitoring.serve(self._host, self._port, ready)
+            self._server = monitoring.serve(self._host, self._port, ready, page.load("helenus_agent", "page.html"))
         except HelenusError as error:
             if getattr(error.__cause__, "errno", None) in _BUSY:
                 return error

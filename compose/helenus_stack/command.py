@@ -12,6 +12,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("helenus"):
             raise
-        print(f"helenus-stack: only the agent is installed here: install helenus[stack] ({error.msg})", file=sys.stderr)
+        print(
+            f"helenus-stack: only the agent is installed here: pip install '.[stack]' in a checkout ({error.msg})",
+            file=sys.stderr,
+        )
         sys.exit(2)
     run()

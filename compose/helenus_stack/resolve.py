@@ -7,12 +7,15 @@ listed files, because each is asked for by its full coordinates and nothing tran
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
@@ -25,6 +28,10 @@ from helenus_stack.java import java_home
 from helenus_stack.progress import Progress
 
 MAVEN_PLUGIN = "3.8.1"
+CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT")
+"""Variables of other programs that name a PEM file of the authorities to trust; the first that is set counts."""
+
+PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 def resolve(artifacts: Sequence[Artifact], folder: Path, progress: Progress) -> None:
@@ -121,9 +128,13 @@ def _ivy_jar() -> Path:
 def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], progress: Progress) -> None:
     """Runs a client and shows its progress. A further attempt does not download again what is there already."""
     log = folder / "log"
+    environment = {**os.environ, **trust(folder)}
     started = time.monotonic()
     progress.say(f"fetching {len(artifacts)} files with {'Maven' if command[0] == 'mvn' else 'Ivy'}")
-    with open(log, "w") as output, subprocess.Popen(command, cwd=folder, stdout=output, stderr=output) as client:
+    with (
+        open(log, "w") as output,
+        subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output) as client,
+    ):
         try:
             while client.poll() is None:
                 time.sleep(0.2)
@@ -136,10 +147,46 @@ def _download(command: list[str], folder: Path, artifacts: Sequence[Artifact], p
             "the jars could not be downloaded",
             " ".join(command[:2]),
             "check the network, and proxy and mirror in the client's own settings, then run again to go on; "
-            "certificates of your own: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE",
+            f"behind an authority of your own: {CERTIFICATES[0]}=FILE with all certificates in PEM",
             detail="\n".join(log.read_text().splitlines()[-15:]),
         )
     progress.say(f"fetched in {time.monotonic() - started:.0f} s")
+
+
+def trust(folder: Path) -> dict[str, str]:
+    """The variable by which Java trusts the authorities of CERTIFICATES, in a store that is written into `folder`.
+
+    Java reads neither PEM nor these variables. Empty if none is set, or if JAVA_TOOL_OPTIONS or MAVEN_OPTS names a
+    store. Raises StackError if the file can't be read.
+    """
+    options = os.environ.get("JAVA_TOOL_OPTIONS", "")
+    named = next((name for name in CERTIFICATES if os.environ.get(name)), None)
+    if named is None or "javax.net.ssl.trustStore" in options + os.environ.get("MAVEN_OPTS", ""):
+        return {}
+    # Imported late: only a download needs it.
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+    found = set()
+    try:
+        text = Path(os.environ[named]).read_bytes()
+    except OSError as error:
+        text, why = b"", str(error.strerror)
+    else:
+        why = "it has no certificate in PEM"
+    for pem in PEM.findall(text):
+        # Bundles have some that break the rules, which their owners have not replaced: they are left out.
+        with suppress(ValueError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found.add(x509.load_pem_x509_certificate(pem))
+    if not found:
+        where = f"{named}={os.environ[named]}"
+        raise StackError(f"the authorities to trust can't be read: {why}", where, "name a PEM file")
+    trusted = [pkcs12.PKCS12Certificate(one, str(number).encode()) for number, one in enumerate(found)]
+    store = folder / "trust.p12"
+    store.write_bytes(pkcs12.serialize_java_truststore(trusted, BestAvailableEncryption(b"helenus")))
+    own = f"-Djavax.net.ssl.trustStore={store} -Djavax.net.ssl.trustStorePassword=helenus"
+    return {"JAVA_TOOL_OPTIONS": f"{options} {own} -Djavax.net.ssl.trustStoreType=PKCS12".strip()}
 
 
 def _done(log: str, artifacts: Sequence[Artifact]) -> str:

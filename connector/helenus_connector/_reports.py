@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Mapping
 
 import structlog
 
@@ -16,6 +17,23 @@ from helenus_schemas.errors import HelenusError
 
 _log = structlog.get_logger(__name__)
 _LEAVING_S = 600.0
+_LOOKS = 360
+
+
+class Ends:
+    """Where an events topic ended at earlier looks, of those alone that a reader has not come to yet."""
+
+    def __init__(self) -> None:
+        self._looks: list[tuple[float, Mapping[str, int]]] = []
+
+    def lag(self, topic: str, at: Mapping[str, int], ends: Mapping[str, int], now: float) -> float:
+        """For how long, s, the oldest event after `at` has been seen; 0 if there is none. `now` is monotonic, s."""
+        if not self._looks or self._looks[-1][1] != ends:
+            self._looks.append((now, dict(ends)))
+        self._looks = [look for look in self._looks if behind(topic, at, look[1])]
+        if len(self._looks) > _LOOKS:
+            del self._looks[1::2]  # the oldest one stays
+        return now - self._looks[0][0] if self._looks else 0.0
 
 
 class Reports:
@@ -29,6 +47,8 @@ class Reports:
         self._tables: set[metrics.Labels] = set()
         self._names: set[str] = set()
         self._left: dict[metrics.Labels, float] = {}
+        self._ends: dict[metrics.Labels, Ends] = {}
+        self._reasons: set[tuple[str, ...]] = set()
         self.away: HelenusError | None = None
 
     def lag(self, topics: Topics) -> None:
@@ -55,7 +75,8 @@ class Reports:
             self.away = error
             for task in tasks:
                 metrics.LAG.labels(*task.labels).set(math.nan)
-                task.waiting = str(error)
+                metrics.LAG_SECONDS.labels(*task.labels).set(math.nan)
+                task.waiting = error
             return
         if self.away is not None:
             _log.info("broker.back")
@@ -68,20 +89,32 @@ class Reports:
             # Unknown for a topic that is gone, or that alone can't be asked.
             lag = sum(topics.sizes(behind(topic, at, latest[topic]))) if topic in latest else math.nan
             metrics.LAG.labels(*task.labels).set(lag)
+            seconds = math.nan
+            if topic in latest:
+                seconds = self._ends.setdefault(task.labels, Ends()).lag(topic, at, latest[topic], time.monotonic())
+            metrics.LAG_SECONDS.labels(*task.labels).set(seconds)
+        known = {task.labels for task in tasks}
+        self._ends = {labels: ends for labels, ends in self._ends.items() if labels in known}
 
     def states(self) -> None:
         """The states of connectors and their tasks. The series of those that left are ended."""
         tables: set[metrics.Labels] = set()
+        reasons: set[tuple[str, ...]] = set()
         connectors = self._connectors.all()
         for name, connector in connectors.items():
             status = connector.status()
             metrics.connector_state(name, status.state)
-            states = {task.id: task.state for task in status.tasks}
+            of_tasks = {task.id: task for task in status.tasks}
+            if status.kind is not None:
+                reasons.add((name, "", "", status.kind))
             for task in list(connector.tasks.values()):
                 if task.labels not in self._tables:
                     metrics.begin(task.labels, task.id)
                 # Over REST they are UNASSIGNED then, as in Kafka Connect; alerts must see that none is published.
-                now = "FAILED" if status.state == "FAILED" else states.get(task.id, connector.wanted)
+                shown = of_tasks.get(task.id)
+                now = "FAILED" if status.state == "FAILED" else shown.state if shown else connector.wanted
+                if shown and shown.kind is not None:
+                    reasons.add((*task.labels, shown.kind))
                 metrics.state(task.labels, now)
                 tables.add(task.labels)
         # A running batch may still count for a table that has just left: its series are ended again for a while.
@@ -93,4 +126,6 @@ class Reports:
             metrics.forget(labels)
         for name in self._names - connectors.keys():
             metrics.connector_state(name, None)
+        metrics.reasons(self._reasons, reasons)
+        self._reasons = reasons
         self._tables, self._names = tables, set(connectors)

@@ -15,7 +15,7 @@ import click
 import structlog
 
 from helenus_connector.config.connector import ConnectorSettings
-from helenus_connector.config.files import load, properties_of
+from helenus_connector.config.files import check, load, properties_of
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
@@ -33,7 +33,7 @@ class _Commands(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("helenus"):
                 raise
-            what = f"only the agent is installed here: install helenus[connector] ({error.msg})"
+            what = f"only the agent is installed here: pip install '.[connector]' in a checkout ({error.msg})"
             click.echo(f"helenus-connector: {what}", err=True)
             sys.exit(2)
 
@@ -72,16 +72,20 @@ def _run(worker_properties: Path, connector_properties: tuple[Path, ...]) -> Non
 @main.command("validate")
 @_WORKER
 @_ANY
-def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -> None:
+@click.option(
+    "--connect", is_flag=True, help="Ask the servers too: message broker, registry, Cassandra and its tables."
+)
+def _validate(worker_properties: Path, connector_properties: tuple[Path, ...], connect: bool) -> None:
     """Check properties files: names all that is wrong with any of them at once.
 
-    It reaches no server, and looks for no directory and no certificate, which may be another machine's: a worker does
-    that at its start, before anything else.
+    Without --connect it reaches no server. It looks for no directory and no certificate, which may be another
+    machine's: a worker does that at its start, before anything else.
     """
     from helenus_connector.control.conflict import check_conflicts
 
     with _errors_shown():
-        _, connectors = load(worker_properties, connector_properties)
+        worker, connectors = load(worker_properties, connector_properties)
+        check(worker, worker_properties, connector_properties)
         # A file of Debezium's is the worker's and the first connector's in one.
         paths = [worker_properties, *connector_properties][-len(connectors) :] if connectors else []
         check_conflicts(zip(map(str, paths), connectors, strict=True))
@@ -90,6 +94,21 @@ def _validate(worker_properties: Path, connector_properties: tuple[Path, ...]) -
                 click.echo(f"{path}: warning: {warning}", err=True)
         for path in (worker_properties, *connector_properties):
             click.echo(f"{path} is valid")
+        if connect:
+            _ask_servers(worker, connectors)
+
+
+def _ask_servers(worker: WorkerSettings, connectors: Sequence[ConnectorSettings]) -> None:
+    """Ends the process with a line for each thing that a server refuses."""
+    from helenus_connector.validate_command import refusals
+
+    codes = []
+    for name, error in refusals(worker, connectors):
+        click.echo(f"helenus-connector: {name}: {error}", err=True)
+        codes.append(_code(error))
+    if codes:
+        sys.exit(max(codes))
+    click.echo("the servers refuse nothing")
 
 
 @main.command("replay")
@@ -180,10 +199,11 @@ def _of_a_worker(command: Callable[..., None]) -> Callable[..., None]:
 def _top(worker: Any, **how: Any) -> None:
     """Show how the tables of a running worker fare: rates, lag, latency, errors.
 
-    events/s are read and records/s written; of the events so many are copies, which were dropped. lag: events that are
-    not read yet; waiting: those that are not confirmed yet. latency: from the newest write to its record; query: from a
-    read statement to its answer. errors (failed attempts), dead (dead-lettered events) and lost count
-    from the worker's start. Tables whose gate holds changes back, and snapshots that run, are shown below.
+    lag: events that are not fully processed yet; behind: for how long the oldest of them is there; waiting: those that
+    are not confirmed yet. latency: from the newest write to its record; query: from a read statement to its answer.
+    events/s are read and records/s written; of the events so many are copies, which were dropped. errors (failed
+    attempts), dead (dead-lettered events) and lost count from the worker's start. Tables whose gate holds changes back,
+    and snapshots that run, are shown below.
     """
     from helenus_connector.top import show
 

@@ -41,6 +41,11 @@ LAG = Gauge(
     "Events in the topic that are not fully processed yet; NaN while no broker answers.",
     _LABELS,
 )
+LAG_SECONDS = Gauge(
+    "helenus_connector_lag_seconds",
+    "For how long the oldest event that is not fully processed yet has been seen in the topic.",
+    _LABELS,
+)
 EVENTS_UNCONFIRMED = Gauge("helenus_connector_events_unconfirmed", "Events that are not confirmed yet.", _LABELS)
 KEYS_UNCONFIRMED = Gauge("helenus_connector_keys_unconfirmed", "Keys that will be read again.", _LABELS)
 KEYS_UNREAD = Gauge("helenus_connector_keys_unread", "Those of them that could not be read yet.", _LABELS)
@@ -103,6 +108,12 @@ STATE = Gauge("helenus_connector_task_state", "1 for the state that a table's ta
 CONNECTOR_STATE = Gauge(
     "helenus_connector_state", "1 for the state that a connector is in as a whole.", ("connector", "state")
 )
+REASON = Gauge(
+    "helenus_connector_reason",
+    "1 for the kind of reason why a connector (without keyspace and table) or a table waits or failed; REST's `trace` "
+    "has its text.",
+    (*_LABELS, "kind"),
+)
 ERRORS = Counter("helenus_connector_errors_total", "Failed attempts by kind of error.", ("kind",))
 BATCH_SECONDS = Histogram(
     "helenus_connector_batch_seconds",
@@ -111,7 +122,7 @@ BATCH_SECONDS = Histogram(
 )
 
 _OF_TABLE: tuple[MetricWrapperBase, ...] = (
-    *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, EVENTS_UNCONFIRMED, KEYS_UNCONFIRMED, KEYS_UNREAD),
+    *(EVENTS_READ, EVENTS_LOST, GAPS, LAG, LAG_SECONDS, EVENTS_UNCONFIRMED, KEYS_UNCONFIRMED, KEYS_UNREAD),
     *(GATE_WAITING, GATE_WAITING_EVENTS, GATE_WAITING_BYTES, GATE_OLDEST_SECONDS),
     *(RECORDS, RECORDS_TOO_LARGE, ROWS_UNPUBLISHED, CONTRADICTED),
     *(KEYS_READ, STATEMENTS, QUERY_SECONDS, REPLICATION_SECONDS),
@@ -154,6 +165,14 @@ def connector_state(name: str, now: str | None) -> None:
         CONNECTOR_STATE.labels(name, state).set(state == now)
 
 
+def reasons(before: set[tuple[str, ...]], now: set[tuple[str, ...]]) -> None:
+    """Sets why connectors and tables wait or failed: connector, keyspace, table and kind of each, then and now."""
+    for labels in before - now:
+        REASON.remove_by_labels(dict(zip((*_LABELS, "kind"), labels, strict=True)))
+    for labels in now:
+        REASON.labels(*labels).set(1)
+
+
 class Twins(Collector):
     """The metrics that others have too, made of ours when they are asked for."""
 
@@ -167,8 +186,8 @@ class Twins(Collector):
 
     def _connects(self) -> Iterator[Metric]:
         """A table is a task here."""
-        read, records, errors = _by_table(EVENTS_READ), _by_table(RECORDS), _by_table(TABLE_ERRORS)
-        dead = _by_table(EVENTS, outcome="dead_lettered")
+        read, records, errors = by_table(EVENTS_READ), by_table(RECORDS), by_table(TABLE_ERRORS)
+        dead = by_table(EVENTS, outcome="dead_lettered")
         for prefix, name, what, values in (
             ("source_task", "source_record_poll_total", "Events read from the events topic.", read),
             ("source_task", "source_record_write_total", "Records written to the data topic.", records),
@@ -176,7 +195,7 @@ class Twins(Collector):
                 "source_task",
                 "source_record_active_count",
                 "Events that are not confirmed yet.",
-                _by_table(EVENTS_UNCONFIRMED),
+                by_table(EVENTS_UNCONFIRMED),
             ),
             ("task_error", "total_record_errors", "Failed attempts at a table's events.", errors),
             ("task_error", "total_retries", "The same: each is tried again, or the task failed.", errors),
@@ -208,7 +227,7 @@ class Twins(Collector):
             yield metric
         for name in ("RUNNING", "PAUSED", "FAILED"):
             metric = Metric(f"{worker}_connector_{name.lower()}_task_count", f"Tables that are {name}.", "unknown")
-            now = _by_table(STATE, state=name)
+            now = by_table(STATE, state=name)
             for connector in names:
                 number = sum(value for labels, value in now.items() if labels[0] == connector)
                 metric.add_sample(metric.name, {"connector": connector}, number)
@@ -216,9 +235,9 @@ class Twins(Collector):
 
     def _datastax(self) -> Iterator[Metric]:
         """Theirs are summaries: each quantile has the one value that we have. Times are in ms."""
-        read, confirmed = _by_table(EVENTS_READ), _by_table(EVENTS, outcome="confirmed")
-        statements, seconds = _by_table(STATEMENTS), _by_table(QUERY_SECONDS)
-        latency = _by_table(REPLICATION_SECONDS)
+        read, confirmed = by_table(EVENTS_READ), by_table(EVENTS, outcome="confirmed")
+        statements, seconds = by_table(STATEMENTS), by_table(QUERY_SECONDS)
+        latency = by_table(REPLICATION_SECONDS)
         metric = Metric("pulsar_source_user_metric_", "Those of DataStax's source, by name.", "unknown")
         for table, total in read.items():
             asked = statements.get(table, 0.0)
@@ -234,12 +253,12 @@ class Twins(Collector):
         yield metric
 
     def _debeziums(self) -> Iterator[Metric]:
-        latency = {table: 1e3 * value for table, value in _by_table(REPLICATION_SECONDS).items()}
+        latency = {table: 1e3 * value for table, value in by_table(REPLICATION_SECONDS).items()}
         for name, what, values, together in (
             ("MilliSecondsBehindSource", "Time from the newest write to its record's batch.", latency, max),
-            ("TotalNumberOfEventsSeen", "Events read from the events topic.", _by_table(EVENTS_READ), sum),
-            ("NumberOfEventsFiltered", "Copies of events.", _by_table(EVENTS, outcome="confirmed"), sum),
-            ("NumberOfErroneousEvents", "Dead letters.", _by_table(EVENTS, outcome="dead_lettered"), sum),
+            ("TotalNumberOfEventsSeen", "Events read from the events topic.", by_table(EVENTS_READ), sum),
+            ("NumberOfEventsFiltered", "Copies of events.", by_table(EVENTS, outcome="confirmed"), sum),
+            ("NumberOfErroneousEvents", "Dead letters.", by_table(EVENTS, outcome="dead_lettered"), sum),
         ):
             metric = Metric(f"debezium_metrics_{name}", what, "unknown")
             by_connector: dict[str, list[float]] = {}
@@ -251,7 +270,7 @@ class Twins(Collector):
             yield metric
 
 
-def _by_table(metric: Collector, **only: str) -> dict[Labels, float]:
+def by_table(metric: Collector, **only: str) -> dict[Labels, float]:
     """The values of a metric, summed up over its other labels; those alone that have the labels `only`."""
     found: dict[Labels, float] = {}
     for family in metric.collect():

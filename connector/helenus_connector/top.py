@@ -24,10 +24,10 @@ from helenus_schemas.errors import HelenusError, Kind
 
 _PREFIX = "helenus_connector_"
 _HEADINGS = (
-    *("connector", "table", "state", "events/s", "records/s", "copies"),
-    *("lag", "waiting", "latency", "query", "errors", "dead", "lost"),
+    *("connector", "table", "state", "lag", "latency", "behind", "waiting"),
+    *("events/s", "records/s", "copies", "query", "errors", "dead", "lost"),
 )
-_LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "events/s")
+_LEAST = ("query", "copies", "dead", "lost", "waiting", "errors", "records/s", "behind", "events/s")
 """The columns that a narrow terminal leaves out, in this order: lag and latency matter most."""
 _SNAPSHOT_HEADINGS = ("connector", "snapshot of", "state", "scanned", "rows/s", "rows", "left")
 _GATE_HEADINGS = ("connector", "at the gate of", "changes", "oldest", "memory", "complete/s", "dropped")
@@ -98,6 +98,8 @@ def look(worker: Worker) -> Moment:
         if sample.name.startswith(f"{_PREFIX}snapshot_") and "table" in labels:
             _scan(snapshots.setdefault((labels["connector"], labels["table"]), Scan()), sample)
         if not sample.name.startswith(_PREFIX) or not {"connector", "keyspace", "table"} <= labels.keys():
+            continue
+        if not labels["table"]:  # why a connector as a whole waits: its status says it in words
             continue
         fares = tables.setdefault((labels["connector"], labels["keyspace"], labels["table"]), Fares())
         name = sample.name[len(_PREFIX) :]
@@ -209,12 +211,13 @@ def _row(labels: Labels, before: Fares, now: Fares, seconds: float) -> Iterator[
     yield labels[0]
     yield f"{labels[1]}.{labels[2]}"
     yield Text(now.state or "?", style=_STYLES.get(now.state, ""))
+    yield _number(now.get("lag_events"))
+    yield _duration(latency) if latency else "-"
+    yield _duration(now.get("lag_seconds"))
+    yield _number(now.get("events_unconfirmed"))
     yield _number(read / seconds)
     yield _number(more("records_total") / seconds)
     yield f"{more('events_total/confirmed') / read:.0%}" if read else "-"
-    yield _number(now.get("lag_events"))
-    yield _number(now.get("events_unconfirmed"))
-    yield _duration(latency) if latency else "-"
     yield _duration(more("query_seconds_total") / statements) if statements else "-"
     for name in ("table_errors_total", "events_total/dead_lettered", "events_lost_total"):
         yield Text(_number(now.get(name)), style="red" if now.get(name) else "")
@@ -251,6 +254,8 @@ def _number(value: float) -> str:
 
 
 def _duration(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "?"
     if seconds < 1:
         return f"{seconds * 1e3:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -26,6 +26,7 @@ from helenus_connector.control.status import Connector
 from helenus_connector.control.tables import Tables
 from helenus_connector.control.topics import Topics
 from helenus_connector.gate.cache import prune
+from helenus_connector.history import History
 from helenus_connector.query.query import Query
 from helenus_connector.rest.server import serve
 from helenus_connector.shape.registry import registered
@@ -68,6 +69,7 @@ class Worker:
         self._started = time.monotonic()
         self._made_at = self._lag_at = 0.0
         self._reports = Reports(self.connectors)
+        self._history = History()
         self._missing: set[metrics.Labels] = set()
 
     def stop(self) -> None:
@@ -108,7 +110,8 @@ class Worker:
         looking: Future[None] | None = None
         session: Future[Any] | None = None
         try:
-            server = serve(self.worker, self.connectors, self.snapshots, self.verifications, self.ready, self.health)
+            parts = self.connectors, self.snapshots, self.verifications
+            server = serve(self.worker, *parts, self._history, self.ready, self.health)
             while not self._stopping.is_set():
                 if looking is None or looking.done():
                     if looking is not None:
@@ -190,6 +193,7 @@ class Worker:
             self._lag_at = now
             self._reports.lag(self._topics)
             self._reports.states()
+            self._history.note(now)
 
     def _end_empty_groups(self, directory: Path) -> None:
         """End the queries that no connector has any more. One that comes again gets another."""
@@ -294,7 +298,7 @@ class Worker:
         except HelenusError as error:
             _log.warning("topics.waiting", reason=str(error))
             for task in waiting:
-                task.waiting = None if task.ready or task.error else str(error)
+                task.waiting = None if task.ready or task.error else error
             return
         for task in waiting:
             missing = f"waits for its events topic {task.settings.events}: the agent makes it when it starts"

@@ -1,4 +1,4 @@
-"""A real Prometheus, where one is installed, scrapes our metrics: every query of the dashboard has an answer."""
+"""A real Prometheus, where one is installed, scrapes our metrics: dashboard and alerts get answers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from compose.test_observability import HERE, dashboard
+from compose.test_observability import alerts as rules
 from integration.pipeline import free_port
 from patience import eventually
 
@@ -105,6 +106,14 @@ def test_our_metrics_answer_the_dashboard(prometheus: str) -> None:
 
     eventually(answered, lambda: f"an answer to {unanswered}")
     eventually(lambda: "HelenusTaskFailed" in alerts(prometheus), "the alert of the failed task")
+    names = {rule["alert"] for rule in rules()}
+    eventually(lambda: evaluated(prometheus) == names, lambda: f"{names - evaluated(prometheus)} without an error")
+
+
+def evaluated(prometheus: str) -> set[str]:
+    """The alerts whose expressions Prometheus has evaluated, on our metrics, without an error."""
+    found = ask(f"{prometheus}/rules") or {"groups": []}
+    return {rule["name"] for group in found["groups"] for rule in group["rules"] if rule["health"] == "ok"}
 
 
 def alerts(prometheus: str) -> set[str]:

@@ -35,7 +35,7 @@ def test_the_connector_where_only_the_agent_is_installed(tmp_path: Path, command
     files = [] if command == "top" else [str(tmp_path / "worker"), str(tmp_path / "table")]
     ended = agent_only("helenus_connector.cli", command, *files)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
-    assert "install helenus[connector]" in ended.stderr
+    assert "pip install '.[connector]'" in ended.stderr
 
 
 def test_help_where_only_the_agent_is_installed() -> None:
@@ -45,7 +45,7 @@ def test_help_where_only_the_agent_is_installed() -> None:
 def test_the_stack_where_only_the_agent_is_installed() -> None:
     ended = agent_only("helenus_stack.command", "status")
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
-    assert "install helenus[stack]" in ended.stderr
+    assert "pip install '.[stack]'" in ended.stderr
 
 
 @pytest.mark.parametrize("what", ["file", "below a file", "not writable"])

@@ -26,6 +26,7 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import SERVERS
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
+from helenus_connector.history import History
 from helenus_connector.log.events import Offsets
 from helenus_connector.rest import server as rest
 from helenus_connector.snapshot.snapshots import Snapshots
@@ -58,11 +59,13 @@ class Api:
         self.connectors = Connectors(worker, earliest)
         self.snapshots = Snapshots(worker, self.connectors)
         self.verifications = Verifications(worker, self.connectors)
+        self.history = History()
         self.listener = rest.serve(
             worker,
             self.connectors,
             self.snapshots,
             self.verifications,
+            self.history,
             lambda: self.failed or self.trouble,
             lambda: self.trouble,
         )
@@ -370,11 +373,11 @@ def test_unknown_connectors_and_paths(refusing: Api, method: str, path: str, mes
     ("body", "status", "message"),
     [
         ({"name": "f1", "config": CONFIG}, 409, "Connector f1 already exists"),
-        ({"name": "f1", "config": {**CONFIG, "tasks.max": "x"}}, 400, "following 1 error(s):\ntasks.max=x: Input"),
+        ({"name": "f1", "config": {**CONFIG, "tasks.max": "x"}}, 400, "following 1 error(s):\ntasks.max=x: give"),
         ({"name": "f2", "config": {"connector.class": "No.Such"}}, 400, "which name matches No.Such"),
         ({"name": "f2", "config": {}}, 400, "contains no connector type"),
         ({"name": "f2", "config": {**CONFIG, "name": "f3"}}, 400, "(f3) doesn't match connector name in the URL (f2)"),
-        ({"config": CONFIG}, 400, "name=: String should have at least 1 character"),
+        ({"config": CONFIG}, 400, "name=: give it a value"),
         ({"name": "f\n2", "config": {**CONFIG, "table": "z"}}, 400, "a name has no control characters"),
         ({"name": "f2", "config": {**CONFIG, "columns": None}}, 400, "Null value can not be supplied"),
         ({"name": "f2", "config": CONFIG}, 400, "reads events-ks.a already"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from connector.test_verify import FORMS, Topic, int32, of, table
 
 from helenus_connector.config.state import marker_topic
+from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.interfaces.image import Image
 from helenus_connector.state.index import Said
 from helenus_connector.state.operator import within
-from helenus_connector.state.plan import Followed
+from helenus_connector.state.plan import Followed, directory_of
 from helenus_connector.state.reading import Records
 from helenus_schemas.event.change import Bound, Scope
 from helenus_schemas.settings.properties import ConfigError
@@ -84,12 +87,21 @@ def test_a_key_of_another_table_is_left_out() -> None:
         ({"state": "keys", "resolver": "none", "output.format": "debezium"}, "resolver=none has no rows"),
         ({"state": "keys", "output.format": "cep44"}, "do not say which rows live"),
         ({"state": "keys", "schema.on.incompatible": "new-topic"}, "stays on one data topic"),
+        ({"query.group": "state"}, "is where state lies"),
         ({"state": "rows"}, "'none' or 'keys'"),
     ],
 )
 def test_settings_that_do_not_go_together(given: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         of(given)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "../../etc", "plain"])
+def test_any_name_is_one_directory(name: str, tmp_path: Path) -> None:
+    worker = WorkerSettings.of({"bootstrap.servers": "k:9092", "checkpoint.dir": str(tmp_path)}, "worker")
+    directory = directory_of(worker, name)
+    assert directory.resolve() == directory
+    assert directory.parent == tmp_path / "state"
 
 
 def test_the_topic_of_markers_is_beside_that_of_the_data() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from helenus_connector import validate_command
 from helenus_connector.cli import main
 from helenus_connector.config.files import load
+from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.settings.properties import ConfigError
 from helenus_sinks.pulsar.log import PulsarConfig
 
@@ -45,7 +47,7 @@ def test_the_errors_of_all_files(here: Path) -> None:
         "worker: listeners=8083: give one listener",
         "worker: prodcer.sasl.password=*****: unknown property, did you mean producer.sasl.password?",
         "a: cassandra.pasword=*****: unknown property, did you mean cassandra.password?",
-        "a: max.batch.size=many: Input should be a valid integer",
+        "a: max.batch.size=many: give a whole number",
         "a: qery.consistency=ONE: unknown property, did you mean query.consistency?",
         "absent: cannot read the properties file",
     ):
@@ -68,8 +70,9 @@ def test_two_files_with_one_name(here: Path) -> None:
 
 
 def test_two_files_that_write_one_topic(here: Path) -> None:
-    for name, more in {"b": "query.group=other\n", "c": "table=u\ndata.topic=data-shop.orders\n"}.items():
-        (here / name).write_text(TABLE.replace("name=a", f"name={name}") + more)
+    for name, more in {"b": "query.group=other\n", "c": "data.topic=data-shop.orders\n"}.items():
+        text = TABLE.replace("name=a", f"name={name}") + more
+        (here / name).write_text(text.replace("table=orders", "table=u") if name == "c" else text)
     done = validate("worker", "a", "b", "c")
     assert done.exit_code == 2
     why = "connector a writes data-shop.orders already; give one of them another data.topic"
@@ -199,3 +202,23 @@ def test_files_may_be_another_machine_s(here: Path) -> None:
     files = "cassandra.ssl.enabled=true\ncassandra.ssl.cafile=/no/ca.pem\n"
     (here / "a").write_text(f"{TABLE}{files}value.converter.schema.registry.ssl.cafile=/no/ca.pem\n")
     assert validate("worker", "a").exit_code == 0
+
+
+def test_what_the_servers_refuse(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it at once; the files alone are valid."""
+    away = HelenusError(Kind.BROKER_UNREACHABLE, "no broker answers", "k:9092")
+    none = HelenusError(Kind.TABLE_MISSING, "there is no such table", "shop.orders")
+    answers: dict[str, HelenusError | None] = {"orders": none}
+
+    def reach(worker: object) -> None:
+        raise away
+
+    monkeypatch.setattr(validate_command, "reach", reach)
+    monkeypatch.setattr(validate_command.Tables, "look", lambda *_: answers)
+    done = validate("worker", "a", "--connect")
+    assert (done.exit_code, done.stdout) == (1, "worker is valid\na is valid\n")
+    assert done.stderr.splitlines() == [f"helenus-connector: worker: {away}", f"helenus-connector: a: {none}"]
+    answers["orders"] = None
+    monkeypatch.setattr(validate_command, "reach", lambda _: None)
+    done = validate("worker", "a", "--connect")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "the servers refuse nothing")

@@ -35,12 +35,10 @@ def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Ite
     pipeline = Pipeline(status.only(log), directory / log)
     try:
         pipeline.agent.start().ready()
-        pipeline.connect(*TABLES, state="keys").start().ready()
+        pipeline.connect(*TABLES, state="keys")
         for table, more in TABLES.items():
-            if more:
-                file = pipeline.directory / f"{table}.properties"
-                file.write_text(file.read_text() + "".join(f"{key}={value}\n" for key, value in more.items()))
-        pipeline.connector.stop()
+            with (pipeline.directory / f"{table}.properties").open("a") as file:
+                file.writelines(f"{key}={value}\n" for key, value in more.items())
         pipeline.connector.start().ready()
         yield pipeline
         assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
@@ -107,7 +105,8 @@ def write(session: Any, table: str, statements: int, seed: int) -> None:
                 session.execute(f"DELETE FROM {table} WHERE p = {p} AND {where}")
 
 
-@pytest.mark.parametrize("table", TABLES)
+# A sink of the other kind is in test_jdbc_sink.
+@pytest.mark.parametrize("table", ["state.rows", pytest.param("state.unmarked", marks=pytest.mark.long)])
 def test_deletes_of_more_than_a_row_and_ttls_reach_a_naive_sink(pipeline: Pipeline, session: Any, table: str) -> None:
     for seed in range(3):
         write(session, table, 80, seed)
@@ -143,7 +142,8 @@ def test_what_expires_while_nothing_runs_is_found_at_the_start(pipeline: Pipelin
     assert time.monotonic() - started < 60
 
 
-@pytest.mark.parametrize("point", ["state.after-asked", "state.before-commit"])
+# The driver's death does again what a task's does.
+@pytest.mark.parametrize("point", [pytest.param("state.after-asked", marks=pytest.mark.long), "state.before-commit"])
 def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
     """Of a task, which Spark does again, and of the driver, which is started again."""
     table, once = "state.rows", pipeline.directory / point
@@ -158,6 +158,7 @@ def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, p
     agrees(pipeline, session, table)
 
 
+@pytest.mark.long  # it starts the worker four times
 def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> None:
     """What it is of is kept beside it; a part that is gone is no fresh start."""
     directory = pipeline.directory / "checkpoint" / "state" / "state-rows"
@@ -168,11 +169,15 @@ def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> Non
     def refused(why: str) -> None:
         pipeline.connector.start()
         trace = f"delete {directory}"
+        labels = {"connector": "state-rows", "state": "FAILED"}
         eventually(
-            lambda: why in pipeline.connector.tail() and trace in pipeline.connector.tail(), pipeline.connector.tail
+            lambda: (
+                pipeline.connector.health()[0] and pipeline.connector.total("helenus_connector_task_state", **labels)
+            ),
+            pipeline.connector.tail,
         )
-        status = pipeline.connector.total("helenus_connector_task_state", connector="state-rows", state="FAILED")
-        assert status == 1
+        assert why in pipeline.connector.tail()
+        assert trace in pipeline.connector.tail()
         pipeline.connector.stop()
 
     file.write_bytes(kept.replace(b"state.rows", b"state.rose"))

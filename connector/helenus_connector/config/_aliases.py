@@ -35,7 +35,7 @@ _DRIVER = "Cassandra's Python driver chooses it by itself"
 _METRICS = "metrics are at /metrics of the worker's listeners"
 _ERRORS = "errors.tolerance and errors.retry.timeout say what happens on errors"
 
-_DATASTAX: Mapping[str, str | Alias] = {
+DATASTAX: Mapping[str, str | Alias] = {
     "contactPoints": "cassandra.contact.points",
     "port": "cassandra.port",
     "loadBalancing.localDc": "cassandra.local.dc",
@@ -105,4 +105,4 @@ _SIGNALS: Mapping[str, str | Alias] = {
     "signal.poll.interval.ms": Alias(why="signals are looked for once a second"),
     "signal.kafka.poll.timeout.ms": Alias(why="signals are looked for once a second"),
 }
-ALIASES: Mapping[str, str | Alias] = {**_DATASTAX, **_CONVERTERS, **_SNAPSHOT, **_SIGNALS}
+ALIASES: Mapping[str, str | Alias] = {**DATASTAX, **_CONVERTERS, **_SNAPSHOT, **_SIGNALS}

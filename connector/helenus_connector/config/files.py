@@ -11,8 +11,9 @@ from pathlib import Path
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.model import Model
 from helenus_connector.config.worker import WorkerSettings
-from helenus_schemas.settings import debezium
-from helenus_schemas.settings.properties import ConfigError, Problem, read_properties, together
+from helenus_schemas.settings import debezium, masking
+from helenus_schemas.settings.properties import ConfigError, Problem, check_properties, read_properties, together
+from helenus_sinks.kafka.settings import wrong_settings
 
 
 def load(worker: Path, connectors: Sequence[Path]) -> tuple[WorkerSettings, list[ConnectorSettings]]:
@@ -51,6 +52,28 @@ def properties_of(worker: Path, connectors: Sequence[Path]) -> list[Mapping[str,
     """The properties of each connector that `load` returns, as they were written. Raises ConfigError."""
     read = ((path, read_properties(path)) for path in [*_in_one(worker), *connectors])
     return [_translate(found, path).properties if debezium.is_theirs(found) else found for path, found in read]
+
+
+def check(worker: WorkerSettings, source: Path, connectors: Sequence[Path]) -> None:
+    """Raise one ConfigError for keys that are given twice, and for settings that librdkafka does not take."""
+    together(*(partial(check_properties, path) for path in (source, *connectors)), lambda: _check_kafka(worker, source))
+
+
+def _check_kafka(worker: WorkerSettings, source: Path) -> None:
+    if "kafka" not in (worker.log, worker.log_of_data):
+        return
+    problems = []
+    clients = {
+        "producer.": (worker.producer_config, worker.producer),
+        "consumer.": (worker.consumer_config, worker.consumer),
+    }
+    for prefix, (config, own) in clients.items():
+        for name, reason in wrong_settings(config, {**worker.kafka, **own}).items():
+            key = (prefix if name in own else "kafka.") + (name or "*")
+            value = masking.shown(config[name], masking.is_secret(key, config[name])) if name else None
+            problems.append(Problem(str(source), key, value, reason))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _in_one(worker: Path) -> list[Path]:

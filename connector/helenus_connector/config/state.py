@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from helenus_schemas.settings.model import About
 from helenus_schemas.settings.shared import CassandraSettings
 
+DIRECTORY = "state"
+"""Below `checkpoint.dir`, where those of groups are too."""
 _WITHOUT_ROWS = ("debezium-cassandra", "cep44")
 
 
@@ -26,6 +28,8 @@ class StateSettings(CassandraSettings):
     @classmethod
     def conflicts(cls, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from super().conflicts(given)
+        if given.get("query.group") == DIRECTORY:
+            yield "query.group", f"checkpoint.dir/{DIRECTORY} is where state lies: choose another name"
         if given.get("state", "none") == "none":
             if given.get("markers", "true").lower() == "false":
                 yield "markers", "without delete markers deleted rows stay on the topic: set state=keys"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,10 @@ from helenus_schemas.settings.fields import (
 from helenus_schemas.settings.model import About
 from helenus_schemas.settings.properties import read_properties
 from helenus_schemas.settings.shared import LogSettings, PulsarSettings
+
+_MASTER = re.compile(
+    r"local(-cluster\[\d+,\d+,\d+]|\[([1-9]\d*|\*)(, *\d+)?])?|spark://\S+:\d+(,\S+:\d+)*|yarn|k8s://\S+"
+)
 
 
 class WorkerSettings(PulsarSettings, LogSettings):
@@ -123,6 +128,8 @@ class WorkerSettings(PulsarSettings, LogSettings):
             if used in (log, given.get("data.log")) and needed not in given:
                 other = used == "kafka" and "pulsar.service.url" in given and "log" not in given
                 yield needed, "required property is missing" + (", or log=pulsar" if other else "")
+        if not _MASTER.fullmatch(given.get("spark.master", "local")):
+            yield "spark.master", "give local, local[N], local[*], spark://host:port, yarn or k8s://https://host:port"
         if _is_secure(given.get("listeners", "")):
             for key in ("listeners.https.ssl.certfile", "listeners.https.ssl.keyfile"):
                 if key not in given:

@@ -369,7 +369,8 @@ class Connectors:
         """What goes wrong with any connector that is to run, or None."""
         for name, connector in self.all().items():
             if connector.wanted == "RUNNING":
-                of_tasks = (t.error or t.trouble for t in list(connector.tasks.values()))
+                # A task with `unread` keys runs.
+                of_tasks = (t.error or t.trouble or t.waiting for t in list(connector.tasks.values()))
                 reason = connector.error or connector.trouble or next(filter(None, of_tasks), None)
                 if reason is not None:
                     return f"{name}: {reason}"

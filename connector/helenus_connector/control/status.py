@@ -19,11 +19,15 @@ _RECREATED = (Kind.TABLE_MISSING, Kind.CDC_DISABLED)
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """A task as Kafka Connect's status shows it; `trace` says why it failed, what it waits for, or why keys wait."""
+    """A task as Kafka Connect's status shows it; `trace` says why it failed, what it waits for, or why keys wait.
+
+    `kind` is the kind of error that `trace` is about, or `waiting`.
+    """
 
     id: int
     state: str
     trace: str | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Status:
     state: str
     trace: str | None
     tasks: list[TaskStatus]
+    kind: str | None = None
 
 
 @dataclass(eq=False)
@@ -44,7 +49,8 @@ class Task:
     keys can't be read, while it runs; `follows` why its data topic is not followed for its state just now. `waiting` is
     what it waits for without having tried: its events topic, or brokers that are away. `held_back_by` is the group
     whose last batch may still write its data topic. `changed_at` is when a change of a commit log was last published,
-    monotonic s.
+    monotonic s. `last_error` is when an attempt last failed, s since the epoch, and why; it stays when all is well
+    again.
     """
 
     id: int
@@ -55,10 +61,11 @@ class Task:
     trouble: HelenusError | None = None
     unread: HelenusError | None = None
     follows: HelenusError | None = None
-    waiting: str | None = None
+    waiting: HelenusError | str | None = None
     held_back_by: str | None = None
     retry_at: float = 0.0
     changed_at: float = -math.inf
+    last_error: tuple[float, str] | None = None
     _failures: int = 0
     _failing_since: float = 0.0
     _missing_since: float | None = None
@@ -84,6 +91,7 @@ class Task:
 
     def failed(self, error: HelenusError, now: float) -> None:
         """An attempt at its work failed. A transient error is retried, after a growing pause."""
+        self.last_error = now, str(error)
         # A topic that is gone is recreated first.
         self.ready = self.ready and error.kind is not Kind.TOPIC_MISSING
         self._failing_since = self._failing_since if self._failures else now
@@ -115,6 +123,7 @@ class Task:
         in_time = now - self._wrong_since < _MISSING_S
         if not (self.ready and in_time and error.kind in _RECREATED):
             self.error = error
+            self.last_error = now, str(error)
 
     def succeeded(self) -> None:
         """Its part of a batch was done."""
@@ -156,15 +165,15 @@ class Connector:
         state = "FAILED" if self.error and not stopped else self.wanted
         tasks = [] if stopped else [self._status(task) for task in self.tasks.values()]
         reason = self.error if state == "FAILED" else self.trouble if state == "RUNNING" else None
-        return Status(state, _trace(reason), tasks)
+        return Status(state, _trace(reason), tasks, _kind(reason))
 
     def _status(self, task: Task) -> TaskStatus:
         if task.error is not None:
-            return TaskStatus(task.id, "FAILED", str(task.error))
+            return TaskStatus(task.id, "FAILED", str(task.error), _kind(task.error))
         if self.wanted == "PAUSED":
             return TaskStatus(task.id, "PAUSED")
         state = "RUNNING" if task.ready and not self.error else "UNASSIGNED"
-        reason = task.trouble or task.unread or task.follows
+        reason: HelenusError | str | None = task.trouble or task.unread or task.follows
         if state == "UNASSIGNED":
             reason = self.error or self.trouble or task.trouble
         held_back = None
@@ -172,8 +181,13 @@ class Connector:
             held_back = (
                 f"waits for the last batch of query.group {task.held_back_by}: it may write {task.settings.data}"
             )
-        return TaskStatus(task.id, state, _trace(reason) or task.waiting or held_back)
+        reason = reason or task.waiting or held_back
+        return TaskStatus(task.id, state, _trace(reason), _kind(reason))
 
 
-def _trace(reason: HelenusError | None) -> str | None:
+def _trace(reason: HelenusError | str | None) -> str | None:
     return None if reason is None else str(reason)
+
+
+def _kind(reason: HelenusError | str | None) -> str | None:
+    return reason.kind.value if isinstance(reason, HelenusError) else None if reason is None else "waiting"

@@ -50,9 +50,9 @@ class Done:
     epoch: int = 0
     starts: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    read: dict[int, int] = field(default_factory=dict)
     outcome: Outcome | None = None
     error: HelenusError | None = None
+    read: dict[int, int] = field(default_factory=dict)
 
 
 _stages: dict[tuple[str, str, str], tuple[int, Stage]] = {}

@@ -25,12 +25,14 @@ from helenus_schemas.settings.properties import ConfigError
 
 @dataclass(frozen=True)
 class Call:
-    """A request: its URL, the parts of its path, its query, and its body as JSON, None if it has none."""
+    """A request: its URL, the parts of its path, its query, its body as JSON, None if it has none, and what
+    it accepts."""
 
     base: str
     path: Mapping[str, str]
     query: QueryParams
     body: Any = None
+    accept: str = ""
 
     @property
     def name(self) -> str:

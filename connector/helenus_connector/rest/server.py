@@ -29,16 +29,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from helenus_connector.config.worker import WorkerSettings
 from helenus_connector.control.connectors import Connectors
+from helenus_connector.history import History
 from helenus_connector.log.choice import events_log
 from helenus_connector.rest import _plugins as rest_plugins
 from helenus_connector.rest._call import Call, Handler, Resources
 from helenus_connector.rest._connectors import ConnectorResources
+from helenus_connector.rest._overview import OverviewResources
 from helenus_connector.rest._snapshots import SnapshotResources
 from helenus_connector.rest._verifications import VerificationResources
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas import __version__
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service import page
 from helenus_schemas.service.monitoring import Ready
 from helenus_schemas.settings import masking
 
@@ -46,6 +49,8 @@ _log = structlog.get_logger(__name__)
 _BODY_BYTES = 1 << 20
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_BROWSERS = {b"origin", b"sec-fetch-site"}
+"""Headers that a browser sends with each request that changes something."""
 _OPEN = "/health/live"
 """Answered without a password: it shows nothing, and it is all that is needed to restart a dead process."""
 
@@ -74,6 +79,7 @@ def serve(
     connectors: Connectors,
     snapshots: Snapshots,
     verifications: Verifications,
+    history: History,
     ready: Ready,
     health: Ready,
 ) -> Listener:
@@ -84,7 +90,7 @@ def serve(
     host, port = settings.listener
     secret = settings.rest_basic_auth_user_info
     config = uvicorn.Config(
-        application(settings, connectors, snapshots, verifications, ready, health),
+        application(settings, connectors, snapshots, verifications, history, ready, health),
         lifespan="off",
         ws="none",
         http="h11",
@@ -101,7 +107,7 @@ def serve(
     except OSError as error:
         advice = "set listeners to an address of this machine that is free"
         raise HelenusError(Kind.CONFIG, f"cannot listen: {error.strerror}", f"{host}:{port}", advice) from None
-    if not (_is_loopback(host) or secret or settings.listeners_https_ssl_cafile):
+    if _is_open(settings):
         advice = "set rest.basic.auth.user.info: everybody who reaches it may change connectors"
         _log.warning("rest.open", listeners=settings.listeners, advice=advice)
     elif not _is_loopback(host) and secret and not settings.secure:
@@ -114,6 +120,7 @@ def application(
     connectors: Connectors,
     snapshots: Snapshots,
     verifications: Verifications,
+    history: History,
     ready: Ready,
     health: Ready,
 ) -> ASGIApp:
@@ -124,6 +131,7 @@ def application(
         **SnapshotResources(snapshots).resources(),
         **VerificationResources(verifications).resources(),
         **rest_plugins.resources(connectors),
+        **OverviewResources(connectors, snapshots, history, ready, writable=not _is_open(settings)).resources(),
     }
     secret = settings.rest_basic_auth_user_info
     host, _ = settings.listener
@@ -131,7 +139,7 @@ def application(
     app = Starlette(
         routes=[Route(path, _endpoint(handlers), methods=_METHODS) for path, handlers in resources.items()],
         middleware=[
-            Middleware(_OwnPages, names=names if _is_loopback(host) else None),
+            Middleware(_OwnPages, names=names if _is_loopback(host) else None, writable=not _is_open(settings)),
             Middleware(_Guard, user_info=secret.get_secret_value() if secret else None),
         ],
         exception_handlers={HTTPException: _refused, HelenusError: _failed, Exception: _failed},
@@ -148,6 +156,7 @@ class _Worker:
         self._ready = ready
         self._trouble = health
         self._cluster: str | None = None
+        self._page = page.load("helenus_connector.rest", "page.html")
 
     def resources(self) -> Resources:
         return {
@@ -158,10 +167,15 @@ class _Worker:
             "/metrics": {"GET": lambda _: Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)},
         }
 
-    def _root(self, _: Call) -> Response:
+    def _root(self, call: Call) -> Response:
+        """The page for browsers, and for all others what Kafka Connect answers."""
+        if page.is_wanted(call.accept):
+            return Response(self._page.body, media_type="text/html", headers=dict(self._page.headers))
         if self._cluster is None:
             self._cluster = self._log.cluster()
-        return JSONResponse({"version": __version__, "commit": "unknown", "kafka_cluster_id": self._cluster})
+        return JSONResponse(
+            {"version": __version__, "commit": "unknown", "kafka_cluster_id": self._cluster}, headers={"Vary": "Accept"}
+        )
 
     def _health(self, _: Call) -> Response:
         """As in Kafka Connect: a check of this may restart the worker, which helps no connector that failed."""
@@ -181,12 +195,14 @@ class _OwnPages:
     """Refuses requests that a page of another origin makes in an operator's browser.
 
     `names` are the names of a listener on loopback, next to localhost and addresses: otherwise a page whose host name
-    resolves to 127.0.0.1 would pass for the worker's own. None where the listener may have any name.
+    resolves to 127.0.0.1 would pass for the worker's own. None where the listener may have any name. A page changes
+    nothing unless it is `writable`: without a login, a page of another name that resolves to the listener could too.
     """
 
-    def __init__(self, app: ASGIApp, names: set[str] | None) -> None:
+    def __init__(self, app: ASGIApp, names: set[str] | None, writable: bool) -> None:
         self._app = app
         self._names = names
+        self._writable = writable
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
@@ -196,6 +212,9 @@ class _OwnPages:
             await _error(403, f"Host: {masking.shown(host, secret=False)}: {what}")(scope, receive, send)
         elif scope["method"] not in _SAFE and self._is_foreign(headers, f"{scope['scheme']}://{host}"):
             what = "a page of another origin may not change connectors: use the worker's own address, or no browser"
+            await _error(403, what)(scope, receive, send)
+        elif scope["method"] not in _SAFE and not self._writable and headers.keys() & _BROWSERS:
+            what = "browsers may only read here: set rest.basic.auth.user.info, or listeners to localhost"
             await _error(403, what)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -244,7 +263,8 @@ def _endpoint(handlers: dict[str, Handler]) -> Callable[[Request], Any]:
         if handler is None:
             raise HTTPException(405)
         path = {key: unquote(value) for key, value in request.path_params.items()}
-        call = Call(str(request.base_url), path, request.query_params, await _body(request))
+        accept = request.headers.get("accept", "")
+        call = Call(str(request.base_url), path, request.query_params, await _body(request), accept)
         answer = await run_in_threadpool(handler, call)
         if request.method not in ("GET", "HEAD"):
             client = request.client.host if request.client else ""
@@ -305,6 +325,12 @@ def _tls(settings: WorkerSettings) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise HelenusError(Kind.CONFIG, f"cannot listen with TLS: {error}", where) from None
     return context
+
+
+def _is_open(settings: WorkerSettings) -> bool:
+    """Whether more than this machine reach the listener, and it asks for no login."""
+    login = settings.rest_basic_auth_user_info or settings.listeners_https_ssl_cafile
+    return not (_is_loopback(settings.listener[0]) or login)
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,4 @@ def _tell(connector: Connector, follower: Follower) -> None:
         task.follows = follower.trouble
         if follower.failure is not None and task.error is None:
             task.error = follower.failure
+            task.last_error = time.time(), str(follower.failure)

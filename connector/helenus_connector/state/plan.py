@@ -6,9 +6,11 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import replace
+from helenus_connector.config.state import DIRECTORY
 from helenus_connector.config.worker import WorkerSettings
 from helenus_schemas.cql.table import Table
 from helenus_schemas.service.logs import Setup, follow, setup
@@ -40,12 +42,12 @@ class Following:
     @property
     def file(self) -> Path:
         """Where the driver leaves this for its planner: the source's options are no place for secrets."""
-        return Path(self.directory) / f"{self.name}.following"
+        return Path(self.directory) / f"{_file_name(self.name)}.following"
 
     @property
     def due_file(self) -> Path:
         """When a place is due, s since the epoch: from the driver, for the planner."""
-        return Path(self.directory) / f"{self.name}.state-due"
+        return Path(self.directory) / f"{_file_name(self.name)}.state-due"
 
     @property
     def checkpoint(self) -> Path:
@@ -67,4 +69,9 @@ class Following:
 
 def directory_of(worker: WorkerSettings, name: str) -> Path:
     """Where the state of a connector lies."""
-    return worker.checkpoint_dir.absolute() / "state" / name
+    return worker.checkpoint_dir.absolute() / DIRECTORY / _file_name(name)
+
+
+def _file_name(name: str) -> str:
+    """A connector's name as that of a file: it may have slashes in it, or be dots."""
+    return quote(name, safe="").replace(".", "%2E", 1) if name.startswith(".") else quote(name, safe="")

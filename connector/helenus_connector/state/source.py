@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 COLUMNS = "place string, tick double, said binary"
 _MOST = 50_000
-_POLL_S = 0.05
+_POLL_S = 0.2
 _WAIT_S = 0.8
 _KEEP_WARM_S = 30.0
+_CHECK_S = 10.0
 
 
 class Share(InputPartition):
@@ -50,15 +51,15 @@ class RecordsSource(DataSource):
         return RecordsReader(self.options["plan"])
 
 
-class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RecordsReader(DataSourceStreamReader):
     """Plans batches in a process of the driver's host, reads in Spark's workers."""
 
     def __init__(self, plan_file: str) -> None:
         self._plan_bytes = Path(plan_file).read_bytes()
         self._plan_: Following | None = None
         self._planner_: Planner | None = None
-        self._target: Offsets | None = None
         self._last = time.time()
+        self._checked = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_plan_": None, "_planner_": None}
@@ -69,9 +70,6 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(_MOST)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._latest()
-
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """Where a batch ends. Waits a little for records. Raises HelenusError for a topic that is another by now."""
         from helenus_schemas.errors import HelenusError
@@ -79,7 +77,7 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = time.monotonic() + _WAIT_S
         while True:
             try:
-                latest = self._target or self._latest()
+                latest = self._latest()
                 self._check(start, latest)
                 begin = dict(start["topics"])
                 new = {topic: len(ends) for topic, ends in latest.items() if topic not in begin}
@@ -91,11 +89,11 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self.stop()
                 raise
             now = time.time()
-            is_due = self._target is None and (now >= self._due() or now - self._last > _KEEP_WARM_S)
+            is_due = now >= self._due() or now - self._last > _KEEP_WARM_S
             if topics != start["topics"] or is_due:
                 self._last = now
                 return {"tick": round(now, 1), "topics": topics, "ids": ids}
-            if self._target is not None or time.monotonic() > until:
+            if time.monotonic() > until:
                 return start
             time.sleep(_POLL_S)
 
@@ -153,7 +151,10 @@ class RecordsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise HelenusError(STATE) if a topic has other partitions, or is another."""
         from helenus_schemas.errors import HelenusError, Kind
 
-        now = self._planner().ids(list(latest)) if time.time() - self._last > _WAIT_S else {}
+        now: dict[str, str] = {}
+        if time.monotonic() - self._checked > _CHECK_S:
+            self._checked = time.monotonic()
+            now = self._planner().ids(list(latest))
         for topic, before in start["topics"].items():
             ends = latest.get(topic)
             if ends is None:

@@ -1,18 +1,19 @@
 """A small HTTP listener for Prometheus and health checks: `/metrics`, `/health/live`, `/health/ready`.
 
-`/health` is the same as `/health/ready`.
+`/health` is the same as `/health/ready`; `/` is a page for browsers, where there is one.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, disable_created_metrics, generate_latest
 
 from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.service.page import Page
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -28,7 +29,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def serve(host: str, port: int, ready: Ready) -> ThreadingHTTPServer:
+def serve(host: str, port: int, ready: Ready, page: Page | None = None) -> ThreadingHTTPServer:
     """Listen in a daemon thread; `port` 0 takes a free one (see `server_port`). Raises HelenusError CONFIG if it cannot
     listen there; its cause is the OSError.
     """
@@ -42,13 +43,23 @@ def serve(host: str, port: int, ready: Ready) -> ThreadingHTTPServer:
             elif self.path in ("/health", "/health/ready"):
                 reason = ready()
                 self._answer(200 if reason is None else 503, f"{reason or 'ready'}\n".encode())
+            elif self.path == "/" and page is not None:
+                self._answer(200, page.body, "text/html; charset=utf-8", page.headers)
             else:
                 self._answer(404, b"not found\n")
 
-        def _answer(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        def _answer(
+            self,
+            status: int,
+            body: bytes,
+            kind: str = "text/plain; charset=utf-8",
+            headers: Mapping[str, str] | None = None,
+        ) -> None:
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -11,6 +11,7 @@ import ast
 import difflib
 import inspect
 import os
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -68,7 +69,9 @@ class _Given:
         written = self.written.get(key)
         value = self.values.get(key, "")
         if value and written is not None and (secret or masking.refers(written)):
-            reason = reason.replace(value, masking.STARS)
+            # A short one may be part of any word of ours.
+            pattern = re.escape(value) if len(value) > 3 else rf"(?<!\w){re.escape(value)}(?!\w)"
+            reason = re.sub(pattern, masking.STARS, reason)
         shown = None if written is None else masking.shown(written, secret)
         self.problems.append(Problem(self.source, key, shown, reason))
 
@@ -247,6 +250,12 @@ class Settings(BaseModel):
             secret = secret or (near is not None and cls.hides(near))
         elif kind == "missing":
             reason = "required property is missing"
+        elif kind == "string_too_short":
+            reason = "give it a value"
+        elif kind in ("int_parsing", "float_parsing"):
+            reason = "give a number" if kind == "float_parsing" else "give a whole number"
+        elif words := re.search(r"match pattern '\^\(([\w|-]+)\)\$'", reason):
+            reason = f"give one of {', '.join(words[1].split('|'))}"
         given.wrong(key, reason, secret)
 
     @classmethod

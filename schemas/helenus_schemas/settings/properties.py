@@ -36,9 +36,9 @@ class ConfigError(HelenusError):
     """All that is wrong with one or several files: one line for a single problem, else a line for each."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        sources = ", ".join(dict.fromkeys(p.source for p in problems))
-        super().__init__(Kind.CONFIG, "\n".join(map(str, problems)), sources)
+        self.problems = tuple(dict.fromkeys(problems))
+        sources = ", ".join(dict.fromkeys(p.source for p in self.problems))
+        super().__init__(Kind.CONFIG, "\n".join(map(str, self.problems)), sources)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.problems,))

@@ -1,0 +1,69 @@
+"""Builds the documentation as a site with a search, in build/site: `make docs`.
+
+README.md is its first page. Files outside of docs/ that pages link to are copied beside them. Nothing in the site asks
+another host for anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE, SITE = ROOT / "build" / "docs", ROOT / "build" / "site"
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+OUTSIDE = re.compile(
+    r"""<(?:script|img|iframe|link rel="?(?:stylesheet|preconnect|icon))[^>]*(?:src|href)="?(?:https?:)?//[^>]*>"""
+)
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES |= {"compose/README.md": "containers.md"}
+
+
+def main() -> int:
+    """Gathers the pages, and has mkdocs build them; its exit code. A link that leads nowhere is an error."""
+    shutil.rmtree(SOURCE, ignore_errors=True)
+    pages = {ROOT / name: target for name, target in PAGES.items()}
+    pages |= {path: str(path.relative_to(ROOT / "docs")) for path in sorted((ROOT / "docs").rglob("*.md"))}
+    for path, target in pages.items():
+        text = LINK.sub(lambda link, path=path: _link(path, link, pages), path.read_text(encoding="utf-8"))  # type: ignore[misc]
+        place = SOURCE / target
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+    for picture in (ROOT / "docs").rglob("*.png"):
+        shutil.copy(picture, SOURCE / picture.relative_to(ROOT / "docs"))
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", "docs/mkdocs.yml"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}).returncode
+    for path in () if done else sorted(SITE.rglob("*.html")):
+        if found := OUTSIDE.search(path.read_text(encoding="utf-8")):
+            print(f"{path} asks another host: {found[0]}", file=sys.stderr)
+            return 1
+    if not done:
+        print(f"built; to read it: {sys.executable} -m http.server --directory {SITE.relative_to(ROOT)}")
+    return done
+
+
+def _link(page: Path, link: re.Match[str], pages: dict[Path, str]) -> str:
+    """The link as it is in the site: to a page, or to a copy of a file."""
+    to = (page.parent / link[1]).resolve()
+    if to.is_dir() and to / "README.md" in pages:
+        to /= "README.md"
+    if to not in pages and to.is_file():
+        pages_at = f"files/{to.relative_to(ROOT)}"
+        # As text, or browsers offer to save it.
+        pages_at += "" if to.suffix in (".png", ".txt") else ".txt"
+        (SOURCE / pages_at).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(to, SOURCE / pages_at)
+    elif to in pages:
+        pages_at = pages[to]
+    else:
+        return link[0]
+    up = "../" * (len(Path(pages[page]).parts) - 1)
+    return f"]({up}{pages_at}{link[2] or ''})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

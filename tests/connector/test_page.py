@@ -1,0 +1,184 @@
+"""The worker's page: what it is served as, who may change what, and that a real browser shows and does it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import requests
+from connector.paged import EVIL, browser, shop, shown, until
+
+from helenus_connector._reports import Ends
+from helenus_connector.history import POINTS, STEP_S, History
+from helenus_connector.rest import server
+from helenus_schemas.service import monitoring, page
+
+BROWSERS = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_html"),
+    [(BROWSERS, True), ("*/*", False), ("", False), ("application/json", False), ("application/json,text/html", False)],
+)
+def test_browsers_get_html_and_clients_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: str, is_html: bool
+) -> None:
+    monkeypatch.setattr(server, "events_log", lambda _: SimpleNamespace(cluster=lambda: "abc"))
+    with shop(tmp_path) as api:
+        answer = requests.get(api.base + "/", headers={"Accept": accept}, timeout=10)
+        assert answer.headers["Vary"] == "Accept"
+        assert answer.headers["Content-Type"].startswith("text/html") is is_html
+        assert is_html or answer.json().keys() == {"version", "commit", "kafka_cluster_id"}
+
+
+@pytest.mark.parametrize(("package", "name"), [("helenus_connector.rest", "page.html"), ("helenus_agent", "page.html")])
+def test_a_page_runs_its_own_script_alone_and_asks_nothing_outside(package: str, name: str) -> None:
+    served = page.load(package, name)
+    text, policy = served.body.decode(), served.headers["Content-Security-Policy"]
+    for tag in ("script", "style"):
+        (inner,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert {"default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"} <= set(policy.split("; "))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|\sstyle=", text)
+    assert not re.findall(r"(?:src|href)=\"(?!data:)", text)
+    assert set(re.findall(r"https?://[^\"' ]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_the_overview_says_what_the_status_and_the_metrics_say(tmp_path: Path) -> None:
+    with shop(tmp_path) as api:
+        found = api.ask("GET", "/overview?history=true")[1]
+        of = {one["name"]: one for one in found["connectors"]}
+        for name, one in of.items():
+            tasks = api.ask("GET", f"/connectors/{name}/status")[1]["tasks"]
+            assert [(t["state"], t.get("trace")) for t in tasks] == [(t["state"], t["reason"]) for t in one["tables"]]
+        (stock,) = of["stock"]["tables"]
+        assert (stock["state"], stock["reason"][:27]) == ("UNASSIGNED", "waits for its events topic ")
+        assert found["trouble"].startswith("stock: waits for its events topic") or "users" in found["trouble"]
+        metrics = api.call("GET", "/metrics").text
+        for connector, table, kind in (("stock", "stock", "waiting"), ("users", "users", "table-unsupported")):
+            labels = f'connector="{connector}",keyspace="shop",kind="{kind}",table="{table}"'
+            assert f"helenus_connector_reason{{{labels}}} 1.0" in metrics
+        orders = next(one for one in of["orders"]["tables"] if one["table"] == "orders")
+        assert (orders["gate_changes"], orders["unconfirmed_events"]) == (12, 37)
+        assert of["orders"]["snapshots"][0]["rows"] == 412_000
+        lines = next(one for one in of["orders"]["tables"] if one["table"] == "order_lines")
+        assert lines["state"] == "RUNNING"
+        assert "the registry answered 503" in lines["last_error"]["text"]
+        assert {len(points["lag"]) for *_, points in found["history"]["tables"]} == {POINTS}
+
+
+def test_a_browser_only_reads_where_everybody_gets_in(tmp_path: Path) -> None:
+    with shop(tmp_path, listeners="http://0.0.0.0:0") as api:
+        assert api.ask("GET", "/overview")[1]["writable"] is False
+        for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": api.base}):
+            answer = api.call("PUT", "/connectors/orders/pause", headers=headers)
+            assert (answer.status_code, answer.json()["message"]) == (
+                403,
+                "browsers may only read here: set rest.basic.auth.user.info, or listeners to localhost",
+            )
+        assert api.connectors.status("orders").state == "RUNNING"
+        assert api.call("PUT", "/connectors/orders/pause").status_code == 202, "other clients may, as in Kafka Connect"
+    with shop(tmp_path / "login", listeners="http://0.0.0.0:0", rest_basic_auth_user_info="a:b") as api:
+        api.session.auth = ("a", "b")
+        assert api.ask("GET", "/overview")[1]["writable"] is True
+
+
+def test_the_history_is_bounded(tmp_path: Path) -> None:
+    with shop(tmp_path) as api:
+        history = History()
+        for at in range(3 * POINTS):
+            history.note(at * STEP_S)
+            history.note(at * STEP_S + 1)
+        assert {len(points["lag"]) for points in history.points().values()} == {POINTS}
+        assert len(history.points()) == len([t for c in api.connectors.all().values() for t in c.tasks])
+
+
+def test_how_long_a_reader_is_behind() -> None:
+    ends = Ends()
+    assert ends.lag("t", {"0": 5}, {"0": 5}, 10) == 0
+    assert ends.lag("t", {"0": 5}, {"0": 9}, 20) == 0  # seen right now
+    assert ends.lag("t", {"0": 5}, {"0": 20}, 30) == 10
+    assert ends.lag("t", {"0": 9}, {"0": 20}, 40) == 10, "those up to 9 are done; the next were seen at 30"
+    assert ends.lag("t", {"0": 20}, {"0": 20}, 50) == 0
+    for at in range(5000):
+        seconds = ends.lag("t", {"0": 20}, {"0": 21 + at}, 100 + at)
+    assert seconds == 4999, "the oldest one stays however many looks there are"
+
+
+def test_the_agents_page() -> None:
+    server = monitoring.serve("127.0.0.1", 0, lambda: None, page.load("helenus_agent", "page.html"))
+    try:
+        answer = requests.get(f"http://127.0.0.1:{server.server_port}/", timeout=10)
+        assert "Helenus agent" in answer.text
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+# long: a browser starts for each; it is skipped where there is none.
+@pytest.mark.long
+@pytest.mark.parametrize(("width", "scheme"), [(1100, "light"), (1100, "dark"), (390, "light")])
+def test_in_a_browser(tmp_path: Path, width: int, scheme: str) -> None:
+    with shop(tmp_path) as api, browser(width, 800, scheme) as driver:
+        shown(driver, api.base)
+        text = driver.find_element("tag name", "main").text
+        for expected in ("waits for its events topic events-shop.stock", EVIL, "snapshot of orders", "12 changes"):
+            assert expected in text
+        assert driver.find_element("tag name", "h2").text == "users", "what failed comes first"
+        assert driver.title == "Helenus connector", "a message is never read as HTML"
+        assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+        dark = driver.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 28)"
+        assert dark is (scheme == "dark")
+
+        def button(label: str) -> None:
+            # In one step: the page is drawn again every few seconds.
+            driver.execute_script(
+                "const all = [...document.querySelectorAll('article')];"
+                "const of = all.find(a => a.querySelector('h2').textContent === 'stock');"
+                "[...of.querySelectorAll('button')].find(b => b.textContent === arguments[0]).click()",
+                label,
+            )
+
+        button("Pause")
+        driver.find_element("id", "no").click()
+        assert api.connectors.status("stock").state == "RUNNING"
+        button("Pause")
+        driver.find_element("id", "yes").click()
+        until(driver, lambda: api.connectors.status("stock").state == "PAUSED")
+        resumes = "return [...document.querySelectorAll('button')].filter(b => b.textContent === 'Resume').length"
+        until(driver, lambda: driver.execute_script(resumes) == 2)
+        button("Resume")
+        driver.find_element("id", "yes").click()
+        until(driver, lambda: api.connectors.status("stock").state == "RUNNING")
+        wrong = [line for line in driver.get_log("browser") if line["level"] == "SEVERE"]
+        assert not wrong, "nothing failed, and the policy refused nothing"
+
+
+@pytest.mark.long
+def test_no_buttons_in_a_browser_that_may_only_read(tmp_path: Path) -> None:
+    with shop(tmp_path, listeners="http://0.0.0.0:0") as api, browser(1100, 800) as driver:
+        shown(driver, api.base)
+        assert "Read-only" in driver.find_element("id", "notes").text
+        assert not driver.find_elements("css selector", "article button")
+
+
+@pytest.mark.long
+def test_the_agents_page_in_a_browser() -> None:
+    reasons: list[str] = ["the broker is away"]
+    agents = page.load("helenus_agent", "page.html")
+    server = monitoring.serve("127.0.0.1", 0, lambda: reasons[0] if reasons else None, agents)
+    try:
+        with browser(390, 800) as driver:
+            driver.get(f"http://127.0.0.1:{server.server_port}/")
+            until(driver, lambda: "the broker is away" in driver.find_element("id", "health").text)
+            reasons.clear()
+            until(driver, lambda: driver.find_element("id", "health").text.startswith("Ready"))
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,77 @@
+"""A Docker engine of our own beside the tests, with its data in one directory: it is started, used and stopped here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from patience import eventually
+
+MISSING = """no {what} here: as root on Debian 12,
+  apt-get install --no-install-recommends docker.io iptables debootstrap
+and Docker's Compose v2 as a plugin in ~/.docker/cli-plugins/docker-compose"""
+
+
+class Engine:
+    """`docker` and `docker compose` against one engine."""
+
+    def __init__(self, host: str) -> None:
+        # No BuildKit: its plugin is not in Debian.
+        self.environment = {**os.environ, "DOCKER_HOST": host, "DOCKER_BUILDKIT": "0", "COMPOSE_PROGRESS": "plain"}
+
+    def run(self, *arguments: str, seconds: float = 600, check: bool = True) -> str:
+        """What `docker ARGUMENTS` prints; an AssertionError with all of it if it fails."""
+        done = subprocess.run(
+            [program(), *arguments], env=self.environment, capture_output=True, text=True, timeout=seconds
+        )
+        assert done.returncode == 0 or not check, f"docker {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
+        return (done.stdout if check else done.stdout or done.stderr).strip()
+
+    def has(self, image: str) -> bool:
+        """Whether there is an image of that name."""
+        return bool(self.run("images", "--quiet", image))
+
+
+def program() -> str:
+    """Debian's `docker`."""
+    return "/usr/bin/docker"
+
+
+def why_not() -> str | None:
+    """What is missing here, as a sentence."""
+    if os.geteuid() != 0:
+        return "an engine needs root"
+    for what in ("dockerd", "iptables", "debootstrap"):
+        if shutil.which(what) is None:
+            return MISSING.format(what=what)
+    if subprocess.run([program(), "compose", "version"], capture_output=True).returncode:
+        return MISSING.format(what="docker compose")
+    return None
+
+
+@contextmanager
+def engine(directory: Path) -> Iterator[Engine]:
+    """Starts `dockerd`; its images stay in the directory for the next time, its containers end with it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    found = Engine(f"unix://{directory}/socket")
+    command = ["dockerd", "--data-root", f"{directory}/data", "--exec-root", f"{directory}/exec"]
+    command += ["-H", f"unix://{directory}/socket", "--pidfile", f"{directory}/pid"]
+    # No higher than this machine's own, which may be low.
+    command += ["--default-ulimit", "nofile=1024:1024"]
+    with open(directory / "log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+
+        def ready() -> bool:
+            assert process.poll() is None, (directory / "log").read_text()[-2000:]
+            return bool(found.run("version", "--format", "{{.Server.Version}}", check=False).startswith("2"))
+
+        eventually(ready, "dockerd answers")
+        yield found
+    finally:
+        process.terminate()
+        process.wait(60)
