@@ -31,10 +31,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ABOUT = "about"
 _INTERVAL_MS = 500
 _VERSION = 1
-_PARTS = 8
-"""Of the shuffle, for as long as the checkpoint lives; places are spread over them."""
 _SETTINGS = {
-    "spark.sql.shuffle.partitions": str(_PARTS),
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -112,6 +109,8 @@ class Follower:
         session = spark.newSession()
         for key, value in _SETTINGS.items():
             session.conf.set(key, value)
+        # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
+        session.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
         session.dataSource.register(RecordsSource)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "helenus-state")
         frame = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
