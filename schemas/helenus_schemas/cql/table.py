@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 import re
 import uuid
@@ -27,7 +28,8 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     """A table. `dropped` holds columns that old commit log segments may still name. `hides_columns`: it has COMPACT
-    STORAGE of a kind whose rows have columns that CQL does not show; those are among `columns`.
+    STORAGE of a kind whose rows have columns that CQL does not show; those are among `columns`. `dropped_at` is when
+    columns of these names were dropped last, µs since the epoch: what was written until then is not of today's column.
     """
 
     keyspace: str
@@ -37,6 +39,7 @@ class Table:
     cdc: bool = False
     dropped: Mapping[str, Column] = field(default_factory=dict)
     hides_columns: bool = False
+    dropped_at: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def unsupported(self) -> str | None:
@@ -156,10 +159,14 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
             )
         )
     dropped: dict[tuple[str, str], dict[str, Column]] = {}
-    for r in rows("dropped_columns", "table_name, column_name, kind, type"):
+    dropped_at: dict[tuple[str, str], dict[str, int]] = {}
+    for r in rows("dropped_columns", "table_name, column_name, dropped_time, kind, type"):
         dropped.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = Column(
             r.column_name, parse(r.type, udts.get(r.keyspace_name)), r.kind
         )
+        if (at := getattr(r, "dropped_time", None)) is not None:
+            seconds = calendar.timegm(at.timetuple())
+            dropped_at.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = seconds * 10**6 + at.microsecond
     return {
         r.id: Table(
             r.keyspace_name,
@@ -169,6 +176,7 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
             bool(r.cdc),
             dropped.get((r.keyspace_name, r.table_name), {}),
             _hides_columns(r, columns.get((r.keyspace_name, r.table_name), ())),
+            dropped_at.get((r.keyspace_name, r.table_name), {}),
         )
         for r in rows("tables", "table_name, id, cdc, flags")
     }
