@@ -187,7 +187,8 @@ class Worker:
                 what = f"the query of group {group} ended: {str(query.failure)[:500]}"
                 raise HelenusError(Kind.BATCH_FAILED, what) from query.failure
             query.refresh()
-        if self._followers is not None:
+        # What follows the data comes after it: at a start, Spark begins the queries of changes first.
+        if self._followers is not None and all(query.is_running for query in self._queries.values()):
             self._followers.turn()
         if now - self._lag_at > _LAG_S:
             self._lag_at = now

@@ -124,6 +124,7 @@ def test_deletes_of_more_than_a_row_and_ttls_reach_a_naive_sink(pipeline: Pipeli
     assert b"state" in origins
 
 
+@pytest.mark.long  # it starts the worker again, which takes a minute on a busy machine
 def test_what_expires_while_nothing_runs_is_found_at_the_start(pipeline: Pipeline, session: Any) -> None:
     table = "state.rows"
     for c in range(5):
@@ -142,8 +143,8 @@ def test_what_expires_while_nothing_runs_is_found_at_the_start(pipeline: Pipelin
     assert time.monotonic() - started < 60
 
 
-# The driver's death does again what a task's does.
-@pytest.mark.parametrize("point", [pytest.param("state.after-asked", marks=pytest.mark.long), "state.before-commit"])
+@pytest.mark.long  # likewise
+@pytest.mark.parametrize("point", ["state.after-asked", "state.before-commit"])
 def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
     """Of a task, which Spark does again, and of the driver, which is started again."""
     table, once = "state.rows", pipeline.directory / point

@@ -82,6 +82,11 @@ class Query:
         return self._stopping.is_set()
 
     @property
+    def is_running(self) -> bool:
+        """Whether it has done a batch since it was started last."""
+        return self._batches is not None and self._batches.done > 0
+
+    @property
     def is_over(self) -> bool:
         """Whether it has ended, after `stop`."""
         return self._thread is not None and not self._thread.is_alive()

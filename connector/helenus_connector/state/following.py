@@ -31,10 +31,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ABOUT = "about"
 _INTERVAL_MS = 500
 _VERSION = 1
-_PARTS = 8
-"""Of the shuffle, for as long as the checkpoint lives; places are spread over them."""
+_starting = threading.Lock()
+"""One query at a time begins: Spark gives each Python process of a start 10 s, which many at once may not have."""
 _SETTINGS = {
-    "spark.sql.shuffle.partitions": str(_PARTS),
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -55,6 +54,7 @@ class Follower:
         self._directory = directory
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._has_begun = False
         self._due: dict[str, float] = {}
         self._keys: dict[metrics.Labels, dict[str, int]] = {}
         self.trouble: HelenusError | None = None
@@ -107,11 +107,38 @@ class Follower:
         """Run the query until it ends. Raises what ended it, unless it was to stop."""
         plan = self._plan()
         _check(plan)
+        if not self._has_turn():
+            return
+        try:
+            query = self._begin(spark, plan)
+            _log.info("state.started", connector=self.name, topics=len(plan.tables))
+            while query.isActive and not self._has_begun and not self._stopping.wait(0.1):
+                pass
+        finally:
+            _starting.release()
+        while query.isActive and not self._stopping.wait(0.1):
+            pass
+        if self._stopping.is_set():
+            query.stop()
+            return
+        raise _error(str(query.exception() or "the query ended"))
+
+    def _has_turn(self) -> bool:
+        """Wait until no other query begins; False if this one is to stop before."""
+        while not _starting.acquire(timeout=0.2):
+            if self._stopping.is_set():
+                return False
+        return True
+
+    def _begin(self, spark: Any, plan: Following) -> Any:
+        self._has_begun = False
         plan.save()
         replace(plan.due_file, b"")
         session = spark.newSession()
         for key, value in _SETTINGS.items():
             session.conf.set(key, value)
+        # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
+        session.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))
         session.dataSource.register(RecordsSource)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", "helenus-state")
         frame = session.readStream.format("helenus-records").option("plan", str(plan.file)).load()
@@ -120,9 +147,10 @@ class Follower:
         def process(found: Any, batch_id: int) -> None:  # noqa: ARG001
             rows = found.mapInArrow(ask(plan), DONE).collect()
             self._note(plan, rows)
+            self._has_begun = True
             reach("state.before-commit")
 
-        query = (
+        return (
             index.writeStream.queryName(f"helenus-state-{self.name}")
             .option("checkpointLocation", str(plan.checkpoint / "query"))
             .outputMode("append")
@@ -130,13 +158,6 @@ class Follower:
             .foreachBatch(process)
             .start()
         )
-        _log.info("state.started", connector=self.name, topics=len(plan.tables))
-        while query.isActive and not self._stopping.wait(0.1):
-            pass
-        if self._stopping.is_set():
-            query.stop()
-            return
-        raise _error(str(query.exception() or "the query ended"))
 
     def _plan(self) -> Following:
         """What is followed, by the tables as they are now. Raises HelenusError."""

@@ -39,7 +39,7 @@ class Table:
     cdc: bool = False
     dropped: Mapping[str, Column] = field(default_factory=dict)
     hides_columns: bool = False
-    dropped_at: Mapping[str, int] = field(default_factory=dict)
+    dropped_at: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def unsupported(self) -> str | None:
