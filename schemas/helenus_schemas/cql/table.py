@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
 import hashlib
 import re
 import uuid
@@ -160,13 +159,12 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
         )
     dropped: dict[tuple[str, str], dict[str, Column]] = {}
     dropped_at: dict[tuple[str, str], dict[str, int]] = {}
-    for r in rows("dropped_columns", "table_name, column_name, dropped_time, kind, type"):
+    # As a number: the driver can't decode a time beyond Python's years, which a DROP with USING TIMESTAMP may have.
+    for r in rows("dropped_columns", "table_name, column_name, blobasbigint(timestampasblob(dropped_time)) AS at, kind, type"):
         dropped.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = Column(
             r.column_name, parse(r.type, udts.get(r.keyspace_name)), r.kind
         )
-        if (at := getattr(r, "dropped_time", None)) is not None:
-            seconds = calendar.timegm(at.timetuple())
-            dropped_at.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = seconds * 10**6 + at.microsecond
+        dropped_at.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = r.at * 1000
     return {
         r.id: Table(
             r.keyspace_name,
