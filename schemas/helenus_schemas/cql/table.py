@@ -160,7 +160,8 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
     dropped: dict[tuple[str, str], dict[str, Column]] = {}
     dropped_at: dict[tuple[str, str], dict[str, int]] = {}
     # As a number: the driver can't decode a time beyond Python's years, which a DROP with USING TIMESTAMP may have.
-    for r in rows("dropped_columns", "table_name, column_name, blobasbigint(timestampasblob(dropped_time)) AS at, kind, type"):
+    at = "blobasbigint(timestampasblob(dropped_time)) AS at"
+    for r in rows("dropped_columns", f"table_name, column_name, {at}, kind, type"):
         dropped.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = Column(
             r.column_name, parse(r.type, udts.get(r.keyspace_name)), r.kind
         )
