@@ -20,7 +20,9 @@ pytestmark = pytest.mark.integration
 TABLES = {
     "merged.rows": {"query.group": "rows"},
     "merged.envelopes": {"query.group": "envelopes", "output.format": "debezium", "markers": "false"},
+    "merged.light": {"query.group": "light", "snapshot.mode": "initial"},
 }
+"""The events of the last one have no cells."""
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +35,16 @@ def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Ite
             " PRIMARY KEY (p, c, d)) WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
         )
         session.execute(f"TRUNCATE {table}")
+    session.execute("ALTER TABLE merged.light WITH cdc = false")
+    for c in range(300):
+        ttl = "USING TTL 100000" if c % 2 else ""
+        columns = f"(p, c, d, v, m) VALUES (7, {c}, 'a', 'before', {{'k0': {c}}})"
+        session.execute(f"INSERT INTO merged.light {columns} {ttl}")
+    session.execute("ALTER TABLE merged.light WITH cdc = true")
     pipeline = Pipeline(status.only(log), directory / log)
     try:
         with (pipeline.directory / "agent.properties").open("a") as file:
-            file.write("cells.include.list=merged\\\\..*\n")
+            file.write("cells.include.list=merged\\\\.rows,merged\\\\.envelopes\n")
         pipeline.agent.start().ready()
         pipeline.connect(*TABLES, state="rows")
         for table, more in TABLES.items():
@@ -92,7 +100,7 @@ def test_rows_are_merged_without_a_read(pipeline: Pipeline, session: Any) -> Non
     session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (1, 1, 'a', 'after')")
     agrees(pipeline, session, table)
     assert list(of_a_naive_sink(pipeline, table)) == [(1, 1, "a")]
-    assert pipeline.connector.total("helenus_connector_statements_total") == 0
+    assert pipeline.connector.total("helenus_connector_statements_total", connector="merged-rows") == 0
     assert pipeline.connector.total("helenus_connector_rows_kept", connector="merged-rows") > 0
 
 
@@ -123,6 +131,17 @@ def test_before_is_the_after_of_before(pipeline: Pipeline, session: Any) -> None
         return follows() == rows
 
     eventually(agree, lambda: f"{follows()}\n{rows}\n{pipeline.connector.tail()}")
+
+
+def test_rows_of_before_and_events_without_cells_are_read(pipeline: Pipeline, session: Any) -> None:
+    """As cells, which come as events: with the write times that Cassandra has."""
+    table = "merged.light"
+    write(session, table, 80, 3)
+    session.execute(f"DELETE v FROM {table} WHERE p = 7 AND c = 0 AND d = 'a'")
+    session.execute(f"UPDATE {table} USING TIMESTAMP 1 SET v = 'older' WHERE p = 7 AND c = 1 AND d = 'a'")
+    session.execute(f"DELETE FROM {table} WHERE p = 7 AND c = 2 AND d = 'a'")
+    agrees(pipeline, session, table)
+    assert pipeline.connector.total("helenus_connector_statements_total", connector="merged-light") > 300
 
 
 @pytest.mark.long  # it starts the worker again

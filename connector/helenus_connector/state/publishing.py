@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +14,8 @@ from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.run_directory import use
 from helenus_connector.control.fences import enter
 from helenus_connector.control.plan import Plan
-from helenus_connector.log.choice import data_log
-from helenus_connector.pipeline.merged_stage import MergedStage
+from helenus_connector.log.choice import data_log, event_schemas, events_log
+from helenus_connector.pipeline.merged_stage import FLUSH_TIMEOUT_S, MergedStage
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query import sessions
 from helenus_connector.query.garbage import freeze
@@ -25,11 +26,13 @@ from helenus_connector.shape.registry import registered
 from helenus_connector.state.merging import Ended, unpacked_merged
 from helenus_schemas.cql.table import Table
 from helenus_schemas.service import logs
+from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log
 
 DONE = "done binary"
 _stages: dict[tuple[str, str], MergedStage] = {}
 _logs: dict[str, Log] = {}
+_events: dict[str, Log] = {}
 _tables: dict[str, tuple[object, Table]] = {}
 
 
@@ -72,7 +75,7 @@ def publish(plan: Plan, settings: ConnectorSettings) -> Callable[[Iterator[pa.Re
                     for row in batch.to_pylist():
                         if stage is None:
                             stage = _stage(plan, settings)
-                            stage.begin()
+                            stage.begin(Definition(settings)())
                         about: list[Note] = pickle.loads(row["notes"]) if row["notes"] is not None else []
                         lost += sum(note.lost for note in about)
                         for merged in unpacked_merged(row["merged"]) if row["merged"] is not None else ():
@@ -80,11 +83,17 @@ def publish(plan: Plan, settings: ConnectorSettings) -> Callable[[Iterator[pa.Re
                         if row["ended"] is not None:
                             ended.append(pickle.loads(row["ended"]))
                 if stage is not None:
-                    done = Published(stage.end(), ended)
+                    outcome = stage.end()
+                    if plan.directory in _events:
+                        _events[plan.directory].flush(FLUSH_TIMEOUT_S)
+                    reach("state.after-flush")
+                    done = Published(outcome, ended)
             finally:
                 if stage is not None and done is None:
                     # All of it is done again: nothing of this attempt may still be in the producer's queue.
                     stage.log.close()
+                    if plan.directory in _events:
+                        _events[plan.directory].close()
         if done is not None:
             done.outcome.lost = lost
             done.outcome.read = sum(one.read for one in ended)
@@ -110,6 +119,21 @@ def _stage(plan: Plan, settings: ConnectorSettings) -> MergedStage:
             del _stages[name]
             stage.close()
         kept = registered(plan.worker.checkpoint_dir)
-        stage = _stages[name] = MergedStage(settings, session, _logs[plan.directory], directory, kept)
+        append = partial(_append, plan, settings)
+        stage = _stages[name] = MergedStage(settings, session, _logs[plan.directory], append, directory, kept)
     stage.log = _logs[plan.directory]
     return stage
+
+
+def _events_of(plan: Plan) -> Log:
+    """The Log of events, for rows that were asked for."""
+    if plan.directory not in _events:
+        _events[plan.directory] = events_log(plan.worker)
+    return _events[plan.directory]
+
+
+def _append(plan: Plan, settings: ConnectorSettings, partition: int, key: bytes, value: bytes) -> None:
+    log = _events_of(plan)
+    if log.keeps_schemas:
+        log.declare(settings.events, event_schemas(Definition(settings)()))
+    log.append(settings.events, partition, key, value)
