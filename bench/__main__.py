@@ -1,16 +1,20 @@
-"""`python -m bench [agent|connector|path|records|snapshot|tables|verify|written [its options]]`"""
+"""What Helenus costs, and how fast it is, on this machine.
+
+    python -m bench [agent|connector|path|records|snapshot|state|tables|verify|written [its options]]
+
+Without a name all run, one after the other. `python -m bench NAME --help` tells what one measures.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-names, options = (
-    (sys.argv[1:2], sys.argv[2:])
-    if sys.argv[1:]
-    else (["agent", "connector", "path", "records", "snapshot", "tables", "verify", "written"], [])
-)
-for name in names:
-    print(f"== {name}", flush=True)
-    sys.argv = [f"bench.{name}", *options]
-    importlib.import_module(f"bench.{name}").main()
+NAMES = ["agent", "connector", "path", "records", "snapshot", "state", "tables", "verify", "written"]
+name, options = (sys.argv[1], sys.argv[2:]) if sys.argv[1:] else (None, [])
+if name is not None and name not in NAMES:
+    sys.exit(__doc__)
+for each in NAMES if name is None else [name]:
+    print(f"== {each}", flush=True)
+    sys.argv = [f"bench.{each}", *options]
+    importlib.import_module(f"bench.{each}").main()

@@ -62,6 +62,7 @@ NODES = [f"ad310466-96a7-4cb2-acf4-59535a96081{n}" for n in range(3)]
 ROWS = 5_000
 BATCH = 50_000  # as max.batch.size
 PARTS = 4
+WARM_UP = 20_000
 TABLES = {
     "single": ("k int PRIMARY KEY, v text, n int", 1),
     "clustering": ("p int, c int, v text, n int, PRIMARY KEY (p, c)", 10),
@@ -303,69 +304,98 @@ def backlog(status: Status, cassandra: Any, directory: Path, options: argparse.N
 
     In rounds: Cassandra's and Spark's JVMs go on getting faster for minutes.
     """
-    warm, count = 20_000, options.events
-    cassandra.execute("CREATE TABLE IF NOT EXISTS bench.backlog (k int PRIMARY KEY, v text, n int) WITH cdc = true")
-    insert = cassandra.prepare("INSERT INTO bench.backlog (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1")
-    has_cells = "resolver=none" in options.set
-    rows = ((n, "x" * 100, n) for n in range(0 if has_cells else count))
-    execute_concurrent_with_args(cassandra, insert, rows, concurrency=100)
-    (table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == "backlog")
-    codec = KeyCodec(table)
-    connector = programs.connector(status, directory, "bench", "backlog")
-    log = events_log(WorkerSettings.load(connector.files[0]))
-    log.create("events-bench.backlog", PARTS, {})
+    with Backlog(status, cassandra, directory, "backlog", options.set) as bench:
+        bench.fill(0 if bench.has_cells else options.events)
+        bench.warm_up(options.copies)
+        for turn in range(options.rounds):
+            print(f"backlog, round {turn + 1}: {bench.round(options.events, options.copies)}", flush=True)
 
-    def produce(rows: int, turn: int) -> None:
+
+class Backlog:
+    """A worker with a connector of its own for `table`, and the events that are to be its backlog."""
+
+    def __init__(self, status: Status, cassandra: Any, directory: Path, table: str, more: Sequence[str]) -> None:
+        columns = "(k int PRIMARY KEY, v text, n int) WITH cdc = true"
+        cassandra.execute(f"CREATE TABLE IF NOT EXISTS bench.{table} {columns}")
+        (self.table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == table)
+        self.has_cells = any(setting in more for setting in ("resolver=none", "state=rows"))
+        self._cassandra = cassandra
+        self.state = directory / "checkpoint" / "state"
+        self._topic = f"events-bench.{table}"
+        self._codec = KeyCodec(self.table)
+        self._connector = programs.connector(status, directory, "bench", table)
+        with self._connector.files[1].open("a") as settings:
+            settings.write("\n".join(["\ntasks.max=2", *more, ""]))
+        self._log = events_log(WorkerSettings.load(self._connector.files[0]))
+        self._log.create(self._topic, PARTS, {})
+        self._status = status
+        self._turn = 0
+
+    def __enter__(self) -> Backlog:
+        self._running = running(self._connector, {"JAVA_HOME": str(spark_java_home(Terminal()))})
+        self._running.__enter__()
+        topics_exist(self._status, self._topic.replace("events-", "data-"))
+        wait(lambda: is_ready(self._connector), "the connector is ready")
+        self.port = self._connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._running.__exit__(*error)
+        self._log.close()
+
+    def fill(self, rows: int, until: float | None = None) -> None:
+        """Rows that are to be read. They expire at `until`, in s since the epoch."""
+        text = f"INSERT INTO bench.{self.table.name} (k, v, n) VALUES (?, ?, ?) USING TIMESTAMP 1 AND TTL ?"
+        insert = self._cassandra.prepare(text)
+        made = ((n, "x" * 100, n, 0 if until is None else round(until - time.time())) for n in range(rows))
+        execute_concurrent_with_args(self._cassandra, insert, made, concurrency=100)
+
+    def warm_up(self, copies: int = 1) -> None:
+        """Its first records."""
+        self._produce(WARM_UP, copies)
+        wait(lambda: self.metric("records_total") >= WARM_UP, "warm-up")
+
+    def metric(self, name: str) -> float:
+        """The table's value of `helenus_connector_` and this."""
+        return read_metrics(self.port).get(f"helenus_connector_{name}{labels(self.table.name)}", 0)
+
+    def round(self, count: int, copies: int = 1, until_idle: bool = False) -> str:
+        """What a backlog of so many changes cost; with `until_idle` also what is done after their records."""
+        self._put("pause")
+        self._produce(count, copies)
+        servers = [s for s in self._status.servers if s.name.startswith("cassandra") or s.name == self._status.log]
+        pids = [s.pid or 0 for s in servers]
+        mine = self._connector.process.pid
+        assert mine
+        wait(lambda: all(cost(pid) < 0.1 for pid in pids), "the servers are done with the inserts", 120)
+        before = [cpu_of(pid) for pid in (mine, *pids)]
+        start, done = time.monotonic(), self.metric("records_total")
+        self._put("resume")
+        wait(lambda: self.metric("records_total") >= done + count, "the backlog", 600)
+        seconds = time.monotonic() - start
+        if until_idle:
+            wait(lambda: cost(mine) < 0.2, "the connector is done", 300)
+        spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, *pids)], strict=True)]
+        names = ("connector", *(s.name for s in servers))
+        costs = ", ".join(f"{n} {s / count * 1e6:.0f}" for n, s in zip(names, spent, strict=True))
+        load = os.getloadavg()[0]
+        return f"{count} changes, {count / seconds:.0f} records/s; CPU s per million: {costs}; load {load:.1f}"
+
+    def _produce(self, rows: int, copies: int) -> None:
         for n in range(rows):
             raw = struct.pack(">i", n)
             partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
-            digest = hashlib.md5(raw + bytes([turn]), usedforsecurity=False).hexdigest()
-            cells = cells_of(table, (raw, b"x" * 100)) if has_cells else None
-            for node in NODES[: options.copies]:
-                value = encode(change(digest, node, turn * rows + n, cells))
-                log.append("events-bench.backlog", partition, codec.encode((raw,)), value)
-        log.flush(60)
+            digest = hashlib.md5(raw + bytes([self._turn]), usedforsecurity=False).hexdigest()
+            cells = cells_of(self.table, (raw, b"x" * 100)) if self.has_cells else None
+            for node in NODES[:copies]:
+                value = encode(change(digest, node, self._turn * rows + n, cells))
+                self._log.append(self._topic, partition, self._codec.encode((raw,)), value)
+        self._log.flush(60)
+        self._turn += 1
 
-    with connector.files[1].open("a") as settings:
-        settings.write("\n".join(["\ntasks.max=2", *options.set, ""]))
-    with running(connector, {"JAVA_HOME": str(spark_java_home(Terminal()))}):
-        topics_exist(status, "data-bench.backlog")
-        wait(lambda: is_ready(connector), "the connector is ready")
-        port = connector.files[0].read_text().split("listeners=http://127.0.0.1:")[1].split()[0]
-
-        def written() -> float:
-            return read_metrics(port).get(f"helenus_connector_records_total{labels('backlog')}", 0)
-
-        def put(state: str) -> None:
-            request = urllib.request.Request(f"http://127.0.0.1:{port}/connectors/bench-backlog/{state}", method="PUT")
-            urllib.request.urlopen(request, timeout=30).close()
-
-        mine, node = connector.process.pid, next(s.pid for s in status.servers if s.name.startswith("cassandra"))
-        broker = next(s.pid for s in status.servers if s.name == status.log)
-        assert mine
-        assert node
-        assert broker
-        produce(warm, 0)
-        wait(lambda: written() >= warm, "warm-up")
-        for turn in range(options.rounds):
-            put("pause")
-            produce(count, turn + 1)
-            wait(lambda: cost(node) < 0.1, "Cassandra is done with the inserts", 120)
-            before = [cpu_of(pid) for pid in (mine, node, broker)]
-            start, done = time.monotonic(), written()
-            put("resume")
-            wait(lambda done=done: written() >= done + count, "the backlog", 600)  # type: ignore[misc]
-            seconds = time.monotonic() - start
-            spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, node, broker)], strict=True)]
-            costs = ", ".join(
-                f"{n} {s / count * 1e6:.0f}" for n, s in zip(("connector", "Cassandra", "broker"), spent, strict=True)
-            )
-            print(
-                f"backlog of {count}, round {turn + 1}: {count / seconds:.0f} records/s; CPU s per million: {costs}; "
-                f"load {os.getloadavg()[0]:.1f}",
-                flush=True,
-            )
-    log.close()
+    def _put(self, state: str) -> None:
+        url = f"http://127.0.0.1:{self.port}/connectors/bench-{self.table.name}/{state}"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=30).close()
 
 
 def cost(process: int) -> float:

@@ -57,7 +57,8 @@ class Archive:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
         made = self.file.with_suffix(f".{pid}")
-        with suppress(OSError, subprocess.TimeoutExpired):
+        with suppress(OSError, subprocess.SubprocessError):
             command = [str(self._jcmd), str(pid), "VM.cds", "dynamic_dump", str(made)]
-            subprocess.run(command, capture_output=True, timeout=SECONDS)
+            subprocess.run(command, capture_output=True, timeout=SECONDS, check=True)
             made.replace(self.file)
+        made.unlink(missing_ok=True)  # of a disk that is full

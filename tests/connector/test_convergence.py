@@ -347,7 +347,7 @@ LATENESS: dict[str, tuple[float, ...]] = {
 
 
 @pytest.mark.parametrize("lateness", LATENESS)
-@pytest.mark.parametrize("seed", [s if s < 8 else pytest.param(s, marks=pytest.mark.long) for s in range(60)])
+@pytest.mark.parametrize("seed", [s if s < 4 else pytest.param(s, marks=pytest.mark.long) for s in range(60)])
 def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, lateness: str) -> None:
     cluster, connector = simulated(seed)
     cluster.lateness = LATENESS[lateness]
@@ -381,7 +381,7 @@ def test_the_last_record_of_every_key_is_its_row(simulated: Any, seed: int, late
         assert values == sorted(values), f"an older {column} after a newer one"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [s if s < 4 else pytest.param(s, marks=pytest.mark.long) for s in range(10)])
 def test_a_write_later_than_every_limit_is_counted(simulated: Any, seed: int) -> None:
     """Ten times longer is not for ever: a memtable that is hours late gives a wrong record, and is counted."""
     cluster, connector = simulated(seed)

@@ -97,6 +97,7 @@ def test_driver_killed_between_flush_and_commit(pipeline: Pipeline, workload: Wo
     pipeline.converges(table)
 
 
+@pytest.mark.long  # test_snapshot.py kills one, too; connector/test_convergence.py kills it here
 def test_python_worker_killed_between_flush_and_commit(pipeline: Pipeline, workload: Workload, tmp_path: Path) -> None:
     kill_worker(pipeline, workload, "connector.after-flush", tmp_path / "killed")
 

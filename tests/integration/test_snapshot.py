@@ -229,7 +229,8 @@ def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: An
     name = table.name.replace(".", "-")
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
     pipeline.agent.start().ready()
-    connector = pipeline.connect(table.name, snapshot_mode="never").start().ready()
+    topic = f"signals-{table.name}"
+    connector = pipeline.connect(table.name, snapshot_mode="never", signal_topic=topic).start().ready()
     answer = command(connector, name, "--where", "p = 0 AND q = 'q'", "--wait")
     assert answer.returncode == 0, answer
     assert "COMPLETE" in answer.stdout
@@ -254,53 +255,61 @@ def test_what_an_operator_asks_for(pipeline: Pipeline, table: Table, session: An
         assert message in answer.stderr
         assert len(answer.stderr.splitlines()) == 1
     assert "Connector nobody not found" in command(connector, "nobody").stderr
+    with pipeline.log() as made:
+        made.create(topic, 1, {})
+    send(pipeline.status, topic, name, asks(table, 3, 5))
+    eventually(lambda: is_complete(connector, name, 3, 5), lambda: f"the signal is acted on\n{connector.tail()}")
     assert command(connector, name, "--wait").returncode == 0
     pipeline.converges(table.name)
 
 
-@MORE
-def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any, more: bool) -> None:
+def asks(table: Table, *partitions: float) -> dict[str, Any]:
+    """Debezium's signal for a snapshot of these partitions."""
+    where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"
+    conditions = [{"data-collection": table.name, "filter": where}]
+    data = {"data-collections": [r"snapshots\.t.*"], "type": "incremental", "additional-conditions": conditions}
+    return {"type": "execute-snapshot", "data": data}
+
+
+def is_complete(connector: Command, name: str, *partitions: int) -> bool:
+    """Whether the last snapshot was of these partitions, and is complete."""
+    where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"
+    found = [(one["state"], one["where"], one["rows"]) for one in snapshots(connector, name)]
+    return found == [("COMPLETE", where, IN_PARTITION * len(partitions))]
+
+
+@pytest.mark.long  # above a signal is acted on; connector/test_signals.py has the others in memory
+def test_signals_of_a_topic(pipeline: Pipeline, table: Table, session: Any) -> None:
     """Debezium's: acted on once, not lost while the worker is down, and bad ones are passed over."""
     name, topic = table.name.replace(".", "-"), f"signals-{table.name}"
     session.execute(f"ALTER TABLE {table.name} WITH cdc = true")
     pipeline.agent.start().ready()
     connector = pipeline.connect(table.name, snapshot_mode="never", signal_kafka_topic=topic)  # Debezium's name
 
-    def asks(*partitions: int) -> dict[str, Any]:
-        where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"
-        conditions = [{"data-collection": table.name, "filter": where}]
-        data = {"data-collections": [r"snapshots\.t.*"], "type": "incremental", "additional-conditions": conditions}
-        return {"type": "execute-snapshot", "data": data}
-
-    def is_complete(*partitions: int) -> bool:
-        """Of these partitions."""
-        where = f"p IN ({', '.join(map(str, partitions))}) AND q = 'q'"
-        found = [(one["state"], one["where"], one["rows"]) for one in snapshots(connector, name)]
-        return found == [("COMPLETE", where, IN_PARTITION * len(partitions))]
-
     def is_now(state: str) -> bool:
         return [one["state"] for one in snapshots(connector, name)] == [state]
 
     with pipeline.log() as made:
         made.create(topic, 1, {})
-    send(pipeline.status, topic, name, asks(3, 5))
-    send(pipeline.status, topic, "another", asks(9))
+    send(pipeline.status, topic, name, asks(table, 3, 5))
+    send(pipeline.status, topic, "another", asks(table, 9))
     connector.start().ready()
-    eventually(lambda: is_complete(3, 5), lambda: f"the signal of before is acted on\n{connector.tail()}")
+    eventually(
+        lambda: is_complete(connector, name, 3, 5), lambda: f"the signal of before is acted on\n{connector.tail()}"
+    )
     keys = {record.key["p"] for record in pipeline.records(table.name)}
     assert keys == {3, 5}, "no event of before came from the agent"
     connector.kill()
-    for bad in ("hello", {"type": "drop-table"}, asks() | {"data": {"data-collections": ["("]}}, asks(1.5)):
+    for bad in ("hello", {"type": "drop-table"}, asks(table) | {"data": {"data-collections": ["("]}}, asks(table, 1.5)):
         send(pipeline.status, topic, name, bad)
-    send(pipeline.status, topic, name, asks(11))
+    send(pipeline.status, topic, name, asks(table, 11))
     connector.start().ready()
-    eventually(lambda: is_complete(11), lambda: f"it was not lost\n{connector.tail()}")
+    eventually(lambda: is_complete(connector, name, 11), lambda: f"it was not lost\n{connector.tail()}")
     skipped = [line for line in connector.log.read_text().splitlines() if "signal.skipped" in line]
     assert len(skipped) == 4, skipped
     begun = connector.log.read_text().count("snapshot.started")
-    if more:
-        connector.stop()
-        connector.start().ready()
+    connector.stop()
+    connector.start().ready()
     send(pipeline.status, topic, name, {"type": "execute-snapshot", "data": {"data-collections": [table.name]}})
     send(pipeline.status, topic, name, {"type": "pause-snapshot"})
     eventually(lambda: is_now("PAUSED"), lambda: f"it is begun, and paused\n{connector.tail()}")
