@@ -28,6 +28,8 @@ from helenus_schemas.event.change import Bound, Scope
 
 OUTPUT = "notes binary, merged binary, ended binary"
 """Of each place a row with its notes, rows of what was merged, as `packed`, and a row with a pickled `Ended`."""
+LEAST_GRACE_S = 86_400
+"""For how long tombstones are kept at least: one node's agent may report a write that much later than others."""
 _PACK = 500
 _PACK_BYTES = 1 << 20
 
@@ -65,7 +67,7 @@ class Merging(StatefulProcessor):
         notes = _notes(next(found)[0])
         yield _frame(notes=pickle.dumps(notes))
         (place, *_), table = notes, self._table()
-        merging = Rows(table, KeyCodec(table), self._store, place.partition)
+        merging = Rows(table, KeyCodec(table), self._store, place.partition, max(table.gc_grace_s, LEAST_GRACE_S))
         later: list[Note] = []
         read = 0
 

@@ -29,6 +29,7 @@ class Table:
     """A table. `dropped` holds columns that old commit log segments may still name. `hides_columns`: it has COMPACT
     STORAGE of a kind whose rows have columns that CQL does not show; those are among `columns`. `dropped_at` is when
     columns of these names were dropped last, µs since the epoch: what was written until then is not of today's column.
+    `gc_grace_s` is for how long nodes keep its tombstones.
     """
 
     keyspace: str
@@ -39,6 +40,7 @@ class Table:
     dropped: Mapping[str, Column] = field(default_factory=dict)
     hides_columns: bool = False
     dropped_at: Mapping[str, int] = field(default_factory=dict, compare=False)
+    gc_grace_s: int = field(default=864_000, compare=False)
 
     @property
     def unsupported(self) -> str | None:
@@ -176,8 +178,9 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
             dropped.get((r.keyspace_name, r.table_name), {}),
             _hides_columns(r, columns.get((r.keyspace_name, r.table_name), ())),
             dropped_at.get((r.keyspace_name, r.table_name), {}),
+            r.gc_grace_seconds,
         )
-        for r in rows("tables", "table_name, id, cdc, flags")
+        for r in rows("tables", "table_name, id, cdc, flags, gc_grace_seconds")
     }
 
 
