@@ -101,6 +101,9 @@ LIVE_KEYS_ASKED = Counter(
     "table) or repeated (asked before, and no record came).",
     (*_LABELS, "why"),
 )
+ROWS_KEPT = Gauge(
+    "helenus_connector_rows_kept", "Rows in the state, with deleted ones until gc_grace_seconds (state=rows).", _LABELS
+)
 TABLE_ERRORS = Counter(
     "helenus_connector_table_errors_total", "Failed attempts at a table's events, by kind of error.", (*_LABELS, "kind")
 )
@@ -146,7 +149,7 @@ def begin(labels: Labels, task: int) -> None:
 def forget(labels: Labels) -> None:
     """Ends a table's series."""
     _tasks.pop(labels, None)
-    for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE, LIVE_KEYS, LIVE_KEYS_ASKED):
+    for metric in (*_OF_TABLE, EVENTS, GATE_CHANGES, TABLE_ERRORS, STATE, LIVE_KEYS, LIVE_KEYS_ASKED, ROWS_KEPT):
         metric.remove_by_labels(dict(zip(_LABELS, labels, strict=True)))
 
 

@@ -33,6 +33,7 @@ from helenus_connector.shape.registry import registered
 from helenus_connector.snapshot.signals import Signals
 from helenus_connector.snapshot.snapshots import Snapshots
 from helenus_connector.state.followers import Followers
+from helenus_connector.state.merger import Merger
 from helenus_connector.verify.verifications import Verifications
 from helenus_schemas.errors import Action, HelenusError, Kind
 
@@ -62,7 +63,7 @@ class Worker:
         self.verifications = Verifications(worker, self.connectors)
         self._tables = Tables(registered(worker.checkpoint_dir))
         self._failures: dict[str, int] = {}
-        self._queries: dict[str, Query] = {}
+        self._queries: dict[str, Query | Merger] = {}
         self._followers: Followers | None = None
         self._spark: Any = None
         self._stopping = threading.Event()
@@ -172,8 +173,9 @@ class Worker:
             self._made_at = now
             self._make_topics()
         for group in self._groups() - self._queries.keys():
+            kind = Merger if self._has_rows(group) else Query
             try:
-                query = Query(self.worker, self.connectors, group, directory, self.snapshots.need)
+                query = kind(self.worker, self.connectors, group, directory, self.snapshots.need)
             except HelenusError as error:
                 self.connectors.failed(group, error)
                 continue
@@ -197,10 +199,12 @@ class Worker:
             self._history.note(now)
 
     def _end_empty_groups(self, directory: Path) -> None:
-        """End the queries that no connector has any more. One that comes again gets another."""
+        """End the queries that no connector has any more, or whose `state` is another. One that comes again gets
+        another.
+        """
         groups = {c.settings.query_group for c in self.connectors.all().values()}
         for group, query in list(self._queries.items()):
-            if group not in groups:
+            if group not in groups or isinstance(query, Merger) != self._has_rows(group):
                 query.stop()
             if query.is_stopped and query.is_over:
                 del self._queries[group]
@@ -285,6 +289,11 @@ class Worker:
 
     def _is_wanted(self) -> bool:
         return any(c.wanted == "RUNNING" for c in self.connectors.all().values())
+
+    def _has_rows(self, group: str) -> bool:
+        """Whether a connector of this group keeps rows."""
+        of_group = (c.settings for c in self.connectors.all().values() if c.settings.query_group == group)
+        return any(settings.state == "rows" for settings in of_group)
 
     def _groups(self) -> set[str]:
         return {c.settings.query_group for c in self.connectors.all().values() if c.looked and not c.error}

@@ -100,6 +100,26 @@ def test_the_first_batch_steps_back_every_time_it_is_planned_and_later_ones_do_n
     assert planned.ranges(second, third) == [[(0, 12, 13)]]
 
 
+def test_with_state_a_repeated_batch_has_the_same_events_and_the_same_time(tmp_path: Path) -> None:
+    planned = Planned(tmp_path, {"0": 7, "1": 3})  # where a run without state would step back to
+    planned.change(places=(0, 1))
+    planned.broker.ends = {TOPIC: {"0": 12, "1": 10}}
+    start = offset(0, 10, 10)
+    end = planned.reader.latest_offset(start, ReadMaxRows(5))
+    assert (end["topics"], end["tick"]) == ({TOPIC: {"0": 12, "1": 10}}, 1)
+    expected = [[(0, 10, 12), (1, 10, 10)]]  # all partitions: something of each may be due
+    (first,) = planned.reader.partitions(start, end)
+    assert isinstance(first, Parts)
+    assert (planned.ranges(start, end), first.now) == (expected, end["now"])
+    later = Planning(str(planned.plan.file))  # of another run
+    later._planner = planned.broker
+    (again,) = later.partitions(start, end)
+    assert isinstance(again, Parts)
+    assert ([r for part in again.parts for r in part.ranges], again.now) == (list(first.parts[0].ranges), first.now)
+    idle = planned.reader.latest_offset(end, ReadMaxRows(5))
+    assert idle == end  # time alone makes no batch
+
+
 def test_a_run_begins_with_batches_of_the_usual_size(tmp_path: Path) -> None:
     """What came in the time that it steps back may be a hundred times that."""
     planned = Planned(tmp_path, {"0": 100})

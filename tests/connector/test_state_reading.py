@@ -88,7 +88,11 @@ def test_a_key_of_another_table_is_left_out() -> None:
         ({"state": "keys", "output.format": "cep44"}, "do not say which rows live"),
         ({"state": "keys", "schema.on.incompatible": "new-topic"}, "stays on one data topic"),
         ({"query.group": "state"}, "is where state lies"),
-        ({"state": "rows"}, "'none' or 'keys'"),
+        ({"state": "all"}, "'none', 'keys' or 'rows'"),
+        ({"state": "rows"}, "query.group: a connector with state=rows has a query of its own"),
+        ({"state": "rows", "query.group": "g", "resolver": "reread"}, "leave it out"),
+        ({"state": "rows", "query.group": "g", "gate": "quorum"}, "copies merge into nothing"),
+        ({"state": "rows", "query.group": "g", "output.format": "cep44"}, "do not say which rows live"),
     ],
 )
 def test_settings_that_do_not_go_together(given: dict[str, str], why: str) -> None:

@@ -7,15 +7,22 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent.oracle.fold import Folded, select
 from agent.oracle.reader import record_of
+from cassandra.query import tuple_factory
+from connector.test_state_index import DictStore
 from integration.pipeline import Pipeline, write_properties
 from patience import eventually
 
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.reread.rows import RawProtocolHandler
+from helenus_connector.state.rows import Rows
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table, read_tables
+from helenus_schemas.cql.types import quote
 from helenus_schemas.event.cells import decode_cells
 from helenus_schemas.event.change import Scope
 from helenus_schemas.event.wire import decode
@@ -109,6 +116,46 @@ def test_folded_cells_are_the_rows_that_select_gives(pipeline: Pipeline) -> None
     assert table.schema_id in schemas
     assert ttls <= set(range(TTL, TTL + 9))
     assert Folded(table, records).compare(select(session, table)), f"seed {SEED}"
+    found = [Event("t", 0, n, 0, m.key(), m.value()) for n, m in enumerate(pipeline.reader.messages("events-cells.t"))]
+    chance.shuffle(found)
+    assert merged(table, found, chance) == whole(session, table), f"seed {SEED}"
+
+
+def merged(table: Table, events: list[Event], chance: random.Random) -> dict[Any, Any]:
+    """The rows and static columns that are the last records of `state=rows`, of events in any order and with copies."""
+    codec, store, now = KeyCodec(table), DictStore(), time.time()
+    found: dict[Any, Any] = {}
+    while events:
+        some, events = events[:37], events[37:]
+        for m in Rows(table, codec, store, 0).take([*some, *chance.sample(some, len(some) // 2)], now):
+            key = codec.decode(m.key)
+            if m.scope in (Scope.ROW, Scope.STATIC):
+                columns = table.statics if m.scope is Scope.STATIC else table.regulars
+                before = None if m.before is None else {c.name: m.before[c.name] for c in columns}
+                assert found.pop(key, None) == before
+                if m.after is not None:
+                    found[key] = {c.name: m.after[c.name] for c in columns}
+    return found
+
+
+def whole(session: Any, table: Table) -> dict[Any, Any]:
+    """The same by SELECT, in CQL bytes."""
+    handler, factory = session.client_protocol_handler, session.row_factory
+    session.client_protocol_handler, session.row_factory = RawProtocolHandler, tuple_factory
+    names = [c.name for c in (*table.primary_key, *table.values)]
+    try:
+        rows = list(session.execute(f"SELECT {', '.join(map(quote, names))} FROM cells.t"))
+    finally:
+        session.client_protocol_handler, session.row_factory = handler, factory
+    found: dict[Any, Any] = {}
+    for row in rows:
+        values = dict(zip(names, row, strict=True))
+        if row[1] is not None:
+            found[row[:2]] = {c.name: values[c.name] for c in table.regulars}
+        statics = {c.name: values[c.name] for c in table.statics}
+        if any(value is not None for value in statics.values()):
+            found[row[0], None] = statics
+    return found
 
 
 def last(pipeline: Pipeline, topic: str) -> str:

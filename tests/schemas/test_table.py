@@ -32,7 +32,7 @@ def column(name: str, t: str, kind: str = "regular", position: int = -1, order: 
 
 
 def schema(*columns: dict[str, Any], **more: list[dict[str, Any]]) -> SystemSchema:
-    table = {"keyspace_name": "ks", "table_name": "t", "id": ID, "cdc": True}
+    table = {"keyspace_name": "ks", "table_name": "t", "id": ID, "cdc": True, "gc_grace_seconds": 60}
     return SystemSchema(tables=[table], columns=list(columns), **more)
 
 
@@ -73,13 +73,15 @@ def test_a_table_with_everything() -> None:
                 {"keyspace_name": "ks", "type_name": n, "field_names": f, "field_types": t}
                 for n, f, t in (("outer_type", ["i"], ["frozen<inner_type>"]), ("inner_type", ["x"], ["int"]))
             ],
-            dropped_columns=[column("gone", "text")],
+            dropped_columns=[{**column("gone", "text"), "at": 1_700_000_000_123}],
         )
     )
     table = found[ID]
     assert [c.name for c in table.primary_key] == ["pk", "ck"]
     assert [c.name for c in table.values] == ["A b", "b", "s"]
     assert table.column("gone") is not None
+    assert table.dropped_at == {"gone": 1_700_000_000_123_000}
+    assert table.gc_grace_s == 60
     assert table.cql == (
         "CREATE TYPE ks.inner_type (x int);\n"
         "CREATE TYPE ks.outer_type (i frozen<inner_type>);\n"

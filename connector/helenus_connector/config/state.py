@@ -16,9 +16,11 @@ _WITHOUT_ROWS = ("debezium-cassandra", "cep44")
 class StateSettings(CassandraSettings):
     """`state` and what goes with it."""
 
-    state: Annotated[Literal["none", "keys"], About("State", "HIGH")] = "none"
+    state: Annotated[Literal["none", "keys", "rows"], About("State", "HIGH")] = "none"
     """What is kept of rows on Spark. `keys`: the keys that live on the data topic, and when their rows expire. Then a
-    delete of a partition, of a range or of the table, and a TTL, become a record for each row. See `docs/state.md`.
+    delete of a partition, of a range or of the table, and a TTL, become a record for each row. `rows`: the rows, merged
+    from the events' cells without a read of Cassandra. Then records have the row before the change, too. It needs
+    events with cells (`cells.include.list` of the agents) and a `query.group` of its own. See `docs/state.md`.
     """
     markers: Annotated[bool, About("State")] = True
     """Whether delete markers are on the data topic. With `false`, which needs `state`, they are on `markers-` followed
@@ -34,16 +36,38 @@ class StateSettings(CassandraSettings):
             if given.get("markers", "true").lower() == "false":
                 yield "markers", "without delete markers deleted rows stay on the topic: set state=keys"
             return
-        headers = [name.strip() for name in given.get("headers", "expires,op").split(",")]
-        needed = ["expires", *(["op"] if given.get("output.format") == "debezium" else [])]
-        if missing := [name for name in needed if name not in headers]:
-            yield "headers", f"state=keys goes by the header {missing[0]}: add it"
-        if given.get("resolver") == "none":
-            yield "state", "the keys that live are those of rows that were read: resolver=none has no rows"
+        if given.get("state") == "rows":
+            yield from _of_rows(given)
+        else:
+            yield from _of_keys(given)
         if given.get("schema.on.incompatible") == "new-topic":
-            yield "schema.on.incompatible", "with state=keys a table stays on one data topic: set it to fail"
+            yield "schema.on.incompatible", "with state a table stays on one data topic: set it to fail"
         if given.get("output.format") in _WITHOUT_ROWS:
             yield "state", f"records of output.format={given['output.format']} do not say which rows live"
+
+
+def _of_keys(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    headers = [name.strip() for name in given.get("headers", "expires,op").split(",")]
+    needed = ["expires", *(["op"] if given.get("output.format") == "debezium" else [])]
+    if missing := [name for name in needed if name not in headers]:
+        yield "headers", f"state=keys goes by the header {missing[0]}: add it"
+    if given.get("resolver") == "none":
+        yield "state", "the keys that live are those of rows that were read: resolver=none has no rows"
+
+
+def _of_rows(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if given.get("query.group", "default") == "default":
+        yield (
+            "query.group",
+            "a connector with state=rows has a query of its own: give it a name, such as the connector's",
+        )
+    if "resolver" in given:
+        yield "resolver", "with state=rows records are made of the rows that are kept: leave it out"
+    if given.get("gate", "one") != "one":
+        yield (
+            "gate",
+            "with state=rows a change counts when one replica reports it, and copies merge into nothing: leave it out",
+        )
 
 
 def marker_topic(data: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from helenus_connector import metrics
+from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.control.connectors import Connectors
 from helenus_schemas.errors import HelenusError, Kind
 
@@ -24,12 +25,12 @@ def offsets(connectors: Connectors, name: str) -> dict[str, dict[int, int]]:
 def alter(connectors: Connectors, name: str, offsets: Mapping[str, Mapping[int, int | None]]) -> None:
     """Let a stopped connector go on from elsewhere; None is the topic's first event.
 
-    Raises NotStopped, HelenusError CONFIG for a topic or partition that is not its own and for an offset that no
-    topic can have, and the broker's errors.
+    Raises NotStopped, HelenusError CONFIG for a topic or partition that is not its own, for an offset that no
+    topic can have, and with state=rows, and the broker's errors.
     """
     first = connectors.earliest(_events_of(connectors, name))
     with connectors.lock:
-        held = connectors.held(connectors.stopped(name).settings.query_group)
+        held = connectors.held(_movable(connectors, name).query_group)
         for topic, wanted in offsets.items():
             for partition, offset in wanted.items():
                 if str(partition) not in first.get(topic, {}):
@@ -49,9 +50,19 @@ def reset(connectors: Connectors, name: str) -> None:
     """Let a stopped connector begin at the first event of its topics. Raises as `alter`."""
     first = connectors.earliest(_events_of(connectors, name))
     with connectors.lock:
-        connectors.stopped(name)
+        _movable(connectors, name)
         for topic, offsets in first.items():
             _move(connectors, name, topic, offsets)
+
+
+def _movable(connectors: Connectors, name: str) -> ConnectorSettings:
+    """The settings of a stopped connector whose positions may be moved. Raises NotStopped, and HelenusError CONFIG."""
+    settings = connectors.stopped(name).settings
+    if settings.state == "rows":
+        what = "with state=rows positions can't be moved: the rows that are kept are those of now"
+        advice = "delete the state, or set another query.group: then it begins anew"
+        raise HelenusError(Kind.CONFIG, what, name, advice)
+    return settings
 
 
 def _move(connectors: Connectors, name: str, topic: str, offsets: Mapping[str, int]) -> None:

@@ -20,7 +20,8 @@ class Plan:
     `held` is where to read on in these topics if the checkpoint says otherwise, `epochs` counts how often an operator
     moved them. `slots` is how many tasks Spark runs at once, `start` the number of the start, for its
     fence. `tables` has the epochs of all tables of the group, also of those that don't run now. `directory` is the
-    run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too.
+    run's own, made on each host. `logging` is how the driver reports: its planner and workers do so too. `places`, in a
+    query with state, has for each partition the number by which its events are grouped.
     """
 
     worker: WorkerSettings
@@ -32,7 +33,13 @@ class Plan:
     slots: int = 1
     start: int = 0
     tables: dict[str, int] = field(default_factory=dict)
+    places: tuple[int, ...] = ()
     logging: Setup = field(default_factory=setup)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the query has an operator with state: of one table, then."""
+        return bool(self.places)
 
     @property
     def max_batch_size(self) -> int:

@@ -4,5 +4,5 @@
     resolver  those that go on → what their rows are now     `Resolver`, `Resolved`
     shape     what their rows are now → records              `Shape`, `Record`
 
-`image` is a row as it was read.
+`image` is a row as it was read, `merged` what an operator with state says of a change.
 """

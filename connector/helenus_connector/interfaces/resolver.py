@@ -61,6 +61,8 @@ class Resolved:
     Of a resolver that reads no rows, `cells` are those of the one change of `event`, `written` is what they say, and
     `after` and `read_rows` are None; `events` are its copies.
 
+    Of one that keeps rows, `op` is the kind of operation, `c`, `u` or `d`, or `r` of a row that a snapshot read.
+
     The stage fills in: `digest` of the records, `published` and `dead_lettered`, and the number of `records` that it
     appended.
     """
@@ -86,6 +88,7 @@ class Resolved:
     is_released: bool = False
     failure: HelenusError | None = None
     cells: bytes | None = None
+    op: str | None = None
     digest: bytes = b""
     published: bool = False
     dead_lettered: bool = False

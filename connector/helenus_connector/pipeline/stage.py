@@ -24,7 +24,7 @@ from helenus_connector.gate.level_gate import LevelGate, settle
 from helenus_connector.gate.replicas import Replicas
 from helenus_connector.interfaces.gate import NOTHING_WAITS, Event, Gate, Intake, Waits
 from helenus_connector.interfaces.resolver import Resolved, Resolver, RowsFailed, SchemaChanged
-from helenus_connector.interfaces.shape import Record, Shaped
+from helenus_connector.pipeline._appending import Appending
 from helenus_connector.pipeline._digest import digest_of
 from helenus_connector.pipeline._table_version import Version, Versions
 from helenus_connector.pipeline._undeliverable import Undeliverable
@@ -34,17 +34,13 @@ from helenus_connector.reread.resolver import Reread
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.resolve.none import AsWritten
 from helenus_connector.shape.registry import Registry
-from helenus_connector.shape.row import is_marker, without_scope
 from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
-from helenus_schemas.event.change import Scope
 from helenus_schemas.service.failpoints import reach
 from helenus_sinks.log import Log
 
 FLUSH_TIMEOUT_S = 60.0
 _ATTEMPTS = 3
-_RELEASED = ("gate", b"released")
-"""A header: fewer replicas reported the change than the gate's level asks for."""
 
 
 class Stage:
@@ -85,6 +81,7 @@ class Stage:
         if settings.resolver == "none":
             self._resolver = AsWritten(self._gate, self._resolver, settings.published)
         self._undeliverable = Undeliverable(settings)
+        self._appending = Appending(settings, self._versions, self._undeliverable)
 
     def run(
         self,
@@ -186,11 +183,12 @@ class Stage:
                 records = shape.records(resolved)  # rows of a marker are read once more
             # 4. append
             self._resolver.publishing(resolved)
+            append = partial(self._appending.append, self.log, resolved, outcome)
             if resolved.is_confirmed:
                 for shaped in records:
-                    self._append(resolved, outcome, shaped)
+                    append(shaped)
             else:
-                resolved.digest = digest_of(records, partial(self._append, resolved, outcome))
+                resolved.digest = digest_of(records, append)
         except RowsFailed as error:
             self._resolver.failed(error)
             return
@@ -201,33 +199,3 @@ class Stage:
         resolved.published = True
         if resolved.newest is not None:
             outcome.newest_write_time = max(resolved.newest, outcome.newest_write_time or resolved.newest)
-
-    def _append(self, resolved: Resolved, outcome: Outcome, shaped: Shaped | None) -> None:
-        """Append a record, or do what is done without one."""
-        if shaped is None:
-            outcome.unpublished += 1
-        elif shaped.cause is not None:
-            outcome.unpublished += 1
-            self._undeliverable.row(self.log, resolved, shaped.key, shaped.cause, self._versions.is_altered)
-        else:
-            try:
-                self._append_record(resolved, outcome, shaped.record)
-            except HelenusError as error:
-                if error.kind is not Kind.RECORD_TOO_LARGE:
-                    raise
-                outcome.too_large += 1
-                append = partial(self._append_record, resolved, outcome)
-                self._undeliverable.large(self.log, resolved, shaped, self._now.shape, append, error)
-
-    def _append_record(self, resolved: Resolved, outcome: Outcome, record: Record) -> None:
-        if resolved.is_released:
-            record = record._replace(headers=[*record.headers, _RELEASED])
-        topic = self._versions.now.topic
-        if not self.settings.markers and resolved.read_rows is not None and is_marker(record):
-            self.log.append(marker_topic(self.settings.data), resolved.partition, *record)
-            if not self._now.table.statics or resolved.scope is Scope.TABLE:
-                return
-            record = without_scope(record)  # what is left is the record of the static columns
-        self.log.append(topic, resolved.partition, *record)
-        resolved.records += 1
-        outcome.records += 1

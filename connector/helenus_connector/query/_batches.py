@@ -19,13 +19,13 @@ from helenus_connector.control.status import Task
 from helenus_connector.gate.waiting import Limits, WaitingChanges
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.query._task import DONE, Done, task
+from helenus_connector.query.counting import ADVICE, count, failed_once
 from helenus_connector.reread.unconfirmed import MOST_WAITING, Unconfirmed
 from helenus_connector.reread.unconfirmed_keys import UnconfirmedKeys
 from helenus_schemas.errors import HelenusError, Kind, error_in
 from helenus_schemas.service.failpoints import reach
 
 _log = structlog.get_logger(__name__)
-_ADVICE = "snapshot the table: helenus-connector snapshot; snapshot.mode=when_needed does so by itself"
 
 
 class Batches:
@@ -132,7 +132,7 @@ class Batches:
                 continue
             self.unconfirmed.apply(done.outcome.done, done.outcome.waiting, now, done.outcome.places)
             self.waiting.apply(done.topic, done.outcome.at_gate, done.outcome.read_from, now)
-            _count(of_topic, done.outcome, now)
+            count(of_topic, done.outcome, now)
             if done.outcome.lost:
                 self._lost(of_topic, f"{done.outcome.lost} events expired before they were read")
             of_topic.unread = done.outcome.error or of_topic.unread
@@ -145,7 +145,7 @@ class Batches:
                 of_topic.succeeded()
         for topic, error in failed.items():
             if topic in tasks:
-                _failed(tasks[topic], error, now)
+                failed_once(tasks[topic], error, now)
         self.waiting.save(now)
         self.unconfirmed.save(now, {done.topic for done in current if done.outcome is not None and stepped_back})
         for done in current:
@@ -201,7 +201,7 @@ class Batches:
             self._lost(of_topic, f"a gap in the commit log of node {gap.node}")
             metrics.GAPS.labels(*of_topic.labels).inc()
             where = {"connector": of_topic.connector, "topic": done.topic, "node": gap.node, "until_us": gap.until}
-            _log.warning("events.gap", **where, advice=_ADVICE)
+            _log.warning("events.gap", **where, advice=ADVICE)
 
     def _wake(self, plan: Plan) -> None:
         now = time.time()
@@ -213,42 +213,3 @@ class Batches:
 def _is_stuck(outcome: Outcome) -> bool:
     """Whether no more events may wait at the gate, and none of those that wait went on."""
     return bool(outcome.at_gate.stopped) and not outcome.at_gate.gone
-
-
-def _failed(of_topic: Task, error: HelenusError, now: float) -> None:
-    metrics.ERRORS.labels(error.kind.value).inc()
-    metrics.TABLE_ERRORS.labels(*of_topic.labels, error.kind.value).inc()
-    of_topic.failed(error, now)
-    fields = {"connector": of_topic.connector, "table": of_topic.table, "kind": error.kind.value, "error": str(error)}
-    if of_topic.error is not None:
-        _log.error("task.failed", **fields)
-    else:
-        _log.warning("task.retry", **fields, retry_in_s=round(of_topic.retry_at - now, 1))
-
-
-def _count(of_topic: Task, outcome: Outcome, now: float) -> None:
-    labels = of_topic.labels
-    metrics.EVENTS_READ.labels(*labels).inc(outcome.read)
-    for result in metrics.OUTCOMES:
-        metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
-    for result in metrics.AT_GATE:
-        metrics.GATE_CHANGES.labels(*labels, result).inc(getattr(outcome.at_gate, result))
-    if outcome.at_gate.dropped:
-        advice = "too few replicas reported them, and no read at the gate's level shows them, if gate.expired=verify"
-        _log.warning("gate.dropped", connector=labels[0], changes=outcome.at_gate.dropped, advice=advice)
-    metrics.RECORDS.labels(*labels).inc(outcome.records)
-    metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
-    metrics.ROWS_UNPUBLISHED.labels(*labels).inc(outcome.unpublished)
-    metrics.CONTRADICTED.labels(*labels).inc(outcome.contradicted)
-    if outcome.contradicted:
-        advice = "a memtable is later than ten times settle.min.age.ms, or a tombstone was purged: compare the table"
-        _log.warning("changes.contradicted", connector=labels[0], changes=outcome.contradicted, advice=advice)
-    metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
-    if outcome.lost:
-        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice=_ADVICE)
-    metrics.KEYS_READ.labels(*labels).inc(outcome.keys_read)
-    metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
-    metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)
-    if outcome.newest_write_time is not None:
-        of_topic.changed_at = time.monotonic()
-        metrics.REPLICATION_SECONDS.labels(*labels).set(max(0.0, now - outcome.newest_write_time / 1e6))

@@ -30,11 +30,12 @@ class Part:
 
 
 class Parts(InputPartition):
-    """The work of one task, which reads at most about so many bytes of it."""
+    """The work of one task, which reads at most about so many bytes of it. `now` is the batch's time."""
 
-    def __init__(self, parts: Sequence[Part], most_bytes: int) -> None:
+    def __init__(self, parts: Sequence[Part], most_bytes: int, now: float = 0.0) -> None:
         self.parts = tuple(parts)
         self.most_bytes = most_bytes
+        self.now = now
 
 
 def limited(

@@ -2,7 +2,8 @@
 
 An offset is `{"tick": n, "topics": {topic: {partition: next offset}}, "logs": {topic: `lineage`}}`. The tick moves when
 there is work without a new event: keys are due, a topic goes on from a held position, a topic has an error, a run
-begins; and once in a while on quiet topics, because Spark ends workers that idle for a minute.
+begins; and once in a while on quiet topics, because Spark ends workers that idle for a minute. Of a query with state it
+has `now`, too: the batch's time, which stays the same when the batch is repeated.
 """
 
 from __future__ import annotations
@@ -109,10 +110,15 @@ class Planning:
                 # What a run began with is done at once: its first batch shows what else waits. One that is to read
                 # what is there, reads again only what was there when the last one ended.
                 wake |= begin != stood or (self._target is None and bool(fresh))
+            wake |= self.plan.has_state and bool(fresh)  # so that all partitions are in a repeated batch, too
             end = {"tick": start["tick"] + wake, "topics": topics}
             if known := noted(start.get("logs", {}), lineages, cut, latest, self._wrong.keys()):
                 end["logs"] = known
+            if "now" in start:
+                end["now"] = start["now"]
             if end != start:
+                if self.plan.has_state:
+                    end["now"] = max(now, start.get("now", 0.0))
                 self._last_batch = now
                 if end["topics"] != start["topics"]:
                     self._last_event = now
@@ -156,7 +162,7 @@ class Planning:
                 parts.append(Part(share, loss, epoch, error, events, 0 if i else len(lost), read))
         most = max((c.tasks_max for c in self.plan.connectors.values()), default=1)
         tasks = shared_out(parts, max(most, self.plan.slots))
-        return [Parts(task, self.plan.max_batch_bytes // len(tasks)) for task in tasks]
+        return [Parts(task, self.plan.max_batch_bytes // len(tasks), end.get("now", 0.0)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         # A part of the batch may be held: that is not done. `latest_offset` alone takes the plan over: Spark commits a

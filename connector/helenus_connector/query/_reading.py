@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
 
 from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.plan import Plan
 from helenus_connector.log.choice import read
 from helenus_connector.log.events import Range
 from helenus_connector.query._limits import Parts
-from helenus_connector.query.packs import Note, packed, row, size_of
-from helenus_schemas.errors import HelenusError
+from helenus_connector.query.packs import Note, packed, placed_row, row, size_of
+from helenus_schemas.errors import HelenusError, Kind
 
 
 def read_parts(worker: WorkerSettings, partition: Parts) -> Iterator[pa.RecordBatch]:
@@ -72,3 +77,57 @@ def read_parts(worker: WorkerSettings, partition: Parts) -> Iterator[pa.RecordBa
                 found.append(Note(*name, place.start, epochs[name], end=at[name]))
     if found:
         yield row(notes=pickle.dumps(found))
+
+
+def read_places(plan: Plan, partition: Parts) -> Iterator[pa.RecordBatch]:
+    """As `read_parts`, for an operator with state: rows of `PLACED`, of each partition a note of it before its events.
+
+    All of its ranges are read, whatever their bytes: a batch that is repeated must have the same events.
+    """
+    turns = Counter[int]()
+
+    def placed(place: int, **fields: bytes) -> pa.RecordBatch:
+        turns[place] += 1
+        return placed_row(plan.places[place], turns[place] - 1, **fields)
+
+    places: list[Range] = []
+    about: dict[int, Note] = {}
+    for part in partition.parts:
+        for r in part.ranges:
+            about[r.partition] = Note(r.topic, r.partition, r.start, part.epoch, error=part.error, now=partition.now)
+            places += [r] if part.error is None else []
+        if part.lost:
+            first = part.ranges[0].partition
+            about[first] = replace(about[first], lost=part.lost)
+    for place, note in about.items():
+        if place >= len(plan.places):
+            what = f"the events topic has a partition {place}, and had {len(plan.places)} when the state began"
+            note = replace(note, error=HelenusError(Kind.STATE, what, note.topic))
+            yield placed_row(plan.places[0], 0, notes=pickle.dumps([note]))
+            return
+        yield placed(place, notes=pickle.dumps([note]))
+    found: list[Note] = []
+
+    def lost(place: Range, events: int) -> None:
+        if events:
+            found.append(replace(about[place.partition], lost=events))
+
+    def failed(place: Range, error: HelenusError) -> None:
+        found.append(replace(about[place.partition], error=error))
+
+    def of(message: Any) -> int:
+        number: int = message.partition()
+        return number
+
+    random.shuffle(places)
+    try:
+        with closing(read(plan.worker, places, partition.parts[0].data_loss, lost, failed)) as chunks:
+            for chunk in chunks:
+                for place, messages in groupby(sorted(chunk, key=of), of):
+                    for events in packed(list(messages)):
+                        yield placed(place, events=events)
+    except HelenusError as error:  # of the client, on this host
+        for at in places:
+            failed(at, error)
+    for note in found:
+        yield placed(note.partition, notes=pickle.dumps([note]))

@@ -44,6 +44,8 @@ class Resume:
         begin_at = begins(plan.unconfirmed_file)
 
         def since(topic: str) -> tuple[int, dict[str, int]]:
+            if plan.has_state:  # it has no unconfirmed changes
+                return 0, {}
             replay_s = plan.connectors[topic].settle_replay_ms / 1000
             then = int(begin_at(topic, replay_s, time.time()) * 1000)
             return then, broker.since({topic: partitions.get(topic, 0)}, then).get(topic, {})

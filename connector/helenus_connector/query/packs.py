@@ -13,6 +13,7 @@ from helenus_connector.log.events import Message
 from helenus_schemas.errors import HelenusError
 
 _SCHEMA = pa.schema([("notes", pa.binary()), ("events", pa.binary())])
+_PLACED = pa.schema([("place", pa.int32()), ("turn", pa.int32()), ("notes", pa.binary()), ("events", pa.binary())])
 _PACK_EVENTS = 1_000
 _PACK_BYTES = 1 << 20
 
@@ -23,7 +24,8 @@ class Note:
 
     In this batch only this task reads the partition: from `start` on, as planned in `epoch` of its topic. `lost` counts
     events that the topic no longer has, `error` is why it cannot be read. With an `end` it was read only up to, not
-    including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it.
+    including, that offset: more would have been too many bytes. Up to `read` an earlier run has read it. `now` is the
+    batch's time, s since the epoch, the same if the batch is repeated; only for an operator with state.
     """
 
     topic: str
@@ -33,6 +35,7 @@ class Note:
     lost: int = 0
     error: HelenusError | None = None
     end: int | None = None
+    now: float = 0.0
     read: int = 0
 
 
@@ -63,3 +66,9 @@ def unpacked(events: bytes) -> Iterator[Event]:
 def row(notes: bytes | None = None, events: bytes | None = None) -> pa.RecordBatch:
     """One row of `COLUMNS`."""
     return pa.RecordBatch.from_arrays([pa.array([field], pa.binary()) for field in (notes, events)], schema=_SCHEMA)
+
+
+def placed_row(place: int, turn: int, notes: bytes | None = None, events: bytes | None = None) -> pa.RecordBatch:
+    """One row of `PLACED`: the `turn`-th of a partition, from 0, since a shuffle need not keep their order."""
+    fields = zip((place, turn, notes, events), _PLACED.types, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array([field], kind) for field, kind in fields], schema=_PLACED)

@@ -20,27 +20,32 @@ if TYPE_CHECKING:
 
 COLUMNS = "notes binary, events binary"
 """Many to a row, because Spark takes each row by itself: `Note`s with their places, or events, as `packs.packed`."""
+PLACED = f"place int, turn int, {COLUMNS}"
+"""For an operator with state: each row is of one partition, which `place` names; `turn` counts its rows from 0."""
 
 
 class EventsSource(DataSource):
-    """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `Plan`'s path."""
+    """`spark.readStream.format("helenus-events")`; the option `plan` is a saved `Plan`'s path, and `placed` asks for
+    rows of `PLACED`.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "helenus-events"
 
     def schema(self) -> str:
-        return COLUMNS
+        return PLACED if "placed" in self.options else COLUMNS
 
     def streamReader(self, schema: object) -> EventsReader:  # noqa: ARG002, N802
-        return EventsReader(self.options["plan"])
+        return EventsReader(self.options["plan"], "placed" in self.options)
 
 
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches in the driver's planner process, reads ranges in the workers."""
 
-    def __init__(self, plan_file: str) -> None:
+    def __init__(self, plan_file: str, placed: bool = False) -> None:
         self._plan_file = plan_file
+        self._placed = placed
         self._plan = Path(plan_file).read_bytes()  # for workers, on other hosts too
         self._planning_: Planning | None = None
 
@@ -67,11 +72,12 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from helenus_connector.control.plan import Plan
         from helenus_connector.query._limits import Parts
-        from helenus_connector.query._reading import read_parts
+        from helenus_connector.query._reading import read_parts, read_places
         from helenus_connector.query.garbage import freeze
 
         assert isinstance(partition, Parts)
-        yield from read_parts(Plan.loads(self._plan).worker, partition)
+        plan = Plan.loads(self._plan)
+        yield from read_places(plan, partition) if self._placed else read_parts(plan.worker, partition)
         freeze("source")
 
     def commit(self, end: dict[str, Any]) -> None:

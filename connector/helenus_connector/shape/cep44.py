@@ -72,7 +72,8 @@ class Cep44:
             return self._written(resolved, resolved.written)
         if resolved.read_rows is not None:
             return self._marked(resolved)
-        return self._read(resolved, self._rows.of_row(resolved, resolved.after), _at(resolved))
+        said = None if resolved.op is None else resolved.op.encode()
+        return self._read(resolved, self._rows.of_row(resolved, resolved.after, said), _at(resolved))
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._rows.smaller(image)
@@ -83,7 +84,8 @@ class Cep44:
             return self._enveloped(row, Head("UPDATE", at, self._statics))
         if row.image is None:
             return self._deleted(row, Head("DELETE", at, self._key, has_row=False))
-        return self._enveloped(row, Head("UPDATE", at, self._all, partial=False))
+        kind = "INSERT" if resolved.op == "c" else "UPDATE"
+        return self._enveloped(row, Head(kind, at, self._all, partial=False))
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""

@@ -71,8 +71,9 @@ class DebeziumCassandra:
         source, after = source_of(resolved.event, resolved.write_time), resolved.after
         if after is None and resolved.scope is _STATIC:
             after = Image((None,) * len(self._names), resolved.write_time)
-        op = "d" if after is None else "u" if source.snapshot == "false" else "i"
-        return self._enveloped(self._rows.of_row(resolved, after), op, source, resolved)
+        op = "d" if after is None else "u" if source.snapshot == "false" and resolved.op in (None, "u") else "i"
+        said = None if resolved.op is None else resolved.op.encode()
+        return self._enveloped(self._rows.of_row(resolved, after, said), op, source, resolved)
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""

@@ -91,8 +91,13 @@ class Envelope:
 
     def _row(self, resolved: Resolved) -> Iterator[Shaped]:
         source = source_of(resolved.event, resolved.write_time)
-        op = "d" if resolved.after is None else "u" if source.snapshot == "false" else "r"
-        return self._enveloped(self._shape.of_row(resolved, resolved.after), op, source)
+        op = resolved.op or ("d" if resolved.after is None else "u" if source.snapshot == "false" else "r")
+        said = None if resolved.op is None else op.encode()
+        try:
+            before = None if resolved.before is None else self._form.value(resolved.key, resolved.before.values)
+        except BAD_BYTES:  # what no record can show, none has shown
+            before = None
+        return self._enveloped(self._shape.of_row(resolved, resolved.after, said), op, source, before=before)
 
     def _marked(self, resolved: Resolved) -> Iterator[Shaped | None]:
         """The records of a delete marker, of the static columns of its partition, and of the rows in its scope."""
@@ -157,13 +162,16 @@ class Envelope:
         row = self._shape.of_row(resolved, image, op.encode())
         return self._enveloped(row, op, source, None if image is None else changed)
 
-    def _enveloped(self, shaped: Shaped, op: str, source: Source, changed: Said | None = None) -> Iterator[Shaped]:
-        """The record of a row in its envelope, and of a delete the record without value."""
+    def _enveloped(
+        self, shaped: Shaped, op: str, source: Source, changed: Said | None = None, before: bytes | None = None
+    ) -> Iterator[Shaped]:
+        """The record of a row in its envelope, and of a delete the record without value; `before` as far as known."""
         if shaped.cause is not None:
             yield shaped
             return
         is_gone = op in "dt"
-        before = self._of_key(shaped.key) if op == "d" else None
+        if before is None and op == "d":
+            before = self._of_key(shaped.key)
 
         def wrapped(record: Record) -> Record:
             after = None if is_gone else record.value

@@ -69,7 +69,7 @@ class RowShape:
     def records(self, resolved: Resolved) -> Iterable[Shaped | None]:
         if resolved.read_rows is not None:
             return self._marked(resolved)
-        return (self.of_row(resolved, resolved.after),)
+        return (self.of_row(resolved, resolved.after, None if resolved.op is None else resolved.op.encode()),)
 
     def of_row(
         self, resolved: Resolved, after: Image | None, op: bytes | None = None, value: Encode | None = None

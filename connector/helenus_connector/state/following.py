@@ -31,9 +31,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _ABOUT = "about"
 _INTERVAL_MS = 500
 _VERSION = 1
-_starting = threading.Lock()
+starting = threading.Lock()
 """One query at a time begins: Spark gives each Python process of a start 10 s, which many at once may not have."""
-_SETTINGS = {
+ON_ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -115,7 +115,7 @@ class Follower:
             while query.isActive and not self._has_begun and not self._stopping.wait(0.1):
                 pass
         finally:
-            _starting.release()
+            starting.release()
         while query.isActive and not self._stopping.wait(0.1):
             pass
         if self._stopping.is_set():
@@ -125,7 +125,7 @@ class Follower:
 
     def _has_turn(self) -> bool:
         """Wait until no other query begins; False if this one is to stop before."""
-        while not _starting.acquire(timeout=0.2):
+        while not starting.acquire(timeout=0.2):
             if self._stopping.is_set():
                 return False
         return True
@@ -135,7 +135,7 @@ class Follower:
         plan.save()
         replace(plan.due_file, b"")
         session = spark.newSession()
-        for key, value in _SETTINGS.items():
+        for key, value in ON_ROCKSDB.items():
             session.conf.set(key, value)
         # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
         session.conf.set("spark.sql.shuffle.partitions", str(max(2, spark.sparkContext.defaultParallelism)))

@@ -27,7 +27,9 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     """A table. `dropped` holds columns that old commit log segments may still name. `hides_columns`: it has COMPACT
-    STORAGE of a kind whose rows have columns that CQL does not show; those are among `columns`.
+    STORAGE of a kind whose rows have columns that CQL does not show; those are among `columns`. `dropped_at` is when
+    columns of these names were dropped last, µs since the epoch: what was written until then is not of today's column.
+    `gc_grace_s` is for how long nodes keep its tombstones.
     """
 
     keyspace: str
@@ -37,6 +39,8 @@ class Table:
     cdc: bool = False
     dropped: Mapping[str, Column] = field(default_factory=dict)
     hides_columns: bool = False
+    dropped_at: Mapping[str, int] = field(default_factory=dict, compare=False)
+    gc_grace_s: int = field(default=864_000, compare=False)
 
     @property
     def unsupported(self) -> str | None:
@@ -156,10 +160,14 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
             )
         )
     dropped: dict[tuple[str, str], dict[str, Column]] = {}
-    for r in rows("dropped_columns", "table_name, column_name, kind, type"):
+    dropped_at: dict[tuple[str, str], dict[str, int]] = {}
+    # As a number: the driver can't decode a time beyond Python's years, which a DROP with USING TIMESTAMP may have.
+    at = "blobasbigint(timestampasblob(dropped_time)) AS at"
+    for r in rows("dropped_columns", f"table_name, column_name, {at}, kind, type"):
         dropped.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = Column(
             r.column_name, parse(r.type, udts.get(r.keyspace_name)), r.kind
         )
+        dropped_at.setdefault((r.keyspace_name, r.table_name), {})[r.column_name] = r.at * 1000
     return {
         r.id: Table(
             r.keyspace_name,
@@ -169,8 +177,10 @@ def read_tables(session: Any, keyspace: str | None = None) -> dict[uuid.UUID, Ta
             bool(r.cdc),
             dropped.get((r.keyspace_name, r.table_name), {}),
             _hides_columns(r, columns.get((r.keyspace_name, r.table_name), ())),
+            dropped_at.get((r.keyspace_name, r.table_name), {}),
+            r.gc_grace_seconds,
         )
-        for r in rows("tables", "table_name, id, cdc, flags")
+        for r in rows("tables", "table_name, id, cdc, flags, gc_grace_seconds")
     }
 
 

@@ -1,0 +1,128 @@
+"""What is done with what was merged of one table's events: `state=rows`. Knows no Spark.
+
+    1 resolve  what the records show of it       4 ask      rows of events without cells are read, and come as events
+    2 shape    what they look like               5 flush    wait for the brokers' acknowledgement
+    3 append   records to the data topic's producer
+
+Whatever raises leaves the batch to be done again, from the state that it began with: so nothing is marked, and nothing
+is handed back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.state import marker_topic
+from helenus_connector.interfaces.gate import Event, Gap
+from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
+from helenus_connector.pipeline._appending import Appending
+from helenus_connector.pipeline._asked import Append, Asked
+from helenus_connector.pipeline._table_version import Versions
+from helenus_connector.pipeline._undeliverable import Undeliverable
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.resolve.merge import FromState
+from helenus_connector.shape.registry import Registry
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.wire import decode, without_frames
+from helenus_sinks.log import Log
+
+FLUSH_TIMEOUT_S = 60.0
+
+
+class MergedStage:
+    """The work on one table's merged rows in one process. `log` takes records, `append` and `flush` events.
+
+    `begin`, `take` for each, `end`: they raise HelenusError, and then the batch is to be done again.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        session: Any,
+        log: Log,
+        append: Append,
+        directory: Path,
+        registered: Path | None = None,
+    ) -> None:
+        self.settings = settings
+        self.log = log
+        self._session = session
+        self._append = append
+        self._name = f"{settings.keyspace}.{settings.table}"
+        self._registry = None if log.keeps_schemas else Registry(settings, directory / "schemas.json", registered)
+        self._versions = Versions(settings, session, self._registry)
+        self._undeliverable = Undeliverable(settings)
+        self._appending = Appending(settings, self._versions, self._undeliverable)
+        self._table: Table | None = None
+        self._begin()
+
+    def begin(self, table: Table) -> None:
+        """Begin a batch. `table` is the table as it is now, with all its columns."""
+        self._begin()
+        if self._table != table:
+            self._table, self._asked = table, Asked(self.settings, self._session, table, self._append)
+        self._versions.follow(self.log)
+        now = self._versions.now
+        self._resolver = FromState(self.settings.events, now.table, now.codec)
+        if now.schemas is not None:
+            self.log.declare(now.topic, now.schemas)
+            if not self.settings.markers:
+                self.log.declare(marker_topic(self.settings.data), now.schemas)
+
+    def _begin(self) -> None:
+        self.outcome = Outcome()
+        self._without_cells: list[Event] = []
+
+    def take(self, merged: Merged) -> None:
+        """Publish what became of a row, or of the scope of a delete."""
+        if merged.op in (ASK, POISON, GAP):
+            self._take_event(merged)
+            return
+        try:
+            resolved = self._resolver.resolved(merged)  # 1. resolve
+            if resolved is None:
+                return
+            for shaped in self._versions.now.shape.records(resolved):  # 2. shape
+                self._appending.append(self.log, resolved, self.outcome, shaped)  # 3. append
+        except Malformed as error:
+            self._poison(merged, str(error))
+            return
+        self.outcome.published += 1
+        if resolved.newest is not None:
+            self.outcome.newest_write_time = max(resolved.newest, self.outcome.newest_write_time or resolved.newest)
+
+    def end(self) -> Outcome:
+        """What became of the batch, once its records are acknowledged. Events may not be yet."""
+        if self._versions.is_altered():
+            raise HelenusError(Kind.BATCH_FAILED, "the table was altered while a batch of it was under way", self._name)
+        self._asked.answer(self._without_cells, self.outcome)  # 4. ask
+        self.log.flush(FLUSH_TIMEOUT_S)  # 5. flush
+        return self.outcome
+
+    def close(self) -> None:
+        """Let go of all but the session and the Log, which others use too."""
+        if self._registry is not None:
+            self._registry.close()
+
+    def _take_event(self, merged: Merged) -> None:
+        assert merged.event is not None
+        if merged.op == POISON:
+            self._poison(merged, merged.failure or "")
+        elif merged.op == GAP:
+            self.outcome.gaps.append(_gap(merged.event))
+        else:
+            self._without_cells.append(merged.event)
+
+    def _poison(self, merged: Merged, why: str) -> None:
+        assert merged.event is not None
+        cause = HelenusError(Kind.POISON_EVENT, why, self._name)
+        self.outcome.dead_lettered += self._undeliverable.poison(self.log, [(merged.event, cause)])
+
+
+def _gap(event: Event) -> Gap:
+    change = decode(without_frames(None, event.value or b"")[1])
+    return Gap(event.partition, event.offset, change.node, change.write_time)

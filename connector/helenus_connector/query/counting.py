@@ -1,0 +1,57 @@
+"""What the driver counts and logs of each table's batch."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from helenus_connector import metrics
+from helenus_connector.control.status import Task
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_schemas.errors import HelenusError
+
+_log = structlog.get_logger(__name__)
+ADVICE = "snapshot the table: helenus-connector snapshot; snapshot.mode=when_needed does so by itself"
+"""After a loss."""
+
+
+def failed_once(of_topic: Task, error: HelenusError, now: float) -> None:
+    """An attempt at a table's batch failed: note it with its task, count it and log it."""
+    metrics.ERRORS.labels(error.kind.value).inc()
+    metrics.TABLE_ERRORS.labels(*of_topic.labels, error.kind.value).inc()
+    of_topic.failed(error, now)
+    fields = {"connector": of_topic.connector, "table": of_topic.table, "kind": error.kind.value, "error": str(error)}
+    if of_topic.error is not None:
+        _log.error("task.failed", **fields)
+    else:
+        _log.warning("task.retry", **fields, retry_in_s=round(of_topic.retry_at - now, 1))
+
+
+def count(of_topic: Task, outcome: Outcome, now: float) -> None:
+    """Count what became of a table's batch, and log what is lost or doubtful."""
+    labels = of_topic.labels
+    metrics.EVENTS_READ.labels(*labels).inc(outcome.read)
+    for result in metrics.OUTCOMES:
+        metrics.EVENTS.labels(*labels, result).inc(getattr(outcome, result))
+    for result in metrics.AT_GATE:
+        metrics.GATE_CHANGES.labels(*labels, result).inc(getattr(outcome.at_gate, result))
+    if outcome.at_gate.dropped:
+        advice = "too few replicas reported them, and no read at the gate's level shows them, if gate.expired=verify"
+        _log.warning("gate.dropped", connector=labels[0], changes=outcome.at_gate.dropped, advice=advice)
+    metrics.RECORDS.labels(*labels).inc(outcome.records)
+    metrics.RECORDS_TOO_LARGE.labels(*labels).inc(outcome.too_large)
+    metrics.ROWS_UNPUBLISHED.labels(*labels).inc(outcome.unpublished)
+    metrics.CONTRADICTED.labels(*labels).inc(outcome.contradicted)
+    if outcome.contradicted:
+        advice = "a memtable is later than ten times settle.min.age.ms, or a tombstone was purged: compare the table"
+        _log.warning("changes.contradicted", connector=labels[0], changes=outcome.contradicted, advice=advice)
+    metrics.EVENTS_LOST.labels(*labels).inc(outcome.lost)
+    if outcome.lost:
+        _log.warning("events.lost", connector=labels[0], events=outcome.lost, advice=ADVICE)
+    metrics.KEYS_READ.labels(*labels).inc(outcome.keys_read)
+    metrics.STATEMENTS.labels(*labels).inc(outcome.statements)
+    metrics.QUERY_SECONDS.labels(*labels).inc(outcome.query_seconds)
+    if outcome.newest_write_time is not None:
+        of_topic.changed_at = time.monotonic()
+        metrics.REPLICATION_SECONDS.labels(*labels).set(max(0.0, now - outcome.newest_write_time / 1e6))

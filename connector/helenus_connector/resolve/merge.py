@@ -1,0 +1,77 @@
+"""The resolver `merge`: what the operator with state says of a change, as the shapes take it. No row is read.
+
+UPDATE t SET v = 2 WHERE k = 7 → Resolved, whose `before` is {v: 1} and whose `after` is {v: 2}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from helenus_connector.gate.event import values_of
+from helenus_connector.interfaces.image import Image
+from helenus_connector.interfaces.merged import Merged
+from helenus_connector.interfaces.resolver import LiveRow, Resolved
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.own_format import match_own_format
+from helenus_schemas.event.wire import decode, without_frames
+
+_ROW, _STATIC, _TABLE = Scope.ROW, Scope.STATIC, Scope.TABLE  # an enum's members are slow to look up
+_SNAPSHOT = (Origin.SNAPSHOT, Origin.SNAPSHOT_FIRST, Origin.SNAPSHOT_LAST)
+
+
+class FromState:
+    """Makes `Resolved` of what was merged, for one version of a table as it is `shown`."""
+
+    def __init__(self, topic: str, table: Table, codec: KeyCodec) -> None:
+        self._topic = topic
+        self._codec = codec
+        self._names = [column.name for column in table.values]
+        self._nothing = (None,) * len(self._names)
+
+    def resolved(self, merged: Merged) -> Resolved | None:
+        """None if nothing of what is published changed. Raises Malformed for a key that is none of the table's."""
+        values = values_of(self._codec, merged.key) if merged.scope is not _TABLE else ()
+        found = Resolved(self._topic, merged.partition, merged.key, values, merged.scope, merged.bounds)
+        found.event, found.events, found.is_confirmed = merged.event, int(merged.event is not None), True
+        found.newest = merged.write_time if merged.event is not None else None
+        found.write_time, found.expires, found.op = merged.write_time, merged.expires, merged.op
+        found.before, found.after = self._image(merged.before, merged), self._image(merged.after, merged)
+        if self._is_alike(merged, found):
+            return None
+        if merged.scope is _STATIC:
+            # They are a record of their own, also if none of them has a value any more.
+            found.op, found.after = "u", found.after or self._empty(merged)
+        elif merged.scope is not _ROW:
+            found.read_rows = _no_rows
+            found.after = None if merged.scope is _TABLE else self._empty(merged)
+        elif merged.op == "c" and merged.event is not None and _is_snapshot(merged.event.value or b""):
+            found.op = "r"
+        return found
+
+    def _is_alike(self, merged: Merged, found: Resolved) -> bool:
+        """Whether only columns changed that are not published."""
+        if merged.before is None or merged.after is None or found.before is None or found.after is None:
+            return False
+        return merged.before != merged.after and found.before.values == found.after.values
+
+    def _empty(self, merged: Merged) -> Image:
+        return Image(self._nothing, merged.write_time)
+
+    def _image(self, row: Mapping[str, bytes | None] | None, merged: Merged) -> Image | None:
+        if row is None:
+            return None
+        return Image(tuple(map(row.get, self._names)), merged.write_time, expires=merged.expires)
+
+
+def _is_snapshot(event: bytes) -> bool:
+    if match_own_format(event) is not None:  # of a commit log
+        return False
+    return decode(without_frames(None, event)[1]).origin in _SNAPSHOT
+
+
+def _no_rows(_: Resolved) -> Iterator[LiveRow]:
+    """No rows follow a marker: those that it deletes come by themselves, and the others did not change."""
+    rows: Sequence[LiveRow] = ()
+    return iter(rows)

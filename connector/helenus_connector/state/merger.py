@@ -1,0 +1,274 @@
+"""The streaming query of a connector with `state=rows`: one table's events, merged into its rows, become its records.
+
+    events → by place → `Merging`, with its state on Spark → `publish`
+
+A failure is the query's: the batch is done again as a whole, from the state before it. So nothing is held back while
+state moves on, and no position can be moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import structlog
+from pyspark.errors import PySparkException
+
+from helenus_connector import metrics
+from helenus_connector.config.run_directory import replace
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.connectors import Connectors
+from helenus_connector.control.fences import fence
+from helenus_connector.control.plan import Plan
+from helenus_connector.control.status import Task
+from helenus_connector.log.choice import planner
+from helenus_connector.pipeline.outcome import Outcome
+from helenus_connector.query.counting import ADVICE, count, failed_once
+from helenus_connector.query.source import EventsSource
+from helenus_connector.state import about
+from helenus_connector.state.about import About
+from helenus_connector.state.following import ON_ROCKSDB, starting
+from helenus_connector.state.merging import OUTPUT, Ended, Merging
+from helenus_connector.state.publishing import DONE, Definition, Published, publish
+from helenus_schemas.errors import HelenusError, Kind, error_in
+from helenus_schemas.service.failpoints import reach
+
+_log = structlog.get_logger(__name__)
+_AWAY_S = 5.0
+_TURN_S = 0.1
+_GUESSES = 100
+"""Numbers that are tried for each place: one in `slots` of them goes to the store that is wanted."""
+
+
+class Merger:
+    """Runs from `start` until `stop`. `directory` is the run's own; `lost` is called with a task and why changes of its
+    table are missing.
+    """
+
+    failure: Exception | None = None
+
+    def __init__(
+        self,
+        worker: WorkerSettings,
+        connectors: Connectors,
+        group: str,
+        directory: Path,
+        lost: Callable[[Task, str], None],
+    ) -> None:
+        self._worker = worker
+        self._connectors = connectors
+        self._group = group
+        self._directory = directory
+        self._lost = lost
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._plan: Plan | None = None
+        self._done = 0
+        self._due: dict[int, float] = {}
+        self._kept: dict[int, int] = {}
+        self._gaps: set[tuple[str | None, int | None]] = set()
+
+    def start(self, spark: Any) -> None:
+        """Begin, in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, args=(spark,), name=f"merge-{self._group}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end. A batch that is under way is done again at the next start."""
+        self._stopping.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopping.is_set()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has done a batch since it was started last, or has nothing to do."""
+        return self._done > 0 or self._plan is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, after `stop`."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def refresh(self) -> None:
+        """Nothing: what changes of its table has the query begin again."""
+
+    def trouble(self) -> str | None:
+        """Why it is not ready, or None."""
+        if self._plan is None:
+            return None
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - self._plan.away_file.stat().st_mtime > _AWAY_S:
+                return self._plan.away_file.read_text()
+        return None if self._done else "starting: no batch done yet"
+
+    def _run(self, spark: Any) -> None:
+        while not self._stopping.wait(_TURN_S):
+            task = self._task()
+            if task is None:
+                continue
+            try:
+                self._once(spark, task)
+            except HelenusError as error:
+                failed_once(task, error, time.time())
+            except Exception as error:
+                failed_once(task, _error(str(error)), time.time())
+            finally:
+                self._plan = None
+                self._connectors.writes(self._group, ())
+
+    def _task(self) -> Task | None:
+        """The table to run now, if there is one. Others of the group fail: a place's state is of one table."""
+        tasks = sorted(self._connectors.running(self._group, time.time()).values(), key=lambda t: (t.connector, t.id))
+        for other in tasks[1:]:
+            what = f"with state=rows a query.group has one table, and {self._group} has {tasks[0].table} already"
+            advice = "make a connector for each table, with a query.group of its own"
+            failed_once(other, HelenusError(Kind.CONFIG, what, other.table, advice), time.time())
+        return tasks[0] if tasks else None
+
+    def _wants(self, task: Task) -> bool:
+        return not self._stopping.is_set() and self._task() is task
+
+    def _once(self, spark: Any, task: Task) -> None:
+        """Run the query until its table is to end. Raises what ended it."""
+        start = fence(self._worker.checkpoint_dir.absolute() / self._group, self._stopping.is_set)
+        if start is None:
+            return
+        of, self._done = self._about(spark, task), 0
+        settings = task.settings
+        self._plan = plan = Plan(
+            self._worker,
+            {settings.events: settings},
+            str(self._directory),
+            self._group,
+            slots=of.slots,
+            start=start,
+            tables={settings.events: 0},
+            places=of.places,
+        )
+        plan.save()
+        replace(plan.due_file, repr(time.time()).encode())  # what expired meanwhile
+        while not starting.acquire(timeout=0.2):
+            if not self._wants(task):
+                return
+        try:
+            query = self._begin(spark, plan, task, of.slots)
+            _log.info("query.started", group=self._group, state="rows")
+            while query.isActive and not self._done and self._wants(task):
+                time.sleep(_TURN_S)
+        finally:
+            starting.release()
+        while query.isActive and self._wants(task):
+            time.sleep(_TURN_S)
+        if query.isActive:
+            query.stop()
+        elif self._wants(task):
+            raise _error(str(query.exception() or "the query ended"))
+
+    def _about(self, spark: Any, task: Task) -> About:
+        """What the state is of, checked, or noted now. Raises HelenusError."""
+        checkpoint = self._worker.checkpoint_dir.absolute() / self._group
+        topic = task.settings.events
+        with closing(planner(self._worker)) as broker:
+            partitions = broker.partitions([topic])[topic]
+        if not partitions:
+            raise HelenusError(Kind.TOPIC_MISSING, "there is no events topic", topic)
+        kept = about.kept(checkpoint)
+        if kept is None:
+            # As many stores as tasks run at once, at the first start: Spark keeps the number with the checkpoint.
+            slots = max(2, spark.sparkContext.defaultParallelism)
+            kept = About(task.table, topic, places(spark, partitions, slots), slots)
+            about.keep(checkpoint, kept)
+        about.check(kept, task.table, topic, partitions, checkpoint)
+        return kept
+
+    def _begin(self, spark: Any, plan: Plan, task: Task, slots: int) -> Any:
+        session = spark.newSession()
+        for key, value in ON_ROCKSDB.items():
+            session.conf.set(key, value)
+        session.conf.set("spark.sql.shuffle.partitions", str(slots))
+        session.dataSource.register(EventsSource)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
+        source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
+        merging = Merging(Definition(task.settings))
+        merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
+
+        def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001
+            self._connectors.writes(self._group, [task.settings.data])
+            try:
+                rows = frame.mapInArrow(publish(plan, task.settings), DONE).collect()
+            except PySparkException as failure:
+                raise error_in(str(failure)) or failure from None
+            self._apply(plan, task, [pickle.loads(row.done) for row in rows])
+            self._connectors.writes(self._group, ())
+            self._done += 1
+            reach("state.before-commit")
+
+        return (
+            merged.writeStream.queryName(f"helenus-{self._group}")
+            .option("checkpointLocation", str(plan.checkpoint))
+            .outputMode("append")
+            .trigger(processingTime=f"{self._worker.batch_interval_ms} milliseconds")
+            .foreachBatch(process)
+            .start()
+        )
+
+    def _apply(self, plan: Plan, task: Task, all_done: list[Published]) -> None:
+        """Note with the task what a batch did, and with the planner when the next row expires."""
+        now = time.time()
+        for done in all_done:
+            count(task, done.outcome, now)
+            if done.outcome.lost:
+                self._lost(task, f"{done.outcome.lost} events expired before they were read")
+            self._note_gaps(task, done.outcome)
+            for ended in done.ended:
+                self._note(ended)
+        task.succeeded()
+        metrics.ROWS_KEPT.labels(*task.labels).set(sum(self._kept.values()))
+        replace(plan.due_file, repr(min(self._due.values())).encode() if self._due else b"")
+
+    def _note(self, ended: Ended) -> None:
+        self._kept[ended.partition] = ended.kept
+        if ended.due is None:
+            self._due.pop(ended.partition, None)
+        else:
+            self._due[ended.partition] = ended.due
+
+    def _note_gaps(self, task: Task, outcome: Outcome) -> None:
+        """Each gap once: it is in every partition."""
+        for gap in outcome.gaps:
+            if gap.partition or (gap.node, gap.until) in self._gaps:
+                continue
+            self._gaps.add((gap.node, gap.until))
+            self._lost(task, f"a gap in the commit log of node {gap.node}")
+            metrics.GAPS.labels(*task.labels).inc()
+            where = {"connector": task.connector, "topic": task.settings.events, "node": gap.node}
+            _log.warning("events.gap", **where, until_us=gap.until, advice=ADVICE)
+
+
+def places(spark: Any, partitions: int, slots: int) -> tuple[int, ...]:
+    """A number for each partition, by which Spark gives them to the stores in turns: n goes to the store n % slots."""
+    hashed = f"pmod(hash(cast(id AS int)), {slots}) AS slot"
+    numbers: Mapping[int, list[int]] = {slot: [] for slot in range(slots)}
+    for row in spark.range(partitions * _GUESSES).selectExpr("cast(id AS int) AS id", hashed).collect():
+        numbers[row.slot].append(row.id)
+    return tuple(numbers[n % slots][n // slots] for n in range(partitions))
+
+
+def _error(said: str) -> HelenusError:
+    """What ended the query, of what Spark says."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return error_in(said) or HelenusError(Kind.BATCH_FAILED, (lines or ["the query ended"])[0][:500])

@@ -1,0 +1,145 @@
+"""The operator of `state=rows` on Spark: merges a place's events into its rows, and gives what became of them.
+
+    source → groupBy(place).transformWithStateInPandas(`Merging`) → stage
+
+It reads no row. What it gives depends on its state, the events and the batch's time alone, so that a repeated batch
+gives the same. Spark keeps the state with the checkpoint, and goes back to that of the batch before, if one fails.
+"""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
+
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import Merged
+from helenus_connector.query.packs import Note, unpacked
+from helenus_connector.query.sessions import end_with_parent
+from helenus_connector.state.rows import Rows
+from helenus_connector.state.spark_store import SparkStore
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Bound, Scope
+
+OUTPUT = "notes binary, merged binary, ended binary"
+"""Of each place a row with its notes, rows of what was merged, as `packed`, and a row with a pickled `Ended`."""
+LEAST_GRACE_S = 86_400
+"""For how long tombstones are kept at least: one node's agent may report a write that much later than others."""
+_PACK = 500
+_PACK_BYTES = 1 << 20
+
+
+class Ended(NamedTuple):
+    """What a batch leaves of a place: when something of it expires next, s since the epoch, and what was counted.
+
+    `read` events came in. `copies` of them were known, `outdated` were of a table that had this name before; `kept` are
+    the rows of the place.
+    """
+
+    partition: int
+    due: float | None
+    read: int
+    copies: int
+    outdated: int
+    kept: int
+
+
+class Merging(StatefulProcessor):
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now. Raises HelenusError
+    for what must not be passed over: then the batch fails, and is done again as a whole.
+    """
+
+    def __init__(self, table: Callable[[], Table]) -> None:
+        self._table = table
+        self._store: Any = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        end_with_parent()
+        self._store = SparkStore.opened(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[Any]:  # noqa: ARG002, N802, N803
+        found = in_turn(rows)
+        notes = _notes(next(found)[0])
+        yield _frame(notes=pickle.dumps(notes))
+        (place, *_), table = notes, self._table()
+        merging = Rows(table, KeyCodec(table), self._store, place.partition, max(table.gc_grace_s, LEAST_GRACE_S))
+        later: list[Note] = []
+        read = 0
+
+        def events() -> Iterator[Event]:
+            nonlocal read
+            for about, pack in found:
+                later.extend(_notes(about))
+                for event in unpacked(bytes(pack)) if pack is not None else ():
+                    read += 1
+                    yield event
+
+        for pack in packed(merging.take(events(), place.now)):
+            yield _frame(merged=pack)
+        if later:
+            yield _frame(notes=pickle.dumps(later))
+        counts = read, merging.copies, merging.outdated, merging.count
+        yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts)))
+
+    def close(self) -> None:
+        pass
+
+
+def in_turn(frames: Iterable[Any]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Notes and events of one place's rows, by their `turn`, which they nearly always come in. Raises BATCH_FAILED."""
+    early: dict[int, tuple[bytes | None, bytes | None]] = {}
+    turn = 0
+    for frame in frames:
+        for at, notes, events in zip(frame["turn"], frame["notes"], frame["events"], strict=True):
+            early[int(at)] = notes, events
+            while (there := early.pop(turn, None)) is not None:
+                yield there
+                turn += 1
+    if early or not turn:
+        raise HelenusError(Kind.BATCH_FAILED, f"row {turn} of a place's events is missing")
+
+
+def packed(merged: Iterable[Merged]) -> Iterator[bytes]:
+    """Many in one piece of bytes: what `unpacked_merged` takes."""
+    pack: list[tuple[object, ...]] = []
+    size = 0
+    for m in merged:
+        bounds = m.bounds and tuple(b and (b.inclusive, b.values) for b in m.bounds)
+        before, after = (None if row is None else dict(row) for row in (m.before, m.after))
+        event = None if m.event is None else tuple(m.event)
+        pack.append((m.partition, m.key, int(m.scope), bounds, m.op, before, after, *m[7:9], event, m.failure))
+        size += sum(len(value or b"") for row in (before, after) for value in (row or {}).values())
+        size += 0 if m.event is None else len(m.event.value or b"")
+        if len(pack) == _PACK or size >= _PACK_BYTES:
+            yield marshal.dumps(pack)
+            pack, size = [], 0
+    if pack:
+        yield marshal.dumps(pack)
+
+
+def unpacked_merged(pack: bytes) -> Iterator[Merged]:
+    """What a process of this run packed."""
+    for partition, key, scope, bounds, op, before, after, at, expires, event, failure in marshal.loads(pack):
+        limits = bounds and tuple(None if bound is None else Bound(*bound) for bound in bounds)
+        asked = None if event is None else Event._make(event)
+        yield Merged(partition, key, Scope(scope), limits, op, before, after, at, expires, asked, failure)
+
+
+def _notes(data: bytes | None) -> list[Note]:
+    """Raises the error of a note: state must not move on past events that were not read."""
+    notes: list[Note] = [] if data is None else pickle.loads(bytes(data))
+    for note in notes:
+        if note.error is not None:
+            raise note.error
+    return notes
+
+
+def _frame(**fields: bytes) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({name: [fields.get(name)] for name in ("notes", "merged", "ended")})

@@ -1,0 +1,172 @@
+"""What is kept of a partition besides its rows: what was deleted of it as a whole, and which rows it has.
+
+Rows are listed in the order in which they came, 64 to a page. The page that is not full lies in the partition's own
+value; full ones are values of their own. A row knows its page, and is taken out of it when nothing of it is kept.
+
+Bytes of a partition, version 1, big-endian: u8 version; u32 full pages; u64 armed; u8 has a deletion, [i64 write time,
+u64 deleted at]; u32 n, n ranges; the open page. A range is its deletion and two bounds: u8 0 none, 1 exclusive, 2
+inclusive, [u8 n, n × (u32 size, bytes)]. A page, alone after a u8 version: keys, each after its u32 size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+from helenus_connector.interfaces.resolver import Bounds
+from helenus_connector.state.cells import NEVER
+from helenus_connector.state.packing import items_of, packed_items
+from helenus_schemas.cql.order import order
+from helenus_schemas.cql.table import Table
+from helenus_schemas.event.cells import Deletion
+from helenus_schemas.event.change import Bound
+
+PAGE = 64
+_VERSION = 1
+_HEAD = Struct(">BIQB")
+_DELETION = Struct(">qQ")
+_COUNT = Struct(">I")
+
+Covers = Callable[[Sequence[bytes | None], Bounds], bool]
+"""Whether a row's clustering values lie within bounds."""
+
+
+@dataclass(slots=True)
+class Partition:
+    """`pages` are full ones, `open` are the keys of the next. `armed` as a row's."""
+
+    deletion: Deletion | None = None
+    ranges: dict[Bounds, Deletion] = field(default_factory=dict)
+    pages: int = 0
+    open: list[bytes] = field(default_factory=list)
+    armed: int = 0
+
+    def is_empty(self) -> bool:
+        """Whether nothing is to be kept."""
+        return not (self.deletion or self.ranges or self.pages or self.open)
+
+    def floor(self, clustering: Sequence[bytes | None] | None, covers: Covers) -> int:
+        """The newest write time that is deleted of a row; of the static columns, which have no clustering values."""
+        found = NEVER if self.deletion is None else self.deletion.write_time
+        if clustering is not None:
+            for bounds, deletion in self.ranges.items():
+                if deletion.write_time > found and covers(clustering, bounds):
+                    found = deletion.write_time
+        return found
+
+    def delete(self, deletion: Deletion, bounds: Bounds | None) -> bool:
+        """Note a deletion of all, or of what is within bounds. False if it is known, or an older one than is known."""
+        if self.deletion is not None and deletion <= self.deletion:
+            return False
+        if bounds is None:
+            self.deletion = deletion
+            self.shadow(deletion.write_time)
+            return True
+        if self.deletion is not None and deletion.write_time <= self.deletion.write_time:
+            return False
+        known = self.ranges.get(bounds)
+        if known is not None and deletion <= known:
+            return False
+        self.ranges[bounds] = deletion
+        return True
+
+    def shadow(self, floor: int) -> None:
+        """Let go of ranges that a newer deletion covers."""
+        self.ranges = {bounds: d for bounds, d in self.ranges.items() if d.write_time > floor}
+
+    def purge(self, now: int, gc_grace: int) -> None:
+        """Let go of deletions that are older than gc_grace."""
+        if self.deletion is not None and self.deletion.deleted_at + gc_grace <= now:
+            self.deletion = None
+        self.ranges = {bounds: d for bounds, d in self.ranges.items() if d.deleted_at + gc_grace > now}
+
+    def next_due(self, gc_grace: int) -> int:
+        """When there is something to be purged, s since the epoch; 0: never."""
+        times = [d.deleted_at + gc_grace for d in (*self.ranges.values(), *filter(None, [self.deletion]))]
+        return max(1, min(times)) if times else 0
+
+    def dumps(self) -> bytes:
+        """The partition's bytes."""
+        parts = [_HEAD.pack(_VERSION, self.pages, self.armed, self.deletion is not None)]
+        if self.deletion is not None:
+            parts.append(_DELETION.pack(*self.deletion))
+        parts.append(_COUNT.pack(len(self.ranges)))
+        for bounds, deletion in self.ranges.items():
+            parts.append(_DELETION.pack(*deletion))
+            for bound in bounds:
+                parts.append(b"\0" if bound is None else bytes((1 + bound.inclusive, len(bound.values))))
+                parts.append(packed_items(bound.values) if bound else b"")
+        return b"".join((*parts, packed_items(self.open)))
+
+    @classmethod
+    def loads(cls, data: bytes) -> Partition:
+        """A partition of its bytes. Raises ValueError for those of another version."""
+        version, pages, armed, is_deleted = _HEAD.unpack_from(data)
+        check_version(version)
+        found, at = cls(pages=pages, armed=armed), _HEAD.size
+        if is_deleted:
+            found.deletion = Deletion(*_DELETION.unpack_from(data, at))
+            at += _DELETION.size
+        (count,) = _COUNT.unpack_from(data, at)
+        at += 4
+        for _ in range(count):
+            deletion = Deletion(*_DELETION.unpack_from(data, at))
+            start, at = _bound(data, at + _DELETION.size)
+            end, at = _bound(data, at)
+            found.ranges[start, end] = deletion
+        found.open = items_of(data, at)
+        return found
+
+
+def page_bytes(keys: Sequence[bytes]) -> bytes:
+    """A full page's bytes."""
+    return bytes((_VERSION,)) + packed_items(keys)
+
+
+def keys_of(page: bytes | None) -> list[bytes]:
+    """The keys of a full page; none of one that is gone."""
+    if page is None:
+        return []
+    check_version(page[0])
+    return items_of(page, 1)
+
+
+def check_version(version: int) -> None:
+    """Raise ValueError for a version that is not known here."""
+    if version != _VERSION:
+        raise ValueError(f"a partition of version {version} in the state, where {_VERSION} is known")
+
+
+def covering(table: Table) -> Covers:
+    """Compares by the table's order of clustering values."""
+    columns = [(order(column.type), column.reversed) for column in table.clustering]
+
+    def is_past(clustering: Sequence[bytes | None], bound: Bound | None, is_start: bool) -> bool:
+        if bound is None:
+            return True
+        for (key, is_reversed), value, end in zip(columns, clustering, bound.values, strict=False):
+            one: Any = key(value)
+            other: Any = key(end)
+            if one != other:
+                return bool(one > other) == (is_start != is_reversed)
+        return bound.inclusive
+
+    def covers(clustering: Sequence[bytes | None], bounds: Bounds) -> bool:
+        return is_past(clustering, bounds[0], True) and is_past(clustering, bounds[1], False)
+
+    return covers
+
+
+def _bound(data: bytes, at: int) -> tuple[Bound | None, int]:
+    kind = data[at]
+    if not kind:
+        return None, at + 1
+    count, at = data[at + 1], at + 2
+    values = []
+    for _ in range(count):
+        (size,) = _COUNT.unpack_from(data, at)
+        values.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return Bound(kind == 2, tuple(values)), at

@@ -1,0 +1,391 @@
+"""The rows of a place, merged from the cells of its events: the operator of `state=rows`.
+
+    UPDATE t SET v = 2 WHERE k = 7, by three replicas → one Merged "u", with the row before and after; two that are none
+
+Each event is merged by Cassandra's rules (`cells`), so it does not matter in which order events come, or how often.
+What a batch gives depends on the store, its events and its time alone. First comes what expired by then, in the order
+of time, so that `before` is always what was last said of a row; then the events, in theirs.
+
+    store key                    value
+    r key, s key of partition    a row, static columns (`cells.Row`)
+    p key of partition           what is deleted of it, and its last page (`partitions.Partition`)
+    g u32 page, key of partition a full page of its rows' keys
+    m                            the table's id, the batch's time, how many rows are kept (`_META`)
+    c…                           the calendar of what expires, or can be forgotten
+
+Keys are those of events, in Avro. Tables without clustering columns have no partitions: theirs are rows.
+"""
+
+from __future__ import annotations
+
+from binascii import unhexlify
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from struct import Struct
+from typing import NamedTuple
+from uuid import UUID
+
+from helenus_connector.gate.event import check, decoded, values_of
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import ASK, GAP, POISON, Merged
+from helenus_connector.interfaces.resolver import Bounds, SchemaChanged
+from helenus_connector.state.cells import NEVER, SEEN, Row, has_seen
+from helenus_connector.state.index import KeyedStore
+from helenus_connector.state.kept import AT_ONCE, OF_PAGE, OF_PARTITION, OF_ROW, OF_STATIC, Kept, page_name
+from helenus_connector.state.partitions import check_version, covering, keys_of
+from helenus_connector.state.whole import Shown, Whole
+from helenus_schemas.codec.key import KeyCodec, Outgrown
+from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.cells import Cells, Deletion, decode_cells
+from helenus_schemas.event.change import Change, Scope
+from helenus_schemas.event.own_format import match_own_format, parse_match
+
+GC_GRACE_S = 864_000
+"""What Cassandra keeps tombstones for, unless the table says otherwise."""
+_ROW, _STATIC, _PARTITION, _RANGE, _TABLE = Scope.ROW, Scope.STATIC, Scope.PARTITION, Scope.RANGE, Scope.TABLE
+_META_KEY = b"m"
+_META = Struct(">B16sQQ")
+_BYTES = 4 << 20
+_PAGES = 16
+
+
+class _Report(NamedTuple):
+    """An event that names one key: the row's name in the store, what names its mutation, and its change, not decoded
+    yet if the mutation may be known.
+    """
+
+    event: Event
+    name: bytes
+    key: bytes
+    mutation: bytes | None
+    change: Change | None
+
+
+class Rows:
+    """The rows of one place in one batch. Raises HelenusError TABLE_UNSUPPORTED for a table with counters.
+
+    `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `copies` counts events that were known, and
+    `outdated` those of a table that had this name before.
+    """
+
+    def __init__(
+        self, table: Table, codec: KeyCodec, store: KeyedStore, partition: int, gc_grace_s: int = GC_GRACE_S
+    ) -> None:
+        counters = [column.name for column in table.values if column.type.name == "counter"]
+        if counters:
+            what = f"state=rows can't keep counters, as of column {counters[0]}: the log has shards of them, not values"
+            raise HelenusError(Kind.TABLE_UNSUPPORTED, what, table.full_name, "use state=none or state=keys")
+        self._table, self._codec, self._store, self._gc_grace = table, codec, store, gc_grace_s
+        self._place = partition
+        self._covers = covering(table)
+        self._of_rows = Whole(table.regulars, table.dropped_at)
+        self._of_statics = Whole(table.statics, table.dropped_at)
+        self._kept = Kept(table, codec, store, gc_grace_s)
+        self.copies = self.outdated = 0
+        self.next_due: float | None = None
+
+    @property
+    def count(self) -> int:
+        """How many rows are kept, with those that are deleted and not forgotten yet."""
+        return self._kept.count
+
+    def take(self, events: Iterable[Event], now: float) -> Iterator[Merged]:
+        """Do a batch, at its time, s since the epoch; to be read to its end. Raises SchemaChanged for events of a newer
+        table than this one, and ValueError for a store that a newer version wrote.
+        """
+        yield from self._begin(int(now))
+        yield from self._due()
+        some: list[Event] = []
+        size = 0
+        for event in events:
+            some.append(event)
+            size += len(event.value or b"")
+            if len(some) == AT_ONCE or size > _BYTES:
+                yield from self._take(some)
+                some, size = [], 0
+        yield from self._take(some)
+        self._store.put_many({_META_KEY: _META.pack(1, self._table.id.bytes, self._kept.now, self._kept.count)})
+        self._kept.calendar.save()
+        self.next_due = self._kept.calendar.next_due()
+
+    def _begin(self, now: int) -> Iterator[Merged]:
+        (meta,) = self._store.get_many([_META_KEY])
+        self._kept.now = now
+        if meta is not None:
+            check_version(meta[0])
+            _, table, before, self._kept.count = _META.unpack(meta)
+            self._kept.now = max(now, before)  # what was said to have expired stays so
+            if table != self._table.id.bytes:
+                yield from self._forget()
+
+    def _take(self, events: Sequence[Event]) -> Iterator[Merged]:
+        reports: list[_Report | Merged] = []
+        for event in events:
+            try:
+                reports.append(self._report(event))
+            except Outgrown:
+                self.outdated += 1
+            except Malformed as error:
+                reports.append(_of(event, POISON, str(error)))
+        self._kept.fetch(r.name for r in reports if type(r) is _Report)
+        left = [self._placed(r) for r in reports if isinstance(r, Merged) or not self._is_copy(r)]
+        self._kept.fetch_partitions(r.key for r in left if type(r) is _Report)
+        for report in left:
+            if isinstance(report, Merged):
+                yield report
+                continue
+            try:
+                yield from self._merge(report)
+            except Malformed as error:
+                yield _of(report.event, POISON, str(error))
+        self._kept.save()
+        self._kept.let_go()
+
+    def _placed(self, report: _Report | Merged) -> _Report | Merged:
+        """A report whose key can be read."""
+        if isinstance(report, _Report) and report.key:
+            try:
+                self._kept.home(report.key)
+            except Malformed as error:
+                return _of(report.event, POISON, str(error))
+        return report
+
+    def _report(self, event: Event) -> _Report | Merged:
+        """What an event is of. Raises Malformed."""
+        match = match_own_format(event.value) if event.value and event.key is not None else None
+        if match is not None and event.key is not None:
+            key, scope = self._codec.current(event.key), match[3]
+            name = (OF_STATIC if scope == b"\2" else OF_ROW if scope == b"\0" else OF_PARTITION) + key
+            if not self._kept.has_partitions:
+                name = OF_ROW + key
+            return _Report(event, name, key, unhexlify(match[1])[:SEEN], None)
+        change, key = decoded(event, self._codec)
+        if change.scope is Scope.GAP:
+            return _of(event, GAP)
+        kind = {_ROW: OF_ROW, _STATIC: OF_STATIC}.get(change.scope, OF_PARTITION)
+        if not self._kept.has_partitions and change.scope is _PARTITION:
+            kind = OF_ROW
+        digest = change.digest if change.node and change.digest and len(change.digest) == 32 else None
+        return _Report(event, kind + key, key, None if digest is None else _mutation(digest), change)
+
+    def _is_copy(self, report: _Report) -> bool:
+        if report.mutation is None or report.name[:1] == OF_PARTITION:
+            return False
+        row = self._kept.rows.get(report.name)
+        if row is not None:
+            is_copy = report.mutation in row.seen
+        else:
+            raw = self._kept.raw.get(report.name)
+            is_copy = raw is not None and has_seen(raw, report.mutation)
+        self.copies += is_copy
+        return is_copy
+
+    def _merge(self, report: _Report) -> Iterator[Merged]:
+        event, name, key, mutation, change = report
+        if self._kept.rows and self._is_copy(report):
+            return
+        if change is None:
+            match = match_own_format(event.value or b"")
+            assert match is not None
+            change = parse_match(match)
+        scope = change.scope
+        if scope is _TABLE:
+            yield from self._truncate(change, event)
+            return
+        said = None if change.cells is None else decode_cells(change.cells, scope)
+        if said is not None and said.table != self._table.id.bytes:
+            self._is_older(said.table)
+            self.outdated += 1
+            return
+        if scope is _PARTITION or scope is _RANGE:
+            deletion = said.deletion if said is not None else None
+            if deletion is None:
+                if change.write_time is None:
+                    yield _of(event, ASK)
+                    return
+                deletion = Deletion(change.write_time, event.timestamp // 1000)
+            if self._kept.has_partitions:
+                yield from self._delete(change, key, deletion, event)
+                return
+            said = Cells(b"", b"", {}, deletion=deletion)
+        if said is None:
+            yield _of(event, ASK)
+            return
+        static = scope is _STATIC
+        home, values = self._kept.home(key)
+        clustering = None if static else values[self._codec.partition_columns :]
+        partition = self._kept.partition(home) if self._kept.has_partitions else None
+        floor = partition.floor(clustering, self._covers) if partition is not None else NEVER
+        row = self._kept.row(name)
+        before = self._show(name, row)
+        if not row.merge(said, floor, self._table.dropped_at):
+            self.copies += 1
+            return
+        if mutation is not None:
+            row.saw(mutation)
+        self._kept.put(name, row, home)
+        merged = self._said(name, key, before, event, change.write_time)
+        if merged is not None:
+            yield merged
+
+    def _delete(self, change: Change, key: bytes, deletion: Deletion, event: Event) -> Iterator[Merged]:
+        """A deletion of a partition, or of a range: its marker, and what lived in its scope."""
+        home, values = self._kept.home(key)
+        bounds = (change.start, change.end) if change.scope is _RANGE else None
+        if bounds is not None:
+            check(self._codec, values, bounds)
+        partition = self._kept.partition(home)
+        if not partition.delete(deletion, bounds):
+            self.copies += 1
+            return
+        self._kept.changed_partitions[home] = None
+        yield Merged(self._place, key, change.scope, bounds, "d", None, None, deletion.write_time, None, event)
+        yield from self._shadow(home, deletion.write_time, bounds, event)
+
+    def _truncate(self, change: Change, event: Event) -> Iterator[Merged]:
+        """All that was written until then is gone. Nothing is kept of it: other nodes' copies come before their own
+        events of it.
+        """
+        floor = change.write_time if change.write_time is not None else event.timestamp * 1000
+        self._kept.save()
+        yield Merged(self._place, event.key or b"", _TABLE, None, "d", None, None, floor, None, event)
+        kind = OF_PARTITION if self._kept.has_partitions else OF_ROW
+        for names in self._kept.listed(kind):
+            for name in names:
+                home = name[1:]
+                if self._kept.has_partitions:
+                    partition = self._kept.partition(home)
+                    if partition.deletion is not None and partition.deletion.write_time <= floor:
+                        partition.deletion = None
+                    partition.shadow(floor)
+                    self._kept.changed_partitions[home] = None
+                    yield from self._shadow(home, floor, None, event)
+            if not self._kept.has_partitions:
+                yield from self._shadow_rows(names, b"", floor, None, event)
+            self._kept.save()
+            self._kept.let_go()
+
+    def _shadow(self, home: bytes, floor: int, bounds: Bounds | None, event: Event) -> Iterator[Merged]:
+        """What a deletion takes of a partition's rows, some pages at a time."""
+        if bounds is None and self._table.statics:
+            yield from self._shadow_rows([OF_STATIC + home], home, floor, None, event)
+        partition = self._kept.partition(home)
+        last = partition.pages
+        yield from self._shadow_rows([OF_ROW + key for key in partition.open], home, floor, bounds, event)
+        for start in range(0, last, _PAGES):
+            pages = self._store.get_many([page_name(home, n) for n in range(start, min(start + _PAGES, last))])
+            names = [OF_ROW + key for page in pages for key in keys_of(page)]
+            yield from self._shadow_rows(names, home, floor, bounds, event)
+        self._kept.trim(home)
+
+    def _shadow_rows(
+        self, names: Sequence[bytes], home: bytes, floor: int, bounds: Bounds | None, event: Event
+    ) -> Iterator[Merged]:
+        kept = self._kept.rows.keys() | self._kept.raw.keys()
+        self._kept.fetch(names)
+        for name in names:
+            key = name[1:]
+            if bounds is not None and not self._covers(
+                self._kept.home(key)[1][self._codec.partition_columns :], bounds
+            ):
+                continue
+            row = self._kept.row(name)
+            before = self._show(name, row)
+            if row.shadow(floor):
+                self._kept.put(name, row, home)
+                merged = self._said(name, key, before, event, floor)
+                if merged is not None:
+                    yield merged
+        self._kept.save()
+        for name in names:
+            if name not in kept:
+                self._kept.drop(name)
+
+    def _due(self) -> Iterator[Merged]:
+        """What expired, and what can be forgotten."""
+        while names := list(dict.fromkeys(self._kept.calendar.due(self._kept.now, AT_ONCE))):
+            of_partitions = [name for name in names if name[:1] == OF_PARTITION]
+            of_rows = [name for name in names if name[:1] != OF_PARTITION]
+            self._kept.fetch(of_rows)
+            self._kept.fetch_partitions([name[1:] for name in names])
+            for name in of_partitions:
+                partition = self._kept.partition(name[1:])
+                if 0 < partition.armed <= self._kept.now:
+                    partition.armed = 0
+                    partition.purge(self._kept.now, self._gc_grace)
+                    self._kept.changed_partitions[name[1:]] = None
+            for name in of_rows:
+                row = self._kept.row(name)
+                if not 0 < row.armed <= self._kept.now:
+                    continue
+                before = self._of(name).shown(row, row.armed - 1)
+                row.armed = 0
+                row.purge(self._kept.now, self._gc_grace)
+                home, _ = self._kept.home(name[1:])
+                self._kept.put(name, row, home)
+                merged = self._said(name, name[1:], before, None, None)
+                if merged is not None:
+                    yield merged
+            self._kept.save()
+            self._kept.let_go()
+
+    def _forget(self) -> Iterator[Merged]:
+        """The table was made anew: none of its rows is one of now."""
+        for kind in (OF_ROW, OF_STATIC, OF_PARTITION, OF_PAGE):
+            for names in self._kept.listed(kind):
+                self._store.remove_many(names)
+                for name in names if kind in (OF_ROW, OF_STATIC) else ():
+                    try:
+                        values_of(self._codec, name[1:])
+                    except Malformed:
+                        continue  # the table had another key
+                    scope = _ROW if kind == OF_ROW else _STATIC
+                    yield Merged(self._place, name[1:], scope, None, "d", None, None, None, None, None)
+        self._kept.count = 0
+
+    def _said(
+        self, name: bytes, key: bytes, before: Shown | None, event: Event | None, write_time: int | None
+    ) -> Merged | None:
+        """What became of a row; None if it is as it was."""
+        after = self._kept.shown[name] = self._of(name).shown(self._kept.rows[name], self._kept.now)
+        if before == after:
+            return None
+        op = "c" if before is None else "d" if after is None else "u"
+        old, new = (None if shown is None else shown.values for shown in (before, after))
+        scope = _STATIC if name[:1] == OF_STATIC else _ROW
+        if scope is _ROW and self._table.statics:
+            statics = self._statics(key)
+            old, new = (None if values is None else {**values, **statics} for values in (old, new))
+        at, expires = (write_time, None) if after is None else (after.write_time, after.expires)
+        return Merged(self._place, key, scope, None, op, old, new, at, expires, event)
+
+    def _statics(self, key: bytes) -> Mapping[str, bytes | None]:
+        name = OF_STATIC + self._kept.home(key)[0]
+        shown = self._show(name, self._kept.row(name))
+        return self._of_statics.nothing if shown is None else shown.values
+
+    def _show(self, name: bytes, row: Row) -> Shown | None:
+        if name not in self._kept.shown:
+            self._kept.shown[name] = self._of(name).shown(row, self._kept.now)
+        return self._kept.shown[name]
+
+    def _of(self, name: bytes) -> Whole:
+        return self._of_statics if name[:1] == OF_STATIC else self._of_rows
+
+    def _is_older(self, table: bytes) -> None:
+        """Raise SchemaChanged if the id of another table of this name is newer, by its time."""
+        one, other = UUID(bytes=table), self._table.id
+        if one.version == other.version == 1 and one.time > other.time:
+            raise SchemaChanged(f"{self._table.full_name} was made anew, with the id {one}")
+
+
+def _of(event: Event, op: str, failure: str | None = None) -> Merged:
+    return Merged(event.partition, event.key or b"", _ROW, None, op, None, None, None, None, event, failure)
+
+
+def _mutation(digest: str) -> bytes | None:
+    try:
+        return unhexlify(digest)[:SEEN]
+    except ValueError:
+        return None

@@ -1,0 +1,88 @@
+"""Writes the field `cells` of an event that no commit log has: of a row as a read found it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from helenus_schemas.codec.avro_long import long_bytes
+from helenus_schemas.cql.types import CqlType
+from helenus_schemas.event.cells import VERSION, Cell, Cells, Deletion, columns_text, described, width_of
+
+_LIVENESS, _EXPIRES, _DELETION, _ALL_COLUMNS = 4, 8, 16, 32
+_OF_COLUMNS = 64
+_TOMBSTONE, _CELL_EXPIRES, _NO_BYTES = 1, 2, 4
+_NONE = Deletion(-(1 << 63), 0)
+_LONG = (1 << 64) - 1
+
+
+def encode_cells(cells: Cells) -> bytes:
+    """What `decode_cells` reads, for the scopes ROW and STATIC."""
+    of_columns: dict[str, list[Cell]] = {}
+    for cell in cells.cells:
+        of_columns.setdefault(cell.column, []).append(cell)
+    names = _in_order(of_columns.keys() | cells.deletions.keys(), cells.columns)
+    low = min(_times(cells), default=0)
+    flags, out = _ALL_COLUMNS, [b""]
+    if cells.liveness is not None:
+        flags |= _LIVENESS
+        out.append(_vint(cells.liveness.write_time - low))
+        if cells.liveness.expires is not None:
+            flags |= _EXPIRES
+            out += [_vint(cells.liveness.ttl or 0), _vint(cells.liveness.expires)]
+    if cells.deletion is not None:
+        flags |= _DELETION
+        out += [_vint(cells.deletion.write_time - low), _vint(cells.deletion.deleted_at)]
+    out[0] = bytes([flags | (_OF_COLUMNS if cells.deletions else 0)])
+    for name in names:
+        of_column, t = of_columns.get(name, []), cells.columns[name]
+        if t.multicell:
+            if cells.deletions:
+                deletion = cells.deletions.get(name, _NONE)
+                out += [_vint(deletion.write_time - low & _LONG), _vint(deletion.deleted_at)]
+            out.append(_vint(len(of_column)))
+        out += [_cell(cell, width_of(t), low) for cell in of_column]
+    data = b"".join(out)
+    text = columns_text(described(name, cells.columns[name]) for name in names).encode()
+    head = long_bytes(VERSION) + cells.table + cells.schema + long_bytes(len(text)) + text
+    return b"".join([head, long_bytes(low), long_bytes(0), long_bytes(0), long_bytes(len(data)), data])
+
+
+def _in_order(names: Iterable[str], columns: Mapping[str, CqlType]) -> list[str]:
+    """As the commit log has them: those of one cell first."""
+    return sorted(names, key=lambda name: (columns[name].multicell, name))
+
+
+def _times(cells: Cells) -> Iterable[int]:
+    if cells.liveness is not None:
+        yield cells.liveness.write_time
+    if cells.deletion is not None:
+        yield cells.deletion.write_time
+    yield from (deletion.write_time for deletion in cells.deletions.values())
+    yield from (cell.write_time for cell in cells.cells)
+
+
+def _cell(cell: Cell, width: int, low: int) -> bytes:
+    value = cell.value or b""
+    is_missing = cell.value is None or (width >= 0 and len(value) != width)  # CQL's empty int, for one
+    flags = (_CELL_EXPIRES if cell.expires is not None else 0) | (_NO_BYTES if is_missing else 0)
+    out = [bytes([flags | (_TOMBSTONE if cell.value is None else 0)]), _vint(cell.write_time - low)]
+    if cell.value is None:
+        out.append(_vint(cell.deleted_at or 0))
+    elif cell.expires is not None:
+        out += [_vint(cell.expires), _vint(cell.ttl or 0)]
+    if cell.path is not None:
+        out += [_vint(len(cell.path)), cell.path]
+    if not is_missing:
+        out += [value] if width >= 0 else [_vint(len(value)), value]
+    return b"".join(out)
+
+
+def _vint(value: int) -> bytes:
+    """An unsigned number as Cassandra writes it: as many leading one bits in the first byte as bytes follow."""
+    size = max(0, (value.bit_length() - 1) // 7)
+    if size >= 8:
+        return b"\xff" + value.to_bytes(8, "big")
+    first = 0xFF << (8 - size) & 0xFF
+    data = bytearray(value.to_bytes(size + 1, "big"))
+    data[0] |= first
+    return bytes(data)

@@ -1,0 +1,151 @@
+"""The operator of `state=rows`, and the source that feeds it, without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+import pytest
+from connector.celled import events
+from connector.test_resolver_merge import NOW, TABLE, Row, T, i, insert, update
+
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.plan import Plan
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import Merged
+from helenus_connector.log.events import Range
+from helenus_connector.query import _reading
+from helenus_connector.query._limits import Part, Parts
+from helenus_connector.query.packs import Note
+from helenus_connector.state.merging import Ended, Merging, in_turn, packed, unpacked_merged
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Bound, Scope
+
+LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
+
+
+class MapState:
+    """Spark's, as far as the store uses it where it can't be pipelined."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[bytes], tuple[bytes]] = {}
+
+    def exists(self) -> bool:
+        return bool(self.rows)
+
+    def keys(self) -> Iterator[tuple[bytes]]:
+        return iter(list(self.rows))
+
+    def getValue(self, key: tuple[bytes]) -> tuple[bytes] | None:  # noqa: N802
+        return self.rows.get(key)
+
+    def updateValue(self, key: tuple[bytes], value: tuple[bytes]) -> None:  # noqa: N802
+        self.rows[key] = value
+
+    def removeKey(self, key: tuple[bytes]) -> None:  # noqa: N802
+        self.rows.pop(key, None)
+
+
+class Handle:
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+
+    def getMapState(self, *_: str) -> MapState:  # noqa: N802
+        return self._state
+
+
+class Read:
+    """A message of a broker."""
+
+    def __init__(self, event: Event, partition: int) -> None:
+        self._event, self._partition = event, partition
+
+    def topic(self) -> str:
+        return self._event.topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._event.offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._event.timestamp
+
+    def key(self) -> bytes | None:
+        return self._event.key
+
+    def value(self) -> bytes | None:
+        return self._event.value
+
+
+def read(monkeypatch: pytest.MonkeyPatch, some: dict[int, Sequence[Event]], places: tuple[int, ...]) -> pd.DataFrame:
+    """What the source gives for a batch of these events, by partition, at the time `NOW`."""
+    messages = [Read(event, partition) for partition, of in some.items() for event in of]
+    mixed = sorted(messages, key=lambda message: message.offset())
+    monkeypatch.setattr(_reading, "read", lambda *_: (mixed[at : at + 3] for at in range(0, len(mixed), 3)))
+    ranges = tuple(Range("events-ks.t", partition, 0, 100) for partition in some)
+    plan = Plan(WorkerSettings.of(LEAST, "worker"), {}, "/tmp/none", places=places)
+    parts = Parts([Part(ranges, "fail", 0)], 1, float(NOW))  # of one byte: the limit does not count
+    return pd.concat([batch.to_pandas() for batch in _reading.read_places(plan, parts)])
+
+
+def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[Merged], Ended]:
+    operator = Merging(lambda: TABLE)
+    operator.init(Handle(state))  # type: ignore[arg-type]
+    rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
+    found = [one for pack in rows["merged"].dropna() for one in unpacked_merged(pack)]
+    ended = pickle.loads(rows["ended"].dropna().iloc[0])
+    assert isinstance(ended, Ended)
+    return found, ended
+
+
+def test_events_of_a_place_come_in_their_order_and_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = {0: events(*(insert(c, 1, v=c) for c in range(5))), 1: events(insert(9, 1, v=9))}
+    rows = read(monkeypatch, some, places=(40, 50))
+    of_first = rows[rows["place"] == 40]
+    assert list(of_first["turn"]) == list(range(len(of_first)))
+    assert set(rows["place"]) == {40, 50}
+    state = MapState()
+    backwards = of_first.iloc[::-1]  # as a shuffle may give them
+    found, ended = merged([backwards.iloc[:2], backwards.iloc[2:]], state)
+    assert [(m.op, m.after and m.after["v"]) for m in found] == [("c", i(c)) for c in range(5)]
+    assert (ended.partition, ended.read, ended.kept, ended.due) == (0, 5, 5, None)
+
+
+def test_a_repeated_batch_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = MapState()
+    merged([read(monkeypatch, {0: events(insert(1, 1, v=1))}, (0,))], state)
+    stood = dict(state.rows)
+    second = {0: [*events(insert(1, 2, v=2), offset=1), *events(update(Row((i(1),), deletion=(T + 3, NOW))), offset=2)]}
+    first_time = merged([read(monkeypatch, second, (0,))], state)
+    state.rows = stood  # Spark goes back
+    assert merged([read(monkeypatch, second, (0,))], state) == first_time
+    assert [m.op for m in first_time[0]] == ["u", "d"]
+
+
+def test_what_was_not_read_stops_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = read(monkeypatch, {1: events(insert(1, 1, v=1))}, places=(0,))
+    with pytest.raises(HelenusError, match="has a partition 1, and had 1"):
+        merged([rows], MapState())
+    lost = HelenusError(Kind.OFFSETS_LOST, "gone")
+    note = pickle.dumps([Note("events-ks.t", 0, 0, 0, error=lost)])
+    frame = pd.DataFrame({"turn": [0], "notes": [note], "events": [None]})
+    with pytest.raises(HelenusError, match="gone"):
+        merged([frame], MapState())
+
+
+def test_a_missing_row_of_the_source_is_an_error() -> None:
+    frame = pd.DataFrame({"turn": [0, 2], "notes": [b"a", b"b"], "events": [None, None]})
+    with pytest.raises(HelenusError, match="row 1"):
+        list(in_turn([frame]))
+
+
+def test_what_was_merged_comes_through_a_pack() -> None:
+    event = Event("t", 3, 7, 1000, b"k", None)
+    some = [
+        Merged(3, b"k", Scope.ROW, None, "u", {"v": None, "w": b"1"}, {"v": b"2", "w": b""}, 5, 9, event),
+        Merged(3, b"k", Scope.RANGE, (Bound(True, (b"1",)), None), "d", None, None, 5, None, None, "why"),
+    ]
+    assert [one for pack in packed(some * 600) for one in unpacked_merged(pack)] == some * 600

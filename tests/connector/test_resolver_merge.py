@@ -1,0 +1,154 @@
+"""The resolver `merge`: from events with cells, by the rows that are kept, to records with before and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from agent.writer import Cell, Marker, Row, Update, table_of
+from connector.celled import AS_JSON, JSON, OTHER, events
+from connector.test_state_index import DictStore
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.shape import Shaped
+from helenus_connector.resolve.merge import FromState
+from helenus_connector.shape.choice import shape_of
+from helenus_connector.shape.row import shown
+from helenus_connector.state.rows import Rows
+from helenus_connector.testing.registry import MemoryRegistry
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.event.change import Origin, Scope
+from helenus_schemas.event.wire import decode, encode
+
+TABLE = table_of("t", "k int pk, c int ck, s int static, v int, w int")
+NOW = 1_700_000_000
+T = NOW * 1_000_000
+PLAIN = {"output.format": "key-value-json"}
+FORMATS = {
+    "rows": PLAIN,
+    "debezium": AS_JSON,
+    "debezium-cassandra": {"output.format": "debezium-cassandra", "value.converter": JSON},
+    "cep44": {"output.format": "cep44", "value.converter": JSON},
+}
+
+
+def i(n: int) -> bytes:
+    return n.to_bytes(4, "big", signed=True)
+
+
+def insert(c: int, at: int, **values: int) -> Update:
+    """An INSERT of the row `c` of partition 7, `at` µs after `T`."""
+    return update(Row((i(c),), {name: Cell(i(value)) for name, value in values.items()}, T + at))
+
+
+def update(*rows: Row | Marker, **more: Any) -> Update:
+    return Update(TABLE, i(7), rows, lowest=(T - 1, NOW, 0), **more)
+
+
+class Path:
+    """Batches of events through the kept rows, the resolver and a shape. `last` is what a naive sink has: by key."""
+
+    def __init__(self, **more: str) -> None:
+        given = {"name": "n", "keyspace": "ks", "table": "t", **more}
+        self.settings = ConnectorSettings.of(given, "test")
+        self.store = DictStore()
+        table = shown(TABLE, self.settings)
+        self.resolver = FromState("events-ks.t", table, KeyCodec(table))
+        self.shape = shape_of(table, self.settings, MemoryRegistry())
+        self.last: dict[Any, Any] = {}
+
+    def take(self, some: Sequence[Event], now: float = NOW) -> list[Shaped]:
+        found: list[Shaped] = []
+        for merged in Rows(TABLE, KeyCodec(TABLE), self.store, 0).take(some, now):
+            resolved = self.resolver.resolved(merged)
+            for shaped in [] if resolved is None else self.shape.records(resolved):
+                assert shaped is not None
+                assert shaped.cause is None
+                found.append(shaped)
+        return found
+
+    def upsert(self, some: Sequence[Event], now: float = NOW) -> None:
+        for shaped in self.take(some, now):
+            key, value = (json.loads(part or b"null") for part in shaped.record[:2])
+            if key["c"] is not None:
+                self.last[key["c"]] = value
+
+
+def value(shaped: Shaped) -> Any:
+    return json.loads(shaped.record.value or b"null")
+
+
+def op(shaped: Shaped) -> bytes | None:
+    return dict(shaped.record.headers).get("op")
+
+
+def test_records_say_what_a_row_was_and_what_became_of_it() -> None:
+    path = Path(**AS_JSON)
+    (made,) = path.take(events(insert(1, 1, v=1, w=2)))
+    assert (value(made)["op"], value(made)["before"], op(made)) == ("c", None, b"c")
+    (changed,) = path.take(events(insert(1, 2, v=5), offset=1))
+    assert (value(changed)["before"]["v"], value(changed)["after"]["v"]) == (1, 5)
+    assert (value(changed)["before"]["w"], value(changed)["after"]["w"], op(changed)) == (2, 2, b"u")
+    gone, tombstone = path.take(events(update(Row((i(1),), deletion=(T + 3, NOW))), offset=2))
+    assert (value(gone)["op"], value(gone)["before"]["v"], value(gone)["after"]) == ("d", 5, None)
+    assert (tombstone.record.value, op(gone)) == (None, b"d")
+
+
+@pytest.mark.parametrize("given", FORMATS.values(), ids=FORMATS)
+def test_copies_and_what_lost_are_no_records(given: dict[str, str]) -> None:
+    path = Path(**given)
+    assert path.take(events(insert(1, 5, v=1)))
+    assert not path.take(events(insert(1, 5, v=1), node=OTHER, offset=1))
+    assert not path.take(events(insert(1, 4, v=9), offset=2))  # late: an older write
+
+
+@pytest.mark.parametrize(("given", "name"), [(given, name) for name, given in FORMATS.items()], ids=FORMATS)
+def test_a_delete_of_a_partition_is_a_marker_and_a_null_for_each_row(given: dict[str, str], name: str) -> None:
+    path = Path(**given)
+    path.take(events(insert(1, 1, v=1), insert(2, 1, v=2)))
+    found = path.take(events(update(deletion=(T + 2, NOW)), offset=2))
+    of_marker = [shaped for shaped in found if "scope" in dict(shaped.record.headers)]
+    assert [dict(shaped.record.headers)["scope"] for shaped in of_marker] == [b"partition"]
+    assert found[0] is of_marker[0]
+    of_rows = [shaped for shaped in found if op(shaped) == b"d" and shaped not in of_marker]
+    assert len(of_rows) == 2
+    if name == "rows":
+        assert [shaped.record.value for shaped in of_rows] == [None, None]
+
+
+def test_a_sink_that_knows_nothing_of_markers_has_the_rows() -> None:
+    path = Path(**PLAIN)
+    path.upsert(events(*(insert(c, 1, v=c) for c in range(5))))
+    path.upsert(events(insert(2, 9, v=20), offset=5))
+    path.upsert(events(update(deletion=(T + 5, NOW)), offset=6))
+    path.upsert(events(insert(4, 10, v=40), offset=7))
+    assert {c: row["v"] for c, row in path.last.items() if row is not None} == {2: 20, 4: 40}
+
+
+def test_a_change_of_columns_that_are_not_published_is_no_record() -> None:
+    path = Path(**PLAIN, columns="k|c|v")
+    assert path.take(events(insert(1, 1, v=1, w=1)))
+    assert not path.take(events(insert(1, 2, w=2), offset=1))
+    assert path.take(events(insert(1, 3, v=2), offset=2))
+
+
+def test_a_row_of_a_snapshot_is_read_not_created() -> None:
+    path = Path(**AS_JSON)
+    (event,) = events(insert(1, 1, v=1))
+    change = decode(event.value or b"")._replace(digest=None, node=None, origin=Origin.SNAPSHOT)
+    (made,) = path.take([event._replace(value=encode(change))])
+    assert (value(made)["op"], value(made)["source"]["snapshot"], op(made)) == ("r", "true", b"r")
+
+
+def test_static_columns_are_a_record_of_their_own() -> None:
+    path = Path(**PLAIN)
+    path.take(events(insert(1, 1, v=1)))
+    static = update(static=Row((), {"s": Cell(i(3), T + 2)}))
+    found = path.take(events(static, offset=1))
+    assert json.loads(found[0].record.key or b"")["c"] is None
+    assert value(found[0])["s"] == 3
+    assert op(found[0]) == b"u"
+    assert decode(events(static)[0].value or b"").scope is Scope.STATIC

@@ -1,0 +1,304 @@
+"""Rows kept as cells, against a model written straight from Cassandra's rules: in whatever order statements come, and
+however often, the last records of all keys are the rows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from agent.writer import Cell, Complex, Marker, Row, Update, table_of
+from connector.celled import OTHER, events
+from connector.test_state_index import DictStore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helenus_connector.interfaces.gate import Event
+from helenus_connector.interfaces.merged import ASK, POISON, Merged
+from helenus_connector.state import cells as kept
+from helenus_connector.state.partitions import Partition
+from helenus_connector.state.rows import Rows
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError
+from helenus_schemas.event.cells import Cell as KeptCell
+from helenus_schemas.event.cells import Deletion, Liveness
+from helenus_schemas.event.change import Bound, Change, Scope
+from helenus_schemas.event.wire import encode
+
+TABLE = table_of("t", "k int pk, c int ck, st int static, v int, w int, m map<int,int>, s set<int>")
+CODEC = KeyCodec(TABLE)
+NOW = 1_700_000_000
+DAY_S = 86_400
+NEVER = -(1 << 63)
+GOLDEN_ROW = (
+    "01013031323334353637383961620000000200000000000003e80300000000000000050000003c00000000000003e8000000"
+    "000000000400000000000000640000000100016d0000000000000003000000000000005a0000000300000000000000000700"
+    "0176000000017805000000000000000800016d00000001700000003c00000000000003e80000000179020000000000000009"
+    "000177000000000000006e"
+)
+GOLDEN_PARTITION = (
+    "0100000003000000000000008c01000000000000000500000000000000640000000200000000000000060000000000000078"
+    "020100000001610102000000016200000000000000000000000700000000000000820000000000036b6579000000056f7468"
+    "6572"
+)
+
+
+def i(n: int) -> bytes:
+    return n.to_bytes(4, "big", signed=True)
+
+
+def taken(
+    store: DictStore, some: Sequence[Event], now: float = NOW, table: Table = TABLE, gc: int = 10 * DAY_S
+) -> list[Merged]:
+    return list(Rows(table, KeyCodec(table), store, 0, gc).take(some, now))
+
+
+def end_of(of: Any) -> tuple[bool, bool, int, bytes]:
+    """What decides between two cells of one write time: one that ends, a tombstone, the later end, the larger value."""
+    value, expires, deleted_at = of
+    ends = deleted_at if value is None else expires
+    return ends is not None, value is None, ends or 0, b"" if value is None else i(value)
+
+
+class Model:
+    """All that was written, as plain facts."""
+
+    def __init__(self) -> None:
+        self.cells: dict[Any, tuple[int, Any]] = {}
+        self.liveness: dict[Any, tuple[int, bool, int]] = {}
+        self.deletions: list[tuple[int, Any]] = []  # write time, whether it is of a (k, c, column)
+
+    def cell(self, place: Any, time: int, value: int | None, expires: int | None, deleted_at: int | None) -> None:
+        of = value, expires, deleted_at
+        known = self.cells.get(place)
+        if known is None or (time, end_of(of)) > (known[0], end_of(known[1])):
+            self.cells[place] = time, of
+
+    def live(self, k: int, c: int | None, time: int, expires: int | None) -> None:
+        new = time, expires is not None, expires or 0
+        self.liveness[k, c] = max(new, self.liveness.get((k, c), new))
+
+    def gone(self, k: int, c: int | None, column: str | None, time: int) -> bool:
+        return any(time <= at and takes(k, c, column) for at, takes in self.deletions)
+
+    def row(self, k: int, c: int | None, now: int) -> dict[str, Any] | None:
+        time, is_expiring, expires = self.liveness.get((k, c), (NEVER, False, 0))
+        is_live = time != NEVER and not self.gone(k, c, None, time) and (not is_expiring or expires > now)
+        found: dict[str, Any] = {}
+        for (one, other, column, path), (at, (value, ends, _)) in self.cells.items():
+            if (one, other) != (k, c) or value is None or (ends is not None and ends <= now):
+                continue
+            if not self.gone(k, c, column, at):
+                found.setdefault(column, {})[path] = value
+        return found if found or is_live else None
+
+    def rows(self, now: int) -> dict[Any, Any]:
+        keys = {place[:2] for place in self.cells} | self.liveness.keys()
+        return {(k, c): row for k, c in keys if (row := self.row(k, c, now)) is not None}
+
+
+def plain(values: Any, is_static: bool) -> dict[str, Any]:
+    """What a record says, as the model has it."""
+    found: dict[str, Any] = {}
+    for name, data in values.items():
+        if data is None or (not is_static and name == "st"):
+            continue
+        if name in ("v", "w", "st"):
+            found[name] = {None: int.from_bytes(data, "big")}
+        else:
+            numbers = [int.from_bytes(data[at : at + 4], "big") for at in range(8, len(data), 8)]
+            count = int.from_bytes(data[:4], "big")
+            if name == "m":
+                assert numbers[::2] == sorted(numbers[::2])
+                found[name] = dict(zip(numbers[::2], numbers[1::2], strict=True))
+            else:
+                assert numbers == sorted(numbers)
+                found[name] = dict.fromkeys(numbers, 0)
+            assert len(found[name]) == count
+    return found
+
+
+def written(chance: random.Random, model: Model, now: int) -> Update:
+    """A statement at random, which the model learns too."""
+    k, c, at = chance.randrange(2), chance.randrange(4), now * 10**6 + chance.randrange(12)
+    kind = chance.randrange(10)
+    ttl = chance.choice([None, None, 3, 20, 60])
+    ends = None if ttl is None else (ttl, now + ttl)
+    expires = ends and ends[1]
+
+    def cell(column: str, path: int | None = None, row: int | None = c) -> Cell:
+        if chance.random() < 0.3:
+            model.cell((k, row, column, path), at, None, None, now)
+            return Cell(None, at, deleted_at=now, path=None if path is None else i(path))
+        value = 0 if column == "s" else chance.randrange(3)
+        model.cell((k, row, column, path), at, value, expires, None)
+        return Cell(b"" if column == "s" else i(value), at, ends, path=None if path is None else i(path))
+
+    if kind == 0:
+        model.deletions.append((at, lambda one, other, column: one == k))
+        return Update(TABLE, i(k), deletion=(at, now))
+    if kind == 1:
+        low, high = sorted((c, chance.randrange(4)))
+        model.deletions.append((at, lambda one, other, column: one == k and other is not None and low <= other < high))
+        if low == high:
+            model.deletions.pop()
+            return written(chance, model, now)
+        deletion = ((at, now),)
+        return Update(TABLE, i(k), [Marker(1, (i(low),), deletion), Marker(0, (i(high),), deletion)])
+    if kind == 2:
+        model.deletions.append((at, lambda one, other, column: (one, other) == (k, c)))
+        return Update(TABLE, i(k), [Row((i(c),), deletion=(at, now))])
+    if kind == 3:
+        return Update(TABLE, i(k), static=Row((), {"st": cell("st", row=None)}))
+    row = Row((i(c),))
+    if kind < 7:
+        row.time, row.expires = at, ends
+        model.live(k, c, at, expires)
+    for name in chance.sample(["v", "w"], chance.randrange(3)):
+        row.columns[name] = cell(name)
+    for name in chance.sample(["m", "s"], chance.randrange(3)):
+        whole = None
+        if chance.random() < 0.4:
+            whole = at - 1, now
+            model.deletions.append((at - 1, lambda one, other, column, name=name: (one, other, column) == (k, c, name)))
+        row.columns[name] = Complex([cell(name, path) for path in sorted(chance.sample(range(3), 2))], whole)
+    if not row.columns and row.time is None:
+        row.time = at
+        model.live(k, c, at, None)
+    return Update(TABLE, i(k), [row])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_the_last_record_of_every_key_is_its_row(seed: int) -> None:
+    chance, model, store = random.Random(seed), Model(), DictStore()
+    seen: dict[Any, Any] = {}
+    late: list[Update] = []
+    now = NOW
+    for _ in range(chance.randrange(1, 12)):
+        now += chance.choice([0, 1, 5, 30])
+        some = [written(chance, model, now - chance.randrange(3)) for _ in range(chance.randrange(6))]
+        copies = [event for update in some + late for event in events(update, node=OTHER)]
+        chance.shuffle(some)
+        found = [event for update in some for event in events(update)] + copies
+        chance.shuffle(found)
+        late = chance.sample(some, min(len(some), 2))
+        before = dict(store.values)
+        merged = taken(store, found, now)
+        after = dict(store.values)
+        store.values = before
+        assert taken(store, found, now) == merged, "a batch that is done again gives the same"
+        assert store.values == after
+        for m in merged:
+            if m.scope not in (Scope.ROW, Scope.STATIC):
+                assert m.op == "d"
+                continue
+            values = CODEC.decode(m.key)
+            key = tuple(None if v is None else int.from_bytes(v, "big") for v in values)
+            said = [None if row is None else plain(row, m.scope is Scope.STATIC) for row in (m.before, m.after)]
+            assert said[0] == seen.pop(key, None), "before is what was last said"
+            assert m.op == ("c" if said[0] is None else "d" if said[1] is None else "u")
+            assert m.op != "d" or said[0] is not None
+            if said[1] is not None:
+                seen[key] = said[1]
+        assert seen == model.rows(now)
+    assert not any(taken(store, found + found, now)), "copies merge into nothing"
+
+
+def test_what_is_kept_is_forgotten_after_gc_grace() -> None:
+    store = DictStore()
+    row = Row((i(1),), {"v": Cell(i(1))}, time=NOW * 10**6)
+    taken(store, events(Update(TABLE, i(1), [row])))
+    gone = events(Update(TABLE, i(1), [Row((i(1),), deletion=(NOW * 10**6 + 1, NOW))]))
+    assert [m.op for m in taken(store, gone)] == ["d"]
+    assert not taken(store, events(Update(TABLE, i(1), [row])), NOW + 9 * DAY_S)
+    rows = Rows(TABLE, CODEC, store, 0)
+    assert not list(rows.take([], NOW + 10 * DAY_S))
+    assert rows.count == 0
+    assert not any(name[:1] in b"rsgp" for name in store.values)
+
+
+def test_many_rows_of_a_partition_are_deleted_and_truncated() -> None:
+    store = DictStore()
+    rows = [Row((i(c),), {"v": Cell(i(c))}, time=NOW * 10**6) for c in range(1000)]
+    assert [m.op for m in taken(store, events(Update(TABLE, i(1), rows)))] == ["c"] * 1000
+    deletion = ((NOW * 10**6 + 1, NOW),)
+    some = events(Update(TABLE, i(1), [Marker(7, (i(99),), deletion), Marker(6, (i(899),), deletion)]))
+    merged = taken(store, some)
+    assert merged[0].scope is Scope.RANGE
+    assert merged[0].bounds == (Bound(False, (i(99),)), Bound(True, (i(899),)))
+    assert [m.op for m in merged[1:]] == ["d"] * 800
+    truncation = Event(
+        "t", 0, 0, NOW * 1000, None, encode(Change("0" * 32, OTHER, Scope.TABLE, write_time=NOW * 10**6 + 5))
+    )
+    merged = taken(store, [truncation])
+    assert merged[0].scope is Scope.TABLE
+    assert len(merged) == 201
+    assert not any(name[:1] in b"rsgp" for name in store.values)
+    assert [m.op for m in taken(store, events(Update(TABLE, i(1), rows[:1])))] == ["c"], "as other nodes' copies are"
+
+
+def test_a_table_without_clustering_columns() -> None:
+    table, store = table_of("u", "k int pk, v int"), DictStore()
+    row = Row((), {"v": Cell(i(1))}, time=NOW * 10**6)
+    assert [m.op for m in taken(store, events(Update(table, i(1), [row])), table=table)] == ["c"]
+    merged = taken(store, events(Update(table, i(1), deletion=(NOW * 10**6, NOW))), table=table)
+    assert [(m.op, m.scope) for m in merged] == [("d", Scope.ROW)]
+
+
+def test_a_column_that_was_dropped_and_added_again() -> None:
+    store = DictStore()
+    row = Row((i(1),), {"v": Cell(i(1)), "w": Cell(i(2))}, time=NOW * 10**6)
+    taken(store, events(Update(TABLE, i(1), [row])))
+    table = replace(TABLE, dropped_at={"v": NOW * 10**6 + 5})
+    new = Row((i(1),), {"w": Cell(i(3), NOW * 10**6 + 9)})
+    (merged,) = taken(store, events(Update(TABLE, i(1), [new])), table=table)
+    assert merged.before is not None
+    assert merged.before["v"] is None
+    assert merged.after is not None
+    assert (merged.after["v"], merged.after["w"]) == (None, i(3))
+
+
+def test_events_that_can_not_be_merged() -> None:
+    update = Update(TABLE, i(1), [Row((i(1),), {"v": Cell(i(1))}, time=1)])
+    assert [m.op for m in taken(DictStore(), events(update, cells=False))] == [ASK]
+    (event,) = events(update)
+    assert [m.op for m in taken(DictStore(), [event._replace(key=b"x")])] == [POISON]
+    with pytest.raises(HelenusError, match="counters, as of column n"):
+        taken(DictStore(), [], table=table_of("c", "k int pk, n counter"))
+
+
+def golden_row() -> kept.Row:
+    row = kept.Row(
+        Liveness(5, 60, 1000), Deletion(4, 100), {"m": Deletion(3, 90)}, seen=b"0123456789ab", page=2, armed=1000
+    )
+    some = [KeptCell("v", 7, b"x"), KeptCell("m", 8, b"y", b"p", 60, 1000), KeptCell("w", 9, None, deleted_at=110)]
+    row.cells = {(cell.column, cell.path): cell for cell in some}
+    return row
+
+
+def test_bytes_of_version_1_are_read() -> None:
+    """Never change these: a later version of Helenus finds them in checkpoints."""
+    assert kept.Row.loads(bytes.fromhex(GOLDEN_ROW)) == golden_row()
+    assert Partition.loads(bytes.fromhex(GOLDEN_PARTITION)) == golden_partition()
+    if kept.VERSION == 1:
+        assert golden_row().dumps().hex() == GOLDEN_ROW
+        assert golden_partition().dumps().hex() == GOLDEN_PARTITION
+
+
+def golden_partition() -> Partition:
+    ranges = {(Bound(True, (b"a",)), Bound(False, (b"b", b""))): Deletion(6, 120), (None, None): Deletion(7, 130)}
+    return Partition(Deletion(5, 100), ranges, 3, [b"key", b"other"], 140)
+
+
+def test_bytes_of_a_newer_version_are_refused() -> None:
+    with pytest.raises(ValueError, match="version 2"):
+        kept.Row.loads(b"\2" + bytes.fromhex(GOLDEN_ROW)[1:])
+    with pytest.raises(ValueError, match="version 2"):
+        Partition.loads(b"\2" + bytes.fromhex(GOLDEN_PARTITION)[1:])
+    with pytest.raises(ValueError, match="too many"):
+        kept.Row.loads(bytes.fromhex(GOLDEN_ROW) + b"x")

@@ -1,0 +1,191 @@
+"""State of rows: merged from the events' cells, without a read, they are the table's rows, before and after."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.pipeline import Pipeline
+from integration.test_state import agrees, of_a_naive_sink
+from patience import eventually
+
+from helenus_stack.settings import LogName
+from helenus_stack.status import Status
+
+pytestmark = pytest.mark.integration
+
+TABLES = {
+    "merged.rows": {"query.group": "rows"},
+    "merged.envelopes": {"query.group": "envelopes", "output.format": "debezium", "markers": "false"},
+    "merged.light": {"query.group": "light", "snapshot.mode": "initial"},
+}
+"""The events of the last one have no cells."""
+
+
+@pytest.fixture(scope="module")
+def pipeline(log: LogName, status: Status, session: Any, directory: Path) -> Iterator[Pipeline]:
+    strategy = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    session.execute(f"CREATE KEYSPACE IF NOT EXISTS merged WITH replication = {strategy}")
+    for table in TABLES:
+        session.execute(
+            f"CREATE TABLE IF NOT EXISTS {table} (p int, c int, d text, v text, n int, m map<text, int>,"
+            " PRIMARY KEY (p, c, d)) WITH CLUSTERING ORDER BY (c DESC, d ASC) AND cdc = true"
+        )
+        session.execute(f"TRUNCATE {table}")
+    session.execute("ALTER TABLE merged.light WITH cdc = false")
+    for c in range(300):
+        ttl = "USING TTL 100000" if c % 2 else ""
+        columns = f"(p, c, d, v, m) VALUES (7, {c}, 'a', 'before', {{'k0': {c}}})"
+        session.execute(f"INSERT INTO merged.light {columns} {ttl}")
+    session.execute("ALTER TABLE merged.light WITH cdc = true")
+    pipeline = Pipeline(status.only(log), directory / log)
+    try:
+        with (pipeline.directory / "agent.properties").open("a") as file:
+            file.write("cells.include.list=merged\\\\.rows,merged\\\\.envelopes\n")
+        pipeline.agent.start().ready()
+        pipeline.connect(*TABLES, state="rows")
+        for table, more in TABLES.items():
+            with (pipeline.directory / f"{table}.properties").open("a") as file:
+                file.writelines(f"{key}={value}\n" for key, value in more.items())
+        pipeline.connector.start().ready()
+        yield pipeline
+        assert (pipeline.connector.stop(), pipeline.agent.stop()) == (0, 0)
+    finally:
+        pipeline.stop()
+
+
+def write(session: Any, table: str, statements: int, seed: int) -> None:
+    """Random statements of every kind, also late ones and such of the future, and at times that others have."""
+    r = random.Random(seed)
+    start = session.execute("SELECT toUnixTimestamp(now()) AS now FROM system.local").one().now * 1000
+    for number in range(statements):
+        p, c, d = r.randrange(4), r.randrange(6), r.choice("ab")
+        at = f"TIMESTAMP {start + r.randrange(-50, 50)}" if r.random() < 0.3 else ""
+        ttl = f"TTL {r.randint(1, 4)}" if r.random() < 0.3 else ""
+        using = " USING " + " AND ".join(filter(None, (at, ttl))) if at or ttl else ""
+        deletes = f" USING {at}" if at else ""
+        key = f"p = {p} AND c = {c} AND d = '{d}'"
+        kinds = {"insert": 40, "update": 20, "map": 10, "cell": 8, "row": 8, "partition": 5, "range": 9}
+        match r.choices([*kinds], [*kinds.values()])[0]:
+            case "insert":
+                columns = f"{table} (p, c, d, v, n) VALUES ({p}, {c}, '{d}', 'v{number}', {number})"
+                session.execute(f"INSERT INTO {columns}{using}")
+            case "update":
+                session.execute(f"UPDATE {table}{using} SET v = 'u{number}' WHERE {key}")
+            case "map":
+                change = r.choice([f"m = m + {{'k{r.randrange(3)}': {number}}}", "m = {'all': 1}", "m['k1'] = null"])
+                session.execute(f"UPDATE {table}{using} SET {change} WHERE {key}")
+            case "cell":
+                session.execute(f"DELETE v FROM {table}{deletes} WHERE {key}")
+            case "row":
+                session.execute(f"DELETE FROM {table}{deletes} WHERE {key}")
+            case "partition":
+                session.execute(f"DELETE FROM {table}{deletes} WHERE p = {p}")
+            case "range":
+                where = r.choice([f"c > {c}", f"c <= {c}", f"c = {c}", f"c = {c} AND d >= 'b'"])
+                session.execute(f"DELETE FROM {table}{deletes} WHERE p = {p} AND {where}")
+
+
+def test_rows_are_merged_without_a_read(pipeline: Pipeline, session: Any) -> None:
+    table = "merged.rows"
+    for seed in range(3):
+        write(session, table, 80, seed)
+        agrees(pipeline, session, table)
+    session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (9, 9, 'z', 'short') USING TTL 3")
+    agrees(pipeline, session, table)
+    session.execute(f"TRUNCATE {table}")
+    session.execute(f"INSERT INTO {table} (p, c, d, v) VALUES (1, 1, 'a', 'after')")
+    agrees(pipeline, session, table)
+    assert list(of_a_naive_sink(pipeline, table)) == [(1, 1, "a")]
+    assert pipeline.connector.total("helenus_connector_statements_total", connector="merged-rows") == 0
+    assert pipeline.connector.total("helenus_connector_rows_kept", connector="merged-rows") > 0
+
+
+def test_before_is_the_after_of_before(pipeline: Pipeline, session: Any) -> None:
+    """And the operation says whether the row lived before and after."""
+    table = "merged.envelopes"
+    write(session, table, 150, 7)
+    key = ("p", "c", "d")
+
+    def follows() -> dict[tuple[Any, ...], Any]:
+        last: dict[tuple[Any, ...], Any] = {}
+        for record in pipeline.records(table):
+            if record.value is None:
+                continue  # the tombstone after a delete
+            envelope, name = record.value, tuple(record.key[part] for part in key)
+            before, after = envelope["before"], envelope["after"]
+            assert before == last.get(name), (name, envelope)
+            assert envelope["op"] == ("c" if before is None else "d" if after is None else "u")
+            assert before != after
+            last[name] = after
+        return {name: row["v"] for name, row in last.items() if row is not None}
+
+    rows: dict[tuple[Any, ...], Any] = {}
+
+    def agree() -> bool:
+        rows.clear()
+        rows.update({(r.p, r.c, r.d): r.v for r in session.execute(f"SELECT p, c, d, v FROM {table}")})
+        return follows() == rows
+
+    eventually(agree, lambda: f"{follows()}\n{rows}\n{pipeline.connector.tail()}")
+
+
+def test_rows_of_before_and_events_without_cells_are_read(pipeline: Pipeline, session: Any) -> None:
+    """As cells, which come as events: with the write times that Cassandra has."""
+    table = "merged.light"
+    write(session, table, 80, 3)
+    session.execute(f"DELETE v FROM {table} WHERE p = 7 AND c = 0 AND d = 'a'")
+    session.execute(f"UPDATE {table} USING TIMESTAMP 1 SET v = 'older' WHERE p = 7 AND c = 1 AND d = 'a'")
+    session.execute(f"DELETE FROM {table} WHERE p = 7 AND c = 2 AND d = 'a'")
+    agrees(pipeline, session, table)
+    assert pipeline.connector.total("helenus_connector_statements_total", connector="merged-light") > 300
+
+
+@pytest.mark.long  # it starts the worker again
+@pytest.mark.parametrize("point", ["state.after-flush", "state.before-commit"])
+def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, point: str) -> None:
+    """Of a task, which Spark does again, and of the driver, which is started again."""
+    table, once = "merged.rows", pipeline.directory / point
+    pipeline.connector.stop()
+    write(session, table, 60, 11)
+    pipeline.connector.start(HELENUS_FAILPOINT=f"{point}@{once}")
+    write(session, table, 60, 12)
+    eventually(once.exists, lambda: f"{point} is reached\n{pipeline.connector.tail()}")
+    if point == "state.before-commit":
+        assert pipeline.connector.dies() != 0
+        pipeline.connector.start().ready()
+    agrees(pipeline, session, table)
+
+
+@pytest.mark.long  # it starts the worker three times
+def test_a_state_that_is_of_something_else_is_refused(pipeline: Pipeline) -> None:
+    directory = pipeline.directory / "checkpoint" / "rows"
+    file = directory / "state.about"
+    pipeline.connector.stop()
+    kept = file.read_bytes()
+
+    def refused(why: str) -> None:
+        pipeline.connector.start()
+        labels = {"connector": "merged-rows", "state": "FAILED"}
+        eventually(
+            lambda: (
+                pipeline.connector.health()[0] and pipeline.connector.total("helenus_connector_task_state", **labels)
+            ),
+            pipeline.connector.tail,
+        )
+        assert why in pipeline.connector.tail()
+        assert f"delete {directory}" in pipeline.connector.tail()
+        pipeline.connector.stop()
+
+    file.write_bytes(kept.replace(b"merged.rows", b"merged.rose"))
+    refused("this file is damaged")
+    file.unlink()
+    refused("is gone")
+    file.write_bytes(kept)
+    (directory / "state").rename(directory / "elsewhere")
+    refused("the state is gone")
+    (directory / "elsewhere").rename(directory / "state")
+    pipeline.connector.start().ready()
