@@ -26,6 +26,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +321,7 @@ class Backlog:
         (self.table,) = (t for t in read_tables(cassandra, "bench").values() if t.name == table)
         self.has_cells = any(setting in more for setting in ("resolver=none", "state=rows"))
         self._cassandra = cassandra
-        self.state = directory / "checkpoint" / "state"
+        self.checkpoint = directory / "checkpoint"
         self._topic = f"events-bench.{table}"
         self._codec = KeyCodec(self.table)
         self._connector = programs.connector(status, directory, "bench", table)
@@ -410,13 +411,12 @@ def cpu_of(process: int) -> float:
     total, left = 0.0, [process]
     while left:
         pid = left.pop()
-        try:
+        with suppress(OSError):  # it has ended since
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
             total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                left += map(int, (task / "children").read_text().split())
-        except OSError:
-            continue
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError):
+                    left += map(int, (thread / "children").read_text().split())
     return total
 
 
