@@ -36,6 +36,7 @@ from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
+from bench.written import T
 from bench.written import insert as cells_of
 from helenus_connector.config.connector import ConnectorSettings
 from helenus_connector.config.worker import WorkerSettings
@@ -387,7 +388,7 @@ class Backlog:
             raw = struct.pack(">i", n)
             partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
             digest = hashlib.md5(raw + bytes([self._turn]), usedforsecurity=False).hexdigest()
-            cells = cells_of(self.table, (raw, b"x" * 100)) if self.has_cells else None
+            cells = cells_of(self.table, (raw, b"x" * 100), T + self._turn) if self.has_cells else None
             for node in NODES[:copies]:
                 value = encode(change(digest, node, self._turn * rows + n, cells))
                 self._log.append(self._topic, partition, self._codec.encode((raw,)), value)
