@@ -131,6 +131,25 @@ def _replay(worker_properties: Path, connector_properties: tuple[Path, ...]) -> 
                 click.echo(f"{table.name}: {count} events replayed from {table.dead_letters} to {table.events}")
 
 
+@main.command("rebuild")
+@_WORKER
+@click.argument("connector_properties", type=click.Path(path_type=Path))
+@click.option("--to", metavar="TOPIC", help="Another topic than the connector's; made if it is not there.")
+def _rebuild(worker_properties: Path, connector_properties: Path, to: str | None) -> None:
+    """Append a record of each row that lives to a connector's data topic, from the rows that state=rows keeps.
+
+    No row of Cassandra is read. Stop the worker first: two would write the topic.
+    """
+    from helenus_connector.state.rebuild import rebuild
+
+    with _errors_shown():
+        worker, (settings,) = load(worker_properties, (connector_properties,))
+        logs.configure(worker.log_level, worker.log_format)
+        _make_checkpoint(worker.checkpoint_dir.absolute())
+        records = rebuild(worker, settings, to)
+        click.echo(f"{settings.name}: {records} records appended to {to or settings.data}")
+
+
 @main.command("schemas")
 @_WORKER
 @_ANY

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.pipeline import Pipeline
+from integration.pipeline import Pipeline, script
 from integration.test_state import agrees, of_a_naive_sink
 from patience import eventually
 
+from helenus_stack.java import spark_java_home
+from helenus_stack.progress import Silent
 from helenus_stack.settings import LogName
 from helenus_stack.status import Status
 
@@ -158,6 +163,28 @@ def test_a_kill_between_the_steps_of_a_batch(pipeline: Pipeline, session: Any, p
         assert pipeline.connector.dies() != 0
         pipeline.connector.start().ready()
     agrees(pipeline, session, table)
+
+
+@pytest.mark.long  # it starts the worker again
+def test_a_topic_is_rebuilt_from_the_state(pipeline: Pipeline, session: Any) -> None:
+    table, topic = "merged.rows", "rebuilt"
+    write(session, table, 60, 21)
+    agrees(pipeline, session, table)
+    files = [str(pipeline.directory / name) for name in ("worker.properties", f"{table}.properties")]
+    command = [script("helenus-connector"), "rebuild", *files, "--to", topic]
+    environment = {**os.environ, "JAVA_HOME": str(spark_java_home(Silent()))}
+    refused = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1), refused
+    assert "another worker has this checkpoint.dir" in refused.stderr
+    pipeline.connector.stop()
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+    assert done.returncode == 0, done
+    before = {json.dumps(r.key): r for r in pipeline.records(table) if "scope" not in r.headers}
+    live = {key: record.value for key, record in before.items() if record.value is not None}
+    messages = map(pipeline.reader.record, pipeline.reader.messages(topic))
+    assert {json.dumps(r.key): r.value for r in messages} == live
+    assert done.stdout == f"merged-rows: {len(live)} records appended to {topic}\n"
+    pipeline.connector.start().ready()
 
 
 @pytest.mark.long  # it starts the worker three times

@@ -74,7 +74,7 @@ def publish(plan: Plan, settings: ConnectorSettings) -> Callable[[Iterator[pa.Re
                 for batch in batches:
                     for row in batch.to_pylist():
                         if stage is None:
-                            stage = _stage(plan, settings)
+                            stage = stage_of(plan, settings)
                             stage.begin(Definition(settings)())
                         about: list[Note] = pickle.loads(row["notes"]) if row["notes"] is not None else []
                         lost += sum(note.lost for note in about)
@@ -105,7 +105,7 @@ def publish(plan: Plan, settings: ConnectorSettings) -> Callable[[Iterator[pa.Re
     return run
 
 
-def _stage(plan: Plan, settings: ConnectorSettings) -> MergedStage:
+def stage_of(plan: Plan, settings: ConnectorSettings) -> MergedStage:
     """This process's stage for the table, recreated when its settings changed."""
     name = plan.directory, settings.events
     if plan.directory not in _logs:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-_STATE = "rows"
+STATE = "rows"
+"""The map's name: of keys and values, bytes each, which are its columns `key` and `value`."""
 _AT_ONCE = 128  # requests: what fits into the sockets' buffers, or both sides would wait for each other
 _MOST_BYTES = 32_768
 _OK = 0
@@ -29,7 +30,7 @@ class SparkStore:
     @classmethod
     def opened(cls, handle: Any) -> SparkStore:
         """Of a `StatefulProcessorHandle`."""
-        return cls(handle.getMapState(_STATE, "key binary", "value binary"))
+        return cls(handle.getMapState(STATE, "key binary", "value binary"))
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found = (self._state.getValue((key,)) for key in keys) if self._client is None else self._client.get(keys)

@@ -1,0 +1,139 @@
+"""A whole data topic anew, from the rows that a connector with `state=rows` keeps: `helenus-connector rebuild`.
+
+Spark reads the state as a table, some stores at a time, and each task makes and appends the records of its rows. Of
+Cassandra the table's definition is read, and no row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.run_directory import make, remove
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.fences import owned
+from helenus_connector.control.plan import Plan
+from helenus_connector.gate.event import values_of
+from helenus_connector.interfaces.merged import Merged
+from helenus_connector.log.choice import data_log
+from helenus_connector.query.session import session
+from helenus_connector.query.sessions import end_with_parent
+from helenus_connector.state import about
+from helenus_connector.state.about import About
+from helenus_connector.state.cells import Row
+from helenus_connector.state.following import ON_ROCKSDB
+from helenus_connector.state.kept import OF_ROW, OF_STATIC
+from helenus_connector.state.publishing import Definition, stage_of
+from helenus_connector.state.spark_store import STATE
+from helenus_connector.state.whole import Whole
+from helenus_schemas.codec.key import KeyCodec
+from helenus_schemas.cql.table import Table
+from helenus_schemas.errors import HelenusError, Kind
+from helenus_schemas.event.change import Scope
+from helenus_schemas.service import logs
+
+_RECORDS = "records bigint"
+
+
+def rebuild(worker: WorkerSettings, settings: ConnectorSettings, to: str | None) -> int:
+    """Append a record of each row that lives to the data topic, or to the topic `to`, which is made if it is not there.
+    Returns how many records.
+
+    The worker must not run: two would write the topic. Raises HelenusError CONFIG for a connector that keeps no rows,
+    STATE, and as a worker's start.
+    """
+    if settings.state != "rows":
+        raise HelenusError(Kind.CONFIG, f"it keeps no rows: state={settings.state}", settings.name)
+    if to is not None:
+        settings = settings.model_copy(update={"data_topic": to})
+    with owned(worker.checkpoint_dir.absolute(), lambda: False):
+        directory = make()
+        try:
+            return _rebuild(worker, settings, directory)
+        finally:
+            remove(directory)
+
+
+def _rebuild(worker: WorkerSettings, settings: ConnectorSettings, directory: Path) -> int:
+    checkpoint = worker.checkpoint_dir.absolute() / settings.query_group
+    of = about.kept(checkpoint)
+    if of is None or not any((checkpoint / "commits").glob("[0-9]*")):
+        raise HelenusError(Kind.STATE, "there is no state yet", str(checkpoint), "run the connector first")
+    about.check(of, f"{settings.keyspace}.{settings.table}", settings.events, len(of.places), checkpoint)
+    with closing(data_log(worker)) as log:
+        if settings.data not in log.topics():
+            log.create(settings.data, len(of.places), {"cleanup.policy": settings.cleanup_policy})
+    plan = Plan(worker, {settings.events: settings}, str(directory), settings.query_group, places=of.places)
+    spark = session(worker, directory)
+    try:
+        for key, value in ON_ROCKSDB.items():
+            spark.conf.set(key, value)
+        state = spark.read.format("statestore").option("stateVarName", STATE).load(str(checkpoint))
+        rows = state.selectExpr("key.place AS place", "user_map_key.key AS name", "user_map_value.value AS value")
+        kept = rows.where(f"substring(name, 1, 1) IN (X'{OF_ROW.hex()}', X'{OF_STATIC.hex()}')")
+        # A partition's static columns before its rows, which have them too: "s" comes after "r".
+        placed = kept.repartition(of.slots, "place").sortWithinPartitions("name", ascending=False)
+        done = placed.mapInArrow(_publish(plan, settings, of, time.time()), _RECORDS)
+        return sum(row.records for row in done.collect())
+    finally:
+        spark.stop()
+
+
+def _publish(
+    plan: Plan, settings: ConnectorSettings, of: About, now: float
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`. All rows of a place come to one task: so a topic's partition has one writer."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        end_with_parent()
+        logs.follow(plan.logging)
+        table = Definition(settings)()
+        stage = stage_of(plan, settings)
+        stage.begin(table)
+        showing = _Showing(table, of, int(now))
+        for batch in batches:
+            for row in batch.to_pylist():
+                merged = showing.shown(row["place"], row["name"], row["value"])
+                if merged is not None:
+                    stage.take(merged)
+        records = stage.end().records
+        yield pa.RecordBatch.from_arrays([pa.array([records], pa.int64())], names=["records"])
+
+    return run
+
+
+class _Showing:
+    """Rows of the state as they are at a time, s since the epoch."""
+
+    def __init__(self, table: Table, of: About, now: int) -> None:
+        self._table, self._now = table, now
+        self._codec = KeyCodec(table)
+        self._no_clustering = (None,) * len(table.clustering)
+        self._partitions = {place: partition for partition, place in enumerate(of.places)}
+        self._of_rows = Whole(table.regulars, table.dropped_at)
+        self._of_statics = Whole(table.statics, table.dropped_at)
+        self._statics: dict[bytes, Mapping[str, bytes | None]] = {}
+
+    def shown(self, place: int, name: bytes, value: bytes) -> Merged | None:
+        """A row, or a partition's static columns, by its name in the store; None if it does not live."""
+        row, key, is_static = Row.loads(value), name[1:], name[:1] == OF_STATIC
+        found = (self._of_statics if is_static else self._of_rows).shown(row, self._now)
+        if found is None:
+            return None
+        values = found.values
+        if is_static:
+            self._statics[key] = values
+        elif self._table.statics:
+            values = {**values, **self._statics.get(self._home(key), self._of_statics.nothing)}
+        scope = Scope.STATIC if is_static else Scope.ROW
+        partition = self._partitions[place]
+        return Merged(partition, key, scope, None, "r", None, values, found.write_time, found.expires, None)
+
+    def _home(self, key: bytes) -> bytes:
+        values = values_of(self._codec, key)[: self._codec.partition_columns]
+        return self._codec.encode((*values, *self._no_clustering))
