@@ -20,7 +20,7 @@ sinks/test_kafka+connector/test_kafka_live agent/test_modes_live agent/test_vers
 
 integration/test_failures integration/test_state
 integration/test_snapshot integration/test_many_connectors+integration/test_verify+integration/test_outages
-integration/test_connect_rest+integration/test_jdbc_sink+integration/test_datastax_scenarios+integration/test_records+\
+integration/test_connect_rest+integration/test_jdbc_sink+integration/test_recipes+integration/test_datastax_scenarios+integration/test_records+\
 integration/test_evolution+integration/test_path+integration/test_envelope+integration/test_gate_one_node+\
 integration/test_cep44+integration/test_debezium_cassandra
 integration/test_pulsar_edges integration/test_spark_cluster integration/test_large
