@@ -42,6 +42,7 @@ def main() -> None:
         for state in options.states:
             more = ["snapshot.mode=never", f"state={state}", f"query.group=of_{state}"]
             bench = Backlog(stack.status(), cassandra, Path(folder) / state, f"of_{state}", more)
+            _as_by_default(bench)
             with bench:
                 bench.fill(0 if bench.has_cells else options.events)
                 bench.warm_up()
@@ -55,6 +56,13 @@ def main() -> None:
             began = time.monotonic()
             with bench:
                 print(f"state={state}: ready {time.monotonic() - began:.1f} s after a restart", flush=True)
+
+
+def _as_by_default(bench: Backlog) -> None:
+    """With the options of Java that a worker has by default: others are for short runs, and the state is Java's."""
+    file = bench.worker_file
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(line for line in lines if not line.startswith("spark.driver.extraJavaOptions")) + "\n")
 
 
 def kept(bench: Backlog, state: str) -> str:

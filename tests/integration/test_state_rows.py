@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from integration.pipeline import Pipeline, script
 from integration.test_state import agrees, of_a_naive_sink
+from integration.test_verify import command as verify
 from patience import eventually
 
 from helenus_stack.java import spark_java_home
@@ -147,6 +148,8 @@ def test_rows_of_before_and_events_without_cells_are_read(pipeline: Pipeline, se
     session.execute(f"DELETE FROM {table} WHERE p = 7 AND c = 2 AND d = 'a'")
     agrees(pipeline, session, table)
     assert pipeline.connector.total("helenus_connector_statements_total", connector="merged-light") > 300
+    status, out, said = verify(pipeline, table, "--patience", "5")
+    assert status == 0, (out, said)
 
 
 @pytest.mark.long  # it starts the worker again

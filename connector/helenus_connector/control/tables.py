@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
 from cassandra import DriverException, Unauthorized
 from cassandra.cluster import NoHostAvailable
 
@@ -21,6 +22,7 @@ from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.service.cassandra import connect
 
 T = TypeVar("T")
+_log = structlog.get_logger(__name__)
 _WITH_CDC = "SELECT keyspace_name, table_name, cdc FROM system_schema.tables"
 
 
@@ -61,6 +63,7 @@ class Tables:
         self._registered = registered
         self._sessions: dict[tuple[object, ...], Any] = {}
         self._read: dict[tuple[object, ...], tuple[object, dict[str, Table]]] = {}
+        self._hinted: set[tuple[str, str]] = set()
 
     def look(self, settings: ConnectorSettings, directory: Path) -> dict[str, HelenusError | None]:
         """The tables that a connector names or that match it, each with the error that prevents publishing it.
@@ -84,6 +87,7 @@ class Tables:
             raise away
         session = self._session(settings)
         _check_gate(settings, session)
+        self._hint(settings, [tables[name] for name in named if name in tables])
         return {name: _obstacle(settings.of_table(name), tables.get(name), session) for name in named}
 
     def keyspaces(self, settings: ConnectorSettings) -> list[str]:
@@ -103,6 +107,21 @@ class Tables:
         for session in self._sessions.values():
             session.cluster.shutdown()
         self._sessions.clear()
+
+    def _hint(self, settings: ConnectorSettings, tables: Sequence[Table]) -> None:
+        """Log once of each table whose deletes may name no row, that a plain sink does not see these."""
+        for table in tables:
+            known = settings.name, table.full_name
+            if (
+                settings.state == "none"
+                and settings.resolver == "reread"
+                and table.clustering
+                and known not in self._hinted
+            ):
+                self._hinted.add(known)
+                advice = "for sinks that know no delete markers set state=keys: docs/state.md"
+                what = "deletes of partitions and ranges, TRUNCATE and TTLs give no record for each row"
+                _log.info("table.deletes", connector=settings.name, table=table.full_name, reason=what, advice=advice)
 
     def _session(self, settings: ConnectorSettings) -> Any:
         server = settings.server
