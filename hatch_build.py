@@ -17,7 +17,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-MODULES = ("agent/helenus_agent/commitlog/decoder.py", "connector/helenus_connector/shape/_direct.py")
+MODULES = (
+    "agent/helenus_agent/commitlog/decoder.py",
+    "connector/helenus_connector/gate/_slots.py",
+    "connector/helenus_connector/shape/_direct.py",
+    "schemas/helenus_schemas/event/own_format.py",
+)
 """Each with its .pxd beside it, in the package of its path after the first directory."""
 
 

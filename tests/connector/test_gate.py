@@ -56,8 +56,8 @@ def test_an_error_of_the_host_is_no_poison(tmp_path: Path) -> None:
     event = Event("t", 1, 2, 3, codec.encode((bytes(4),)), encode(Change(DIGEST, NODE)))
     gate.admit([event], [], codec)
     for cache in gate.caches._caches.values():
-        cache._map.close()
-    with pytest.raises(ValueError, match="mmap closed"):
+        cache.close()
+    with pytest.raises((ValueError, IndexError), match=r"mmap closed|Out of bounds"):  # plain, compiled
         gate.admit([event], [], codec)
 
 

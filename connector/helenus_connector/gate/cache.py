@@ -22,17 +22,17 @@ import errno
 import hashlib
 import mmap
 import os
-import re
 import struct
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from helenus_connector.config.run_directory import has_room, on_disk
+from helenus_connector.gate._slots import SET, SET_BYTES, Slots
+from helenus_connector.gate._slots import Entry as Entry
 from helenus_schemas.event.change import Change
-from helenus_schemas.event.own_format import log_position
+from helenus_schemas.event.own_format import Match, log_position
 
 PUBLISHED = 1
 """A record that shows the change, or a later one of its key, is acknowledged."""
@@ -54,21 +54,8 @@ MAY = 8
 _KINDS = 16
 _EXPIRING = _KINDS - 1
 _NO_KINDS = bytes(MAY)
-_SET = 8
-_SLOT = struct.Struct(">16sQII")
 _DELETION = struct.Struct(">16sqII")
-_TIMES = struct.Struct(">" + "24xI4x" * _SET)
-_SET_BYTES = _SET * _SLOT.size
 _HEAD = _KINDS + _NODES * _NODE.size
-
-
-@dataclass(slots=True)
-class Entry:
-    """What is known of a change: bits of the nodes that reported it, and flags. `at` is its slot's."""
-
-    nodes: int = 0
-    flags: int = 0
-    at: int = field(default=-1, compare=False)
 
 
 def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
@@ -76,7 +63,7 @@ def change_id(key: bytes, scope: bytes, digest: bytes) -> bytes:
     return hashlib.blake2b(digest + scope + key, digest_size=16).digest()
 
 
-class ChangeCache:
+class ChangeCache(Slots):
     """The cache of one events partition, in `path`; at most `capacity` entries, none older than `expire_s` seconds.
 
     A batch `begin`s, and what it says is in the file when it has called `save`: one search and one write a change.
@@ -84,46 +71,28 @@ class ChangeCache:
     """
 
     def __init__(self, path: Path, capacity: int, expire_s: float) -> None:
-        self._sets = max(1, capacity // _SET)
-        self._expire = expire_s
+        self._expire_s = expire_s
         self._places: dict[bytes, int] = {}
         self._bits: dict[bytes, int] = {}
-        self._held: dict[bytes, Entry] = {}
         self._deletions: dict[bytes, tuple[int, int]] = {}
-        self.last: dict[bytes, re.Match[bytes] | Change] = {}
-        size = _HEAD + self._sets * _SET * _SLOT.size
+        self.last: dict[bytes, Match | Change] = {}
+        size = _HEAD + max(1, capacity // SET) * SET_BYTES
         file = _opened(path, size)
         try:
             self._map = mmap.mmap(file, size)
         finally:
             os.close(file)
+        super().__init__(self._map, _HEAD, expire_s)
 
     def begin(self) -> None:
         """Forget what was not saved: another process may have had the partition since."""
-        self._held.clear()
+        self.forget()
         self._deletions.clear()
         self.last.clear()
 
-    def look(self, change: bytes) -> Entry:
-        """What is known of a change; an empty Entry if nothing is."""
-        return self._held.get(change) or self._find(change)
-
-    def report(self, change: bytes, entry: Entry, bit: int) -> None:
-        """Note that the node of this bit reported a change, in the entry that `look` gave."""
-        entry.nodes |= bit
-        self._held[change] = entry
-
-    def mark(self, change: bytes, flags: int) -> None:
-        """Set flags of a change, unless it is forgotten: only after the flush of its record is acknowledged."""
-        entry = self.look(change)
-        if entry.at < 0 and change not in self._held:
-            return
-        entry.flags |= flags
-        self._held[change] = entry
-
     def clear(self) -> None:
         """Forget all changes, and what was deleted."""
-        self._held.clear()
+        self.forget()
         self._deletions.clear()
         self._map[:_EXPIRING] = bytes(_EXPIRING)
         self._map[_HEAD:] = bytes(len(self._map) - _HEAD)
@@ -167,24 +136,19 @@ class ChangeCache:
         name = _deletion_id(kind, key)
         if (held := self._deletions.get(name)) is not None:
             return held
-        at = self._slot(name)
+        at = self.slot(name)
         if at < 0:
             return None
         _, time_us, when, columns = _DELETION.unpack_from(self._map, at)
-        return (time_us, columns) if when >= time.time() - self._expire else None
+        return (time_us, columns) if when >= time.time() - self._expire_s else None
 
     def save(self) -> None:
         """Write what was said since `begin`. A set that is full loses what was reported longest ago."""
-        now, file, pack = int(time.time()), self._map, _SLOT.pack_into
-        for change, entry in self._held.items():
-            at = entry.at
-            if at < 0 or file[at : at + 16] != change:
-                at = self._oldest(change)
-            pack(file, at, change, entry.nodes, now, entry.flags)
-        self._held.clear()
+        self.keep()
+        now = int(time.time())
         for name, (time_us, columns) in self._deletions.items():
-            at = self._slot(name)
-            _DELETION.pack_into(self._map, self._oldest(name) if at < 0 else at, name, time_us, now, columns)
+            at = self.slot(name)
+            _DELETION.pack_into(self._map, self.oldest(name) if at < 0 else at, name, time_us, now, columns)
         self._deletions.clear()
         # Last: what is not in the slots yet must not lie before it.
         for node, reported in self.last.items():
@@ -193,11 +157,6 @@ class ChangeCache:
                 at = self._place(node)
                 _NODE.pack_into(self._map, at, self._map[at : at + 16], *last)
         self.last.clear()
-
-    def _oldest(self, name: bytes) -> int:
-        start = self._start(name)
-        times = _TIMES.unpack_from(self._map, start)
-        return start + times.index(min(times)) * _SLOT.size
 
     def nodes(self, entry: Entry) -> list[set[str]]:
         """The host ids of the nodes that reported a change; of those that share a bit, one did."""
@@ -211,24 +170,8 @@ class ChangeCache:
         return list(found.values())
 
     def close(self) -> None:
+        self.release()
         self._map.close()
-
-    def _start(self, name: bytes) -> int:
-        return _HEAD + int.from_bytes(name[:8], "big") % self._sets * _SET_BYTES
-
-    def _slot(self, name: bytes) -> int:
-        start = self._start(name)
-        at = self._map.find(name, start, start + _SET_BYTES)
-        while at >= 0 and (at - start) % _SLOT.size:  # the bytes are there, and no slot begins with them
-            at = self._map.find(name, at + 1, start + _SET_BYTES)
-        return at
-
-    def _find(self, change: bytes) -> Entry:
-        at = self._slot(change)
-        if at < 0:
-            return Entry()
-        _, nodes, when, flags = _SLOT.unpack_from(self._map, at)
-        return Entry(nodes, flags, at) if when >= time.time() - self._expire else Entry(at=at)
 
     def bit(self, node: bytes) -> int:
         """The bit of a node, by its host id; 0 if it has none."""

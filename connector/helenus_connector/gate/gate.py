@@ -98,7 +98,7 @@ class OneGate:
         copied: tuple[int, bytes, bytes, bytes] | None = None
         if match is not None and event.key is not None:
             key = codec.current(event.key)
-            digest, node, scope = match.group(1, 2, 3)
+            digest, node, scope = match.digest, match.node, match.scope
             copied = event.partition, key, digest, scope
             met = self._met.get(copied)
             if met is not None:

@@ -33,7 +33,7 @@ def source_of(event: Event | None, write_time: int | None) -> Source:
     value = event.value or b""
     if (match := match_own_format(value)) is not None:
         segment, position = log_position(match)
-        return Source(write_time, "false", segment, position, match[2].decode())
+        return Source(write_time, "false", segment, position, match.node.decode())
     change = decode(without_frames(None, value)[1])
     is_placed = change.segment >= 0
     return Source(

@@ -155,11 +155,11 @@ class Rows:
         """What an event is of. Raises Malformed."""
         match = match_own_format(event.value) if event.value and event.key is not None else None
         if match is not None and event.key is not None:
-            key, scope = self._codec.current(event.key), match[3]
+            key, scope = self._codec.current(event.key), match.scope
             name = (OF_STATIC if scope == b"\2" else OF_ROW if scope == b"\0" else OF_PARTITION) + key
             if not self._kept.has_partitions:
                 name = OF_ROW + key
-            return _Report(event, name, key, unhexlify(match[1])[:SEEN], None)
+            return _Report(event, name, key, unhexlify(match.digest)[:SEEN], None)
         change, key = decoded(event, self._codec)
         if change.scope is Scope.GAP:
             return _of(event, GAP)

@@ -1,0 +1,50 @@
+# C types for _slots.py, used when Cython compiles it. A name that is new there and missing here is slow, not wrong.
+cimport cython
+
+cdef bint _compiled
+cdef Py_ssize_t _SIZE, _SET_SIZE
+
+cdef class Entry:
+    cdef public unsigned long long nodes
+    cdef public unsigned int flags
+    cdef public Py_ssize_t at
+
+cdef class Slots:
+    cdef object _data
+    cdef unsigned char[::1] _view
+    cdef Py_ssize_t _head
+    cdef unsigned long long _sets
+    cdef double _expire
+    cdef public dict _held
+
+    @cython.locals(held=Entry)
+    cpdef Entry look(self, bytes change)
+
+    cpdef report(self, bytes change, Entry entry, unsigned long long bit)
+
+    @cython.locals(entry=Entry)
+    cpdef mark(self, bytes change, unsigned int flags)
+
+    @cython.locals(change=bytes, entry=Entry, at=Py_ssize_t)
+    cpdef keep(self)
+
+    @cython.locals(at=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t)
+    cpdef Py_ssize_t slot(self, bytes name)
+
+    @cython.locals(start=Py_ssize_t, best=Py_ssize_t, at=Py_ssize_t, least=cython.ulonglong, time_s=cython.ulonglong)
+    cpdef Py_ssize_t oldest(self, bytes name)
+
+    @cython.locals(at=Py_ssize_t, nodes=cython.ulonglong, when=cython.ulonglong, flags=cython.ulonglong)
+    cdef Entry _find(self, bytes change)
+
+    @cython.locals(number=cython.ulonglong, i=int)
+    cdef Py_ssize_t _start(self, bytes name)
+
+    @cython.locals(i=int)
+    cdef bint _is_at(self, bytes name, Py_ssize_t at)
+
+    @cython.locals(number=cython.ulonglong, i=int)
+    cdef unsigned long long _number(self, Py_ssize_t at, int size)
+
+    @cython.locals(i=int, nodes=cython.ulonglong, flags=cython.ulonglong)
+    cdef _write(self, Py_ssize_t at, bytes change, Entry entry, long long now)
