@@ -242,6 +242,8 @@ class Connector:
                 self.totals[name] += getattr(left, name)
         self.dies()
         self.waiting.save(world.now)
+        # A start that steps back has these reports in the file, also if the batch after it ends before them.
+        self.done_until = list(map(max, self.done_until, ends))
         self.dies()
         self.ended = world.now
         for left, _, _, share in tasks:
@@ -259,7 +261,8 @@ class Connector:
         admitted = list(gate.admit(events, CODEC, 0.0, intake, waits))
         verified, unseen = [], []
         ends = {
-            p: max([self.offsets[p], *(e.offset + 1 for e in events if e.partition == p)]) for p in range(PARTITIONS)
+            p: max([self.done_until[p], self.offsets[p], *(e.offset + 1 for e in events if e.partition == p)])
+            for p in range(PARTITIONS)
         }
         self.dies()
         out: list[tuple[Truth, str]] = []
