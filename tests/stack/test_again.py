@@ -39,7 +39,9 @@ def test_a_test_that_passes_alone_is_flaky_and_named(tmp_path: Path) -> None:
     assert "FLAKY: test_some.py::test_flaky failed" in second
 
 
-@pytest.mark.parametrize(("tests", "status"), [("def test_bad(missing): pass", 1), ("import none", 2)])
+@pytest.mark.parametrize(
+    ("tests", "status"), [("def test_bad(missing): pass", 1), pytest.param("import none", 2, marks=pytest.mark.long)]
+)
 def test_failures_stay_failures(tmp_path: Path, tests: str, status: int) -> None:
     done = again(tmp_path, tests)
     assert done.returncode == status
