@@ -1,0 +1,77 @@
+"""What a state is of, and which table a query that keeps rows runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from helenus_connector.config.connector import ConnectorSettings
+from helenus_connector.config.worker import WorkerSettings
+from helenus_connector.control.status import Task
+from helenus_connector.state import about
+from helenus_connector.state.about import About
+from helenus_connector.state.merger import Merger
+from helenus_schemas.errors import HelenusError, Kind
+
+OF = About("ks.t", "events-ks.t", (4, 7, 9), 2)
+LEAST = {"bootstrap.servers": "k:9092", "checkpoint.dir": "/tmp/none"}
+
+
+def refused(checkpoint: Path, why: str) -> None:
+    with pytest.raises(HelenusError, match=why) as error:
+        about.kept(checkpoint)
+    assert error.value.kind is Kind.STATE
+    assert f"delete {checkpoint}" in str(error.value)
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    assert about.kept(tmp_path) is None
+    about.keep(tmp_path, OF)
+    assert about.kept(tmp_path) == OF
+
+
+def test_a_checkpoint_that_is_not_whole_is_no_fresh_start(tmp_path: Path) -> None:
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0").touch()
+    refused(tmp_path, "of a query without state")
+    about.keep(tmp_path, OF)
+    refused(tmp_path, "the state is gone")
+    (tmp_path / "state").mkdir()
+    assert about.kept(tmp_path) == OF
+    file = tmp_path / "state.about"
+    file.write_bytes(file.read_bytes().replace(b"ks.t", b"ks.u"))
+    refused(tmp_path, "this file is damaged")
+
+
+@pytest.mark.parametrize(
+    ("table", "topic", "partitions", "why"),
+    [
+        ("ks.u", "events-ks.t", 3, "the state is of ks.t and events-ks.t, not of ks.u"),
+        ("ks.t", "other", 3, "not of ks.t and other"),
+        ("ks.t", "events-ks.t", 4, "has 4 partitions, and had 3"),
+    ],
+)
+def test_state_of_something_else(tmp_path: Path, table: str, topic: str, partitions: int, why: str) -> None:
+    about.check(OF, "ks.t", "events-ks.t", 3, tmp_path)
+    with pytest.raises(HelenusError, match=why):
+        about.check(OF, table, topic, partitions, tmp_path)
+
+
+def test_a_group_has_one_table(tmp_path: Path) -> None:
+    given = {"name": "n", "keyspace": "ks", "output.format": "json", "state": "rows", "query.group": "g"}
+    tasks = [Task(n, ConnectorSettings.of({**given, "table": name}, "test")) for n, name in enumerate("ab")]
+
+    def running(group: str, now: float) -> dict[str, Task]:
+        assert group == "g"
+        return {task.settings.events: task for task in tasks if task.error is None}
+
+    connectors: Any = SimpleNamespace(running=running)
+    merger = Merger(WorkerSettings.of(LEAST, "worker"), connectors, "g", tmp_path, lambda *_: None)
+    assert merger._task() is tasks[0]
+    assert tasks[0].error is None
+    assert "has one table, and g has ks.a already" in str(tasks[1].error)
+    assert merger._task() is tasks[0]
