@@ -89,7 +89,12 @@ def pipeline(sinks: Status, session: Any, lasting: Lasting) -> Iterator[Pipeline
 @pytest.fixture(scope="module")
 def database(sinks: Status) -> Iterator[Any]:
     assert sinks.postgres_url
-    with psycopg.connect(sinks.postgres_url, autocommit=True, row_factory=dict_row) as connection:
+    with psycopg.connect(
+        sinks.postgres_url,
+        autocommit=True,
+        row_factory=dict_row,
+        prepare_threshold=None,  # the sink alters its tables
+    ) as connection:
         yield connection
 
 

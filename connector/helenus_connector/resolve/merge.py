@@ -45,7 +45,6 @@ class FromState:
             found.op, found.after = "u", found.after or self._empty(merged)
         elif merged.scope is not _ROW:
             found.read_rows = _no_rows
-            found.after = None if merged.scope is _TABLE else self._empty(merged)
         elif merged.op == "c" and merged.event is not None and _is_snapshot(merged.event.value or b""):
             found.op = "r"
         return found

@@ -240,7 +240,13 @@ class Rows:
             self.copies += 1
             return
         self._kept.changed_partitions[home] = None
-        yield Merged(self._place, key, change.scope, bounds, "d", None, None, deletion.write_time, None, event)
+        after = None
+        if bounds is not None and self._table.statics:
+            # The marker has the key of the static columns' own record, which it must not take away.
+            name = OF_STATIC + home
+            statics = self._show(name, self._kept.row(name))
+            after = None if statics is None else statics.values
+        yield Merged(self._place, key, change.scope, bounds, "d", None, after, deletion.write_time, None, event)
         yield from self._shadow(home, deletion.write_time, bounds, event)
 
     def _truncate(self, change: Change, event: Event) -> Iterator[Merged]:
