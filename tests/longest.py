@@ -18,7 +18,7 @@ agent/test_secure+integration/test_secure_connector agent/test_pulsar_live integ
 sinks/test_pulsar+connector/test_pulsar_events+sinks/test_pulsar_java+stack/test_readers
 sinks/test_kafka+connector/test_kafka_live agent/test_modes_live agent/test_versions agent/test_property_live
 
-integration/test_failures integration/test_state
+integration/test_failures integration/test_state integration/test_state_rows
 integration/test_snapshot integration/test_many_connectors+integration/test_verify+integration/test_outages
 integration/test_connect_rest+integration/test_jdbc_sink+integration/test_recipes+integration/test_datastax_scenarios+integration/test_records+\
 integration/test_evolution+integration/test_path+integration/test_envelope+integration/test_gate_one_node+\
