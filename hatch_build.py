@@ -21,6 +21,7 @@ MODULES = (
     "agent/helenus_agent/commitlog/decoder.py",
     "connector/helenus_connector/gate/_slots.py",
     "connector/helenus_connector/shape/_direct.py",
+    "schemas/helenus_schemas/codec/_columns.py",
     "schemas/helenus_schemas/event/own_format.py",
 )
 """Each with its .pxd beside it, in the package of its path after the first directory."""

@@ -65,7 +65,8 @@ class Avro:
         columns = avro.value_columns(table)
         required = avro.required_columns(table)
         self._required = [to_avro.plain(c.type, key=True) for c in required]
-        self._encode = to_avro.optionals([c.type for c in columns[len(required) :]], key=not table.values)
+        rest = [c.type for c in columns[len(required) :]]
+        self._encode = to_avro.optionals(rest, key=not table.values, head=b"" if required else value_frame)
         self._encode_all = to_avro.optionals([c.type for c in columns], key=not table.values)
 
     def key(self, key: bytes, values: Key = ()) -> bytes:
@@ -75,7 +76,7 @@ class Avro:
 
     def value(self, key: bytes, values: Sequence[bytes | None]) -> bytes:  # noqa: ARG002
         if not self._required:
-            return self._value_frame + self._encode(values)
+            return self._encode(values)
         if self._codec.stand_in_places(values):
             return self._framed("value") + self._encode_all(values)
         width = len(self._required)
