@@ -69,8 +69,16 @@ def test_bytes_that_are_none_of_their_type(columns: ModuleType, data: st.DataObj
 @pytest.mark.parametrize("key", [False, True])
 @pytest.mark.parametrize(
     "t",
-    ["ascii", "text", "blob", "varint", "tuple<int, text>", "int", "boolean", "uuid", "decimal", "list<varint>"]
-    + ["list<frozen<tuple<int, varint>>>", "set<text>", "map<text, varint>", "map<int, text>", "vector<smallint, 2>"],
+    [
+        *("ascii", "text", "blob", "varint", "tuple<int, text>", "int", "boolean", "uuid", "decimal", "list<varint>"),
+        *(
+            "list<frozen<tuple<int, varint>>>",
+            "set<text>",
+            "map<text, varint>",
+            "map<int, text>",
+            "vector<smallint, 2>",
+        ),
+    ],
 )
 def test_no_bytes(columns: ModuleType, t: str, key: bool) -> None:
     of = parse(t)

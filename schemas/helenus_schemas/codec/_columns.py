@@ -137,7 +137,7 @@ class Buffer:
         """
         form = part.form
         size = end - at
-        if form == _TEXT or form == _SIZED:
+        if form in (_TEXT, _SIZED):
             if not size and part.needs_some:
                 return False
             self.reserve(10)
@@ -145,7 +145,7 @@ class Buffer:
             if self.copy(d, at, end) & 0x80 and form == _TEXT:
                 d[at:end].decode()
             return True
-        if form == _INTEGER or form == _DATE:
+        if form in (_INTEGER, _DATE):
             if size != part.size:
                 return False
             self.reserve(10)

@@ -60,7 +60,7 @@ class KeyCodec:
         composite = table.partition_key if self.partition_columns > 1 else ()
         self._stand_ins = {i: stand_in(c.type) for i, c in enumerate(composite) if c.type.name not in MAY_BE_EMPTY}
         self._decoders = [decode for _, decode in codecs[: self.partition_columns]]
-        self._one_form = all(_has_one_form(c.type) for c in table.clustering)
+        self.has_one_form = all(_has_one_form(c.type) for c in table.clustering)
         self.several_forms = not all(_has_one_form(c.type) for c in table.partition_key)
         self._comparable = [nullable(encoder(c.type, clustering=True)) for c in table.partition_key]
         self._read_nullable = [read_nullable(decode) for _, decode in codecs[self.partition_columns :]]
@@ -86,7 +86,7 @@ class KeyCodec:
 
     def normalized(self, key: Key) -> Key:
         """The key in the form that `decode` returns: rows may be written, or read, with other forms of equal values."""
-        return key if self._one_form else self.decode(self.encode(key))
+        return key if self.has_one_form else self.decode(self.encode(key))
 
     def decode_nullable(self, data: bytes) -> Key:
         """The key that `encode_nullable` wrote: a null in the partition key was no bytes. Raises Malformed."""
