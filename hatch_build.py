@@ -24,6 +24,7 @@ MODULES = (
     "connector/helenus_connector/shape/_direct.py",
     "connector/helenus_connector/shape/_rows.py",
     "schemas/helenus_schemas/codec/_columns.py",
+    "schemas/helenus_schemas/codec/_key_bytes.py",
     "schemas/helenus_schemas/event/own_format.py",
 )
 """Each with its .pxd beside it, in the package of its path after the first directory."""

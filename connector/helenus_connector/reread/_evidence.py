@@ -67,14 +67,16 @@ class Evidence:
         return self._factor
 
     def nodes_needed(self, consistency: int) -> int:
-        """How many replicas have to report a change, so that each read of this level meets one of them."""
+        """How many replicas have to report a change, so that each read of this level meets one of them; none where one
+        is enough, and whichever node reports it is one.
+        """
         least = self._least.get(consistency)
         if least is None:
             least = 0 if consistency == ConsistencyLevel.ALL else self.factor - block_for(consistency, self.factor) + 1
             if consistency == ConsistencyLevel.QUORUM and not self._replicas.counts_everywhere:
                 least = self.factor + 1  # it may meet few of the replicas that are counted
-            self._least[consistency] = least
-        return least
+            self._least[consistency] = 0 if least == 1 and self._replicas.alone() else least
+        return self._least[consistency]
 
     def has_deletions(self, place: Place) -> bool:
         """Whether any deletion was reported in an events partition, of whichever key."""
@@ -93,7 +95,7 @@ class Evidence:
         may_show = image is not None and not deleted and not work.is_marked
         others: list[tuple[bytes, Awaited, bool, Witness | None]] = []
         for change, awaited in work.awaited.items():
-            met = nodes(work.topic, work.partition, work.values, change) >= least
+            met = not least or nodes(work.topic, work.partition, work.values, change) >= least
             effect = awaited.effect
             if may_show and (not effect or effect & _LIVE) and image.shows(awaited.write_time, effect):  # type: ignore[union-attr]
                 if not met:

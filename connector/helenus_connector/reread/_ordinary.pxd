@@ -4,6 +4,7 @@ cimport cython
 cdef bint _compiled
 cdef object _ROW, _TABLE, _LOG, _NAN, _new, _work, _Work, _Image, _Awaited, _Proof
 cdef tuple _UNSCANNED
+cdef Py_ssize_t _WRITE_TIME, _TIMES, _TIMED, _EXPIRES
 cdef long long _LIVE, _DELETES, _UNSURE
 
 @cython.locals(effect=cython.longlong, values=tuple, name=tuple, awaited=dict)
@@ -18,13 +19,13 @@ cpdef tuple matched(list keys, dict found, object normalized, bint is_last)
 @cython.locals(best=cython.longlong, has_one=bint, number=cython.longlong)
 cpdef object newest(tuple times)
 
-@cython.locals(group=list, place=tuple, is_deleted=bint, answer=tuple)
+@cython.locals(group=list, place=tuple, is_deleted=bint)
 cpdef list read(
     object works, list answers, object more, object start, long long least, object nodes, object has_deletions,
     bint shows_all_times, object prepare
 )
 
-@cython.locals(unproven=dict, effect=cython.longlong, time=object)
+@cython.locals(unproven=dict, effect=cython.longlong)
 cdef object proof_of(object work, object image, bint is_deleted, long long least, object nodes)
 
 @cython.locals(i=Py_ssize_t, bits=tuple)

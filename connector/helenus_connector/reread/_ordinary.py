@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from helenus_connector.interfaces.gate import Admitted
 from helenus_connector.interfaces.image import Image, Timed
@@ -31,6 +32,11 @@ _new = tuple.__new__
 _work = Work.__new__
 _Work = Work
 _Image, _Awaited, _Proof = Image, Awaited, Proof
+# Places in an Image: by name they are slow to look up.
+_WRITE_TIME: Final = 1
+_TIMES: Final = 2
+_TIMED: Final = 3
+_EXPIRES: Final = 4
 
 Answers = Sequence[tuple[Key, "Image | None"]]
 """Keys with their rows; None of one that has none."""
@@ -187,7 +193,7 @@ def read(
         work.read_at = start
         work.after = image
         group.append(work)
-        if work.unconfirmed is not None or work.scope is not _ROW or work.verifying is not None:
+        if work.unconfirmed is not None or work.verifying is not None or work.scope is not _ROW:
             prepare(work)
             continue
         topic, partition = work.topic, work.partition
@@ -201,15 +207,15 @@ def read(
         work.proof = proof
         work.is_confirmed = proof is PROVEN
         write_time = work.newest
-        expires = work.first_expires
         if image is not None:
-            of_row = image.write_time
+            of_row = image[_WRITE_TIME]
             if of_row is not None and (write_time is None or shows_all_times or write_time <= of_row):
                 write_time = of_row
-            of_row = image.expires
+            expires, of_row = work.first_expires, image[_EXPIRES]
             if expires is None or (of_row is not None and of_row < expires):
                 expires = of_row
-            work.expires = expires
+            if expires is not None:
+                work.expires = expires
         work.write_time = write_time
     for key, image in answers if more else ():
         for work in more.get(key, ()):
@@ -230,9 +236,8 @@ def proof_of(
     more is to be asked.
     """
     unproven: dict[bytes, Awaited] | None = None
-    topic, partition, values = work.topic, work.partition, work.values
     for name, awaited in work.awaited.items():
-        time, effect = awaited.write_time, awaited.effect
+        time, effect = awaited[0], awaited[2]
         if time is None or (is_deleted and image is not None):
             return None
         if image is None:
@@ -240,7 +245,7 @@ def proof_of(
                 return None
         elif (effect and not effect & _LIVE) or not shows(image, time, effect):
             return None
-        if nodes(topic, partition, values, name) < least:
+        if least > 0 and nodes(work.topic, work.partition, work.values, name) < least:
             if unproven is None:
                 unproven = {}
             unproven[name] = awaited
@@ -250,10 +255,10 @@ def proof_of(
 def shows(image: Image, time: int, effect: int) -> bool:
     """Whether a cell was written at that very time; with an `effect`, one in its columns."""
     if _compiled:
-        times = image.times
+        times = image[_TIMES]
         if not times:
-            return time == image.write_time
-        bits = image.timed.bits
+            return time == image[_WRITE_TIME]
+        bits = image[_TIMED].bits if effect else ()
         for i in range(len(times)):
             cell = times[i]
             if cell is not None and integer(cell) == time and (not effect or bits[i] & effect):
