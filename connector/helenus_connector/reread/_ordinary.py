@@ -148,13 +148,11 @@ def newest(times: tuple[bytes | None, ...]) -> int | None:
                     best, has_one = number, True
         return best if has_one else None
     first = times[0] if times else None
-    if first is not None and times.count(first) == len(times):  # as of a row that was written at once
-        last = first
-    else:
-        known = [time for time in times if time]
-        if not known:
-            return None
-        last = max(known)
+    # Of a row that was written at once they are all the same.
+    known = [first] if first and times.count(first) == len(times) else [time for time in times if time]
+    if not known:
+        return None
+    last = max(known)
     if last[0] < 0x80:  # as bytes they are in the order of numbers, unless some are negative
         return int.from_bytes(last, "big")
     return max([int.from_bytes(time, "big", signed=True) for time in known])
