@@ -144,7 +144,8 @@ class Evidence:
                 continue
             unproven[change] = awaited
             rest = min(rest, self._min_age - waited if met and said is Witness.SILENT else 0.0)
-        return Proof(unproven, tuple(by_age), contradicted, max(0.0, rest) if work.unconfirmed and rest < math.inf else 0.0)
+        rest = max(0.0, rest) if work.unconfirmed and rest < math.inf else 0.0
+        return Proof(unproven, tuple(by_age), contradicted, rest)
 
     def _witness(
         self, work: Work, awaited: Awaited, row: Row, deletions: Sequence[Deletion], cache: ChangeCache
