@@ -29,12 +29,18 @@ def columns(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def made(columns: ModuleType, of: list[CqlType], row: list[bytes | None], key: bool = False) -> bytes | None:
     """What it makes of a row: the same as the functions, which make something of nothing that they refuse."""
-    found: bytes | None = columns.Columns(of, plain, key).row(HEAD, row)
+    made_at_once = columns.Columns(of, plain, functions(of, key, HEAD), key, HEAD)
+    found: bytes | None = made_at_once.row(row)
     try:
         expected: bytes | None = functions(of, key, HEAD)(row)
     except (ValueError, IndexError, struct.error):
         expected = None
     assert found is None or found == expected
+    if expected is not None:
+        assert made_at_once.encode(row) == expected
+        return found
+    with pytest.raises((ValueError, IndexError, struct.error)):
+        made_at_once.encode(row)
     return found
 
 
@@ -116,11 +122,11 @@ def test_a_function_that_is_asked_meanwhile(columns: ModuleType) -> None:
 
     def plain(t: CqlType, key: bool) -> Any:
         def encode(data: bytes) -> bytes:
-            made_inside.append(rows[0].row(b"", (b"x" * 10_000, None)))
+            made_inside.append(rows[0].row((b"x" * 10_000, None)))
             return data
 
         return encode
 
-    rows: list[Any] = [columns.Columns([CqlType("text"), CqlType("inet")], plain)]
-    assert rows[0].row(b"head", (b"a", b"abcd")) == b"head\2\2a\2abcd"
-    assert [len(one) for one in made_inside] == [1 + 3 + 10_000 + 1]
+    rows: list[Any] = [columns.Columns([CqlType("text"), CqlType("inet")], plain, bytes, head=b"head")]
+    assert rows[0].row((b"a", b"abcd")) == b"head\2\2a\2abcd"
+    assert [len(one) for one in made_inside] == [4 + 1 + 3 + 10_000 + 1]

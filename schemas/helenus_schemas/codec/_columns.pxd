@@ -48,12 +48,17 @@ cdef class Columns:
     cdef list _parts
     cdef Py_ssize_t _count
     cdef Buffer _buffer
+    cdef object _functions
+    cdef bytes _head
+
+    @cython.locals(made=bytes)
+    cpdef bytes encode(self, object values)
 
     @cython.locals(buffer=Buffer)
-    cpdef bytes row(self, bytes head, object values)
+    cpdef bytes row(self, object values)
 
     @cython.locals(count=Py_ssize_t, i=Py_ssize_t, value=bytes, part=Part)
-    cdef bytes _made(self, Buffer buffer, bytes head, tuple values)
+    cdef bytes _made(self, Buffer buffer, tuple values)
 
 @cython.locals(raw=cython.p_uchar, size=Py_ssize_t)
 cdef bytes taken(Buffer buffer)

@@ -1,7 +1,7 @@
 """A row's columns from CQL's bytes to Avro's plain form, in one pass into one buffer: what `to_avro` makes of small
 functions, of the types that are most. Of all else, and of whatever is wrong, it makes nothing: the functions decide.
 
-    Columns([int, text], ...).row(b"", (b"\\0\\0\\0\\5", None)) == b"\\2\\x0a\\0"
+    Columns([int, text], ...).encode((b"\\0\\0\\0\\5", None)) == b"\\2\\x0a\\0"
 
 It runs as it is, and compiled by Cython with the types of `_columns.pxd`: the results are the same. Only where it is
 compiled it is faster than the functions.
@@ -262,36 +262,50 @@ class Buffer:
 
 
 class Columns:
-    """Values of several types, each as the union of null and its type: of columns of a `key`, or of others. `plain`
-    makes the function of a type.
+    """Values of several types, each as the union of null and its type: of columns of a `key`, or of others, all of them
+    after `head`. `plain` makes the function of a type, and `functions` make the Avro of what is not for this.
     """
 
     def __init__(
-        self, types: Sequence[CqlType], plain: Callable[[CqlType, bool], Callable[[bytes], bytes]], key: bool = False
+        self,
+        types: Sequence[CqlType],
+        plain: Callable[[CqlType, bool], Callable[[bytes], bytes]],
+        functions: Callable[[Sequence[bytes | None]], bytes],
+        key: bool = False,
+        head: bytes = b"",
     ) -> None:
         self._parts = [Part(t, key, plain) for t in types]
         self._count = len(self._parts)
         self._buffer: Buffer | None = Buffer()
+        self._functions = functions
+        self._head = head
 
-    def row(self, head: bytes, values: Sequence[bytes | None]) -> bytes | None:
-        """The Avro of so many values, after the head; None if that is for the functions."""
+    def encode(self, values: Sequence[bytes | None]) -> bytes:
+        """The Avro of so many values. Raises as the functions."""
+        made = self.row(values)
+        if made is None:
+            return self._functions(values)
+        return made
+
+    def row(self, values: Sequence[bytes | None]) -> bytes | None:
+        """The same; None if that is for the functions."""
         buffer = self._buffer
         if buffer is None:  # another thread has it
             buffer = Buffer()
         self._buffer = None
         try:
-            return self._made(buffer, head, tuple(values))
+            return self._made(buffer, tuple(values))
         except _ERRORS:
             return None
         finally:
             self._buffer = buffer
 
-    def _made(self, buffer: Buffer, head: bytes, values: tuple[bytes | None, ...]) -> bytes | None:
+    def _made(self, buffer: Buffer, values: tuple[bytes | None, ...]) -> bytes | None:
         count = self._count
         if len(values) != count:
             return None
         buffer.size = 0
-        buffer.whole(head)
+        buffer.whole(self._head)
         for i in range(count):
             value = values[i]
             if value is None:

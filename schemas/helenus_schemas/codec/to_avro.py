@@ -68,13 +68,7 @@ def optionals(
     by_functions = functions(types, key, head)
     if not _columns.COMPILED:
         return by_functions
-    row = _columns.Columns(types, plain, key).row
-
-    def encode(values: Sequence[bytes | None]) -> bytes:
-        made = row(head, values)
-        return by_functions(values) if made is None else made
-
-    return encode
+    return _columns.Columns(types, plain, by_functions, key, head).encode
 
 
 def functions(types: Sequence[CqlType], key: bool, head: bytes) -> Callable[[Sequence[bytes | None]], bytes]:
