@@ -1,7 +1,7 @@
 """Partitions where nothing comes: Kafka says when that changes, so that a planner need not ask for their ends.
 
-To ask for the ends of 800 partitions takes the planner some 15 ms of CPU, fifty times a second while events come. Most of
-a worker's tables are quiet. A consumer waits at the ends of their partitions, and is handed the first record of each.
+To ask for the ends of 800 partitions takes some 15 ms of CPU, fifty times a second while events come. Most of a
+worker's tables are quiet. A consumer waits at the ends of their partitions, and is handed the first record of each.
 """
 
 from __future__ import annotations
