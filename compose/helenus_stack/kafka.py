@@ -28,7 +28,7 @@ from helenus_stack.settings import Settings
 CLUSTER_ID = "helenus-stack-cluster1"
 """Kafka wants 22 characters of URL-safe base64."""
 HEAP = "384m"
-MOST_HEAP = "1g"
+MOST_HEAP = "1g"  # for the partitions of hundreds of tables
 MECHANISM = "SCRAM-SHA-512"
 LOGIN_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 ACLS = [
