@@ -1,4 +1,4 @@
-"""Takes out of an installation what its image does not need: `python slim.py /opt/helenus`, as the Dockerfiles do.
+"""Takes out of an installation what its image does not need: `python slim.py /opt/helenus agent|connector`.
 
 pip, tests and C headers; the demo and its servers; of Spark what no setting of a worker makes it load: machine
 learning, Hive's metastore, the server of Spark Connect, the shell; and native libraries of other systems.
@@ -42,30 +42,37 @@ JARS = re.compile(
     r"|hive-(?!storage-api)|datanucleus|derby|HikariCP|javax\.jdo|jdo-api|libfb303|libthrift|jline|opencsv|super-csv"
     r"|netty-.*-(osx|windows)-)"
 )
+# The agent writes to Pulsar by itself.
+UNUSED_BY = {
+    "agent": ["helenus_connector", "pulsar", "pulsar_client*", "_pulsar*"],
+    "connector": ["helenus_agent"],
+}
 # How jars name systems and processors in the paths of native libraries.
 _NATIVE = re.compile(r"\.(so|a|dll|dylib|jnilib)$")
 _OTHER_SYSTEM = re.compile(r"(^|/)(aix|darwin|freebsd|sunos|win)/|musl|\.(a|dll|dylib|jnilib)$", re.IGNORECASE)
 _PROCESSORS = {
     "x86_64": ("x86_64", "amd64", "linux64"),
     "aarch64": ("aarch64",),
+    "riscv64": ("riscv64",),
 }
 
 
-def main(home: Path) -> None:
-    """Slims the virtual environment at `home`."""
+def main(home: Path, part: str) -> None:
+    """Slims the virtual environment at `home` for an `agent` or a `connector`."""
     (site,) = home.glob("lib/python3*/site-packages")
-    for path in unused(site):
+    for path in unused(site, part):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-    for script in ("pip*", "helenus-stack", "activate*", "Activate*"):
+    other = "connector" if part == "agent" else "agent"
+    for script in ("pip*", "helenus-stack", f"helenus-{other}", "activate*", "Activate*"):
         for path in home.glob(f"bin/{script}"):
             path.unlink()
     for jar in site.glob("pyspark/jars/*.jar"):
         without_other_systems(jar, platform.machine())
 
 
-def unused(site: Path) -> Iterator[Path]:
+def unused(site: Path, part: str) -> Iterator[Path]:
     """Files and folders of site-packages that go."""
-    for pattern in UNUSED:
+    for pattern in UNUSED + UNUSED_BY[part]:
         yield from list(site.glob(pattern))
     yield from (jar for jar in list(site.glob("pyspark/jars/*.jar")) if JARS.match(jar.name))
 
@@ -92,4 +99,4 @@ def without_other_systems(jar: Path, machine: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
