@@ -58,7 +58,7 @@ def prepare(docker: Engine, cache: Path) -> None:
         "kafka",
         "apache/kafka:4.3.1",
         {"java": java17, "lib": jars},
-        {"server.properties": "", "log4j2.yaml": "Configuration: {}\n"},
+        {"server.properties": ""},
     )
     (registry,) = fetch(read_lock("registry"), Silent(), resolve)
     app = unpack(registry, Silent())
