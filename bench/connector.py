@@ -6,9 +6,10 @@
   single threads, one SELECT each, and a barrier. Both cover the same events, in one process, in turns.
 - copies: events per second through the stage when two of three are copies from other replicas.
 - memory: of a process whose stage sees ten times as many changes as its cache holds.
-- backlog: records per second of the whole connector, Spark and all, and CPU seconds per million of its processes and
-  of Cassandra. With `--log pulsar` on Pulsar, with `--copies 3` of each change; `--set` adds settings of the
-  connector: with `--set resolver=none output.format=debezium` events have cells, and no row is read.
+- backlog: records per second of the whole connector, Spark and all, until all are on the data topic, and CPU seconds
+  per million of its processes and of the servers. With `--log pulsar` on Pulsar; `--set` adds settings of the
+  connector: with `--set resolver=none output.format=debezium` events have cells, and no row is read. With `--nodes 3
+  --copies 3 --set ... gate=local_quorum` each of three nodes reports each change.
 
 Starts its own Cassandra, Kafka and registry. No agent runs: events are made as the agent makes them.
 """
@@ -34,6 +35,7 @@ from cassandra import ConsistencyLevel
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.metadata import Murmur3Token
 from cassandra.query import BoundStatement
+from confluent_kafka import Consumer, TopicPartition
 
 from bench.path import is_ready, labels, read_metrics, running, topics_exist, wait
 from bench.written import T
@@ -65,6 +67,7 @@ ROWS = 5_000
 BATCH = 50_000  # as max.batch.size
 PARTS = 4
 WARM_UP = 20_000
+_KINDS = {"JVM": b"org.apache.spark", "workers": b"query.daemon", "planner": b"streaming.python_streaming_source"}
 TABLES = {
     "single": ("k int PRIMARY KEY, v text, n int", 1),
     "clustering": ("p int, c int, v text, n int, PRIMARY KEY (p, c)", 10),
@@ -85,7 +88,8 @@ def key(table: str, row: int) -> Key:
 
 
 def create(cassandra: Any, rows: int = ROWS) -> None:
-    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    nodes = len(cassandra.cluster.metadata.all_hosts())
+    replication = f"{{'class': 'SimpleStrategy', 'replication_factor': {nodes}}}"
     cassandra.execute(f"CREATE KEYSPACE IF NOT EXISTS bench WITH replication = {replication}")
     for table, (columns, _) in TABLES.items():
         cassandra.execute(f"CREATE TABLE IF NOT EXISTS bench.{table} ({columns}) WITH cdc = true")
@@ -152,6 +156,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6, help="of each measurement of reads")
     parser.add_argument("--events", type=int, default=100_000, help="of the backlog")
     parser.add_argument("--rounds", type=int, default=3, help="of the backlog")
+    parser.add_argument("--nodes", type=int, default=1, choices=[1, 2, 3], help="of Cassandra, each with all rows")
     parser.add_argument("--copies", type=int, default=1, help="of each change of the backlog")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of the backlog's connector")
     parser.add_argument("--log", choices=["kafka", "pulsar"], default="kafka", help="of the backlog alone")
@@ -165,14 +170,16 @@ def main() -> None:
         if options.stack:
             measure(Stack(options.stack), directory, options)
         else:
-            with Stack(directory / "stack", log=options.log, brief=False, progress=Terminal()) as stack:
+            with Stack(
+                directory / "stack", nodes=options.nodes, log=options.log, brief=False, progress=Terminal()
+            ) as stack:
                 measure(stack, directory, options)
 
 
 def measure(stack: Stack, directory: Path, options: argparse.Namespace) -> None:
     status = stack.status()
     with session(status) as cassandra:
-        create(cassandra)
+        create(cassandra, ROWS if options.parts != ["backlog"] else 0)
         for part in options.parts:
             PIECES[part](status, cassandra, directory / part, options)
 
@@ -333,6 +340,9 @@ class Backlog:
         self._log.create(self._topic, PARTS, {})
         self._status = status
         self._turn = 0
+        hosts = sorted(str(host.host_id) for host in cassandra.cluster.metadata.all_hosts())
+        self._nodes = hosts if len(hosts) > 1 else NODES
+        self._ends = Consumer({"bootstrap.servers": status.bootstrap_servers, "group.id": "bench"})
 
     def __enter__(self) -> Backlog:
         self._running = running(self._connector, {"JAVA_HOME": str(spark_java_home(Terminal()))})
@@ -345,6 +355,7 @@ class Backlog:
     def __exit__(self, *error: Any) -> None:
         self._running.__exit__(*error)
         self._log.close()
+        self._ends.close()
 
     def fill(self, rows: int, until: float | None = None) -> None:
         """Rows that are to be read. They expire at `until`, in s since the epoch."""
@@ -356,11 +367,18 @@ class Backlog:
     def warm_up(self, copies: int = 1) -> None:
         """Its first records."""
         self._produce(WARM_UP, copies)
-        wait(lambda: self.metric("records_total") >= WARM_UP, "warm-up")
+        wait(lambda: self.metric("records_total") >= WARM_UP, "warm-up", 600)
 
     def metric(self, name: str) -> float:
         """The table's value of `helenus_connector_` and this."""
         return read_metrics(self.port).get(f"helenus_connector_{name}{labels(self.table.name)}", 0)
+
+    def records(self) -> int:
+        """How many are on the data topic."""
+        topic = self._topic.replace("events-", "data-")
+        if self._status.log == "pulsar":
+            return int(self.metric("records_total"))
+        return sum(self._ends.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in range(PARTS))
 
     def round(self, count: int, copies: int = 1, until_idle: bool = False) -> str:
         """What a backlog of so many changes cost; with `until_idle` also what is done after their records."""
@@ -371,18 +389,20 @@ class Backlog:
         mine = self._connector.process.pid
         assert mine
         wait(lambda: all(cost(pid) < 0.1 for pid in pids), "the servers are done with the inserts", 120)
-        before = [cpu_of(pid) for pid in (mine, *pids)]
-        start, done = time.monotonic(), self.metric("records_total")
+        before, parts = [cpu_of(pid) for pid in (mine, *pids)], by_kind(mine)
+        start, done = time.monotonic(), self.records()
         self._put("resume")
-        wait(lambda: self.metric("records_total") >= done + count, "the backlog", 600)
+        wait(lambda: self.records() >= done + count, "the backlog", 900)
         seconds = time.monotonic() - start
         if until_idle:
             wait(lambda: cost(mine) < 0.2, "the connector is done", 300)
         spent = [b - a for a, b in zip(before, [cpu_of(pid) for pid in (mine, *pids)], strict=True)]
         names = ("connector", *(s.name for s in servers))
         costs = ", ".join(f"{n} {s / count * 1e6:.0f}" for n, s in zip(names, spent, strict=True))
-        load = os.getloadavg()[0]
-        return f"{count} changes, {count / seconds:.0f} records/s; CPU s per million: {costs}; load {load:.1f}"
+        now = by_kind(mine)
+        kinds = ", ".join(f"{kind} {(now[kind] - parts.get(kind, 0)) / count * 1e6:.1f}" for kind in sorted(now))
+        rate, load = count / seconds, os.getloadavg()[0]
+        return f"{count} changes, {rate:.0f} records/s; CPU s per million: {costs} ({kinds}); load {load:.1f}"
 
     def _produce(self, rows: int, copies: int) -> None:
         for n in range(rows):
@@ -390,7 +410,7 @@ class Backlog:
             partition = placement.partition(Murmur3Token.hash_fn(raw), PARTS)
             digest = hashlib.md5(raw + bytes([self._turn]), usedforsecurity=False).hexdigest()
             cells = cells_of(self.table, (raw, b"x" * 100), T + self._turn) if self.has_cells else None
-            for node in NODES[:copies]:
+            for node in self._nodes[:copies]:
                 value = encode(change(digest, node, self._turn * rows + n, cells))
                 self._log.append(self._topic, partition, self._codec.encode((raw,)), value)
         self._log.flush(60)
@@ -406,6 +426,28 @@ def cost(process: int) -> float:
     before = cpu_of(process)
     time.sleep(2)
     return (cpu_of(process) - before) / 2
+
+
+def by_kind(process: int) -> dict[str, float]:
+    """CPU seconds of a connector's processes: its own, Spark's JVM, the Python process that plans for the source, and
+    the workers, which read events and do the stage in turns.
+    """
+    found = {"driver": 0.0}
+    left = [(process, "driver")]
+    while left:
+        pid, kind = left.pop()
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if kind != "workers":
+                kind = next((k for k, mark in _KINDS.items() if mark in command), kind)
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            # Of the workers, those that have ended are counted with the process that they were forked from.
+            spent = sum(map(int, fields[11 : 15 if kind == "workers" else 13])) / os.sysconf("SC_CLK_TCK")
+            found[kind] = found.get(kind, 0.0) + spent
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError):
+                    left += [(int(child), kind) for child in (thread / "children").read_text().split()]
+    return found
 
 
 def cpu_of(process: int) -> float:
