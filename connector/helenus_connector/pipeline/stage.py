@@ -208,11 +208,11 @@ class Stage:
                 records = shape.records(resolved)  # rows of a marker are read once more
             # 4. append
             self._resolver.publishing([resolved])
-            append = partial(self._appending.append, self.log, resolved, outcome)
             if resolved.is_confirmed:
                 for shaped in records:
-                    append(shaped)
+                    self._appending.append(self.log, resolved, outcome, shaped)
             else:
+                append = partial(self._appending.append, self.log, resolved, outcome)
                 resolved.digest = digest_of(records, append)
         except RowsFailed as error:
             self._resolver.failed(error)

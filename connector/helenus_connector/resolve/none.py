@@ -30,6 +30,7 @@ _log = structlog.get_logger(__name__)
 _RANGE, _TABLE, _LOG = Scope.RANGE, Scope.TABLE, Origin.LOG  # an enum's members are slow to look up
 _BY_TIME = 1  # the version of an id that says when its table was made
 _MOST_HEADS = 1000
+_GROUP = 500  # changes that are shaped together
 _is_said: set[str] = set()  # tables of which it was logged that their events have no cells, in this process
 
 
@@ -44,6 +45,7 @@ class AsWritten:
         self._pattern = re.compile(columns)
         self._table: Table
         self._known: frozenset[str] = frozenset()
+        self._latest: bytes | tuple[()] = ()  # the one of them that was met last; nothing begins with none
         self._heads: set[bytes] = set()  # of cells that are those of this table, and name no unknown column
         self._written: list[Admitted] = []
         self._handed = HandedBack()
@@ -52,6 +54,7 @@ class AsWritten:
         self._table = table
         self._known = frozenset([*(c.name for c in table.columns), *table.dropped])
         self._heads.clear()
+        self._latest = ()
         self._reread.use(table, codec, is_certain)
 
     def take(self, changes: Iterable[Admitted], due: Sequence[Any], made_at: float) -> None:
@@ -60,16 +63,16 @@ class AsWritten:
 
     def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
         handed = self._handed = HandedBack()
-        for admitted in self._written:
-            resolved = self._resolved(admitted)
-            if resolved is None:
-                handed.outdated += admitted.copies
-                continue
-            yield [resolved]
-            if resolved.dead_lettered:
-                handed.dead_lettered += admitted.copies
-            else:
-                handed.published += admitted.copies
+        for at in range(0, len(self._written), _GROUP):
+            found = [(self._resolved(admitted), admitted.copies) for admitted in self._written[at : at + _GROUP]]
+            handed.outdated += sum(copies for resolved, copies in found if resolved is None)
+            group = [(resolved, copies) for resolved, copies in found if resolved is not None]
+            yield [resolved for resolved, _ in group]
+            for resolved, copies in group:
+                if resolved.dead_lettered:
+                    handed.dead_lettered += copies
+                else:
+                    handed.published += copies
         # What was published last of a due key may be a change of this batch.
         yield from self._reread.resolve(trusts_known and not self._written, may_wait)
 
@@ -132,8 +135,11 @@ class AsWritten:
         made.expires = change.expires_at
         made.cells = cells = change.cells or b""
         try:
+            if cells.startswith(self._latest):  # a head says how long it is
+                return made
             head = head_of(cells)
             if head in self._heads:
+                self._latest = head
                 return made
             found = decode_cells(cells, change.scope)
         except Malformed as error:

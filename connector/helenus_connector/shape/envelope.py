@@ -31,11 +31,14 @@ from helenus_schemas.codec import to_avro
 from helenus_schemas.codec.avro_long import long_bytes
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.cql.table import Table
+from helenus_schemas.cql.values import Malformed
 from helenus_schemas.errors import HelenusError, Kind
 from helenus_schemas.event.cells import Cells
 from helenus_schemas.event.change import Scope
 from helenus_schemas.names import avro_name
 
+_new = tuple.__new__
+_UNTIMED = Image((), None)[2:]
 _TABLE, _ROW, _STATIC = Scope.TABLE, Scope.ROW, Scope.STATIC  # an enum's members are slow to look up
 
 
@@ -87,7 +90,16 @@ class Envelope:
         return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
 
     def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
-        return [None] * len(resolved)
+        if self._direct is None:
+            return [None] * len(resolved)
+        found: list[Record | None] = []
+        for one in resolved:
+            try:
+                straight = None if one.failure else self._straight(self._direct, one)
+            except Malformed:  # `records` says so
+                straight = None
+            found.append(None if straight is None else straight.record)
+        return found
 
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._shape.smaller(image)
@@ -140,8 +152,10 @@ class Envelope:
         value, values, is_row = made
         op = b"c" if is_row else b"u"
         headers = self._shape.headers(resolved.key, write_time, event.value, resolved.expires, op)
-        record = Record(parts[0], value, headers)
-        return Shaped(record, None, resolved.key, Image(values, write_time), partial(self._again, resolved))
+        # By its own constructor a named tuple takes three times as long.
+        record = _new(Record, (parts[0], value, headers))
+        image = _new(Image, (values, write_time, *_UNTIMED))
+        return _new(Shaped, (record, None, resolved.key, image, partial(self._again, resolved), None))
 
     def _again(self, resolved: Resolved, image: Image | None) -> Record:
         """The record of another image of a row that went straight."""
