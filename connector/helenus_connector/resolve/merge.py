@@ -28,7 +28,6 @@ class FromState:
         self._topic = topic
         self._codec = codec
         self._names = [column.name for column in table.values]
-        self._nothing = (None,) * len(self._names)
 
     def resolved(self, merged: Merged) -> Resolved | None:
         """None if nothing of what is published changed. Raises Malformed for a key that is none of the table's."""
@@ -41,8 +40,8 @@ class FromState:
         if self._is_alike(merged, found):
             return None
         if merged.scope is _STATIC:
-            # They are a record of their own, also if none of them has a value any more.
-            found.op, found.after = "u", found.after or self._empty(merged)
+            # They are a record of their own, which is gone once none of them has a value any more.
+            found.op = "u" if merged.op == "c" else merged.op
         elif merged.scope is not _ROW:
             found.read_rows = _no_rows
         elif merged.op == "c" and merged.event is not None and _is_snapshot(merged.event.value or b""):
@@ -54,9 +53,6 @@ class FromState:
         if merged.before is None or merged.after is None or found.before is None or found.after is None:
             return False
         return merged.before != merged.after and found.before.values == found.after.values
-
-    def _empty(self, merged: Merged) -> Image:
-        return Image(self._nothing, merged.write_time)
 
     def _image(self, row: Mapping[str, bytes | None] | None, merged: Merged) -> Image | None:
         if row is None:

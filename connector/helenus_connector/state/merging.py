@@ -37,8 +37,7 @@ _PACK_BYTES = 1 << 20
 class Ended(NamedTuple):
     """What a batch leaves of a place: when something of it expires next, s since the epoch, and what was counted.
 
-    `read` events came in. `copies` of them were known, `outdated` were of a table that had this name before; `kept` are
-    the rows of the place.
+    `read` events came in. `copies`, `outdated` and `unchanged` of them as of `Rows`; `kept` are the rows of the place.
     """
 
     partition: int
@@ -46,16 +45,18 @@ class Ended(NamedTuple):
     read: int
     copies: int
     outdated: int
+    unchanged: int
     kept: int
 
 
 class Merging(StatefulProcessor):
-    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now. Raises HelenusError
-    for what must not be passed over: then the batch fails, and is done again as a whole.
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now; `patience_s` as of
+    `Rows`. Raises HelenusError for what must not be passed over: then the batch fails, and is done again as a whole.
     """
 
-    def __init__(self, table: Callable[[], Table]) -> None:
+    def __init__(self, table: Callable[[], Table], patience_s: int) -> None:
         self._table = table
+        self._patience_s = patience_s
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -67,7 +68,8 @@ class Merging(StatefulProcessor):
         notes = _notes(next(found)[0])
         yield _frame(notes=pickle.dumps(notes))
         (place, *_), table = notes, self._table()
-        merging = Rows(table, KeyCodec(table), self._store, place.partition, max(table.gc_grace_s, LEAST_GRACE_S))
+        gc_grace_s = max(table.gc_grace_s, LEAST_GRACE_S)
+        merging = Rows(table, KeyCodec(table), self._store, place.partition, gc_grace_s, self._patience_s)
         later: list[Note] = []
         read = 0
 
@@ -83,7 +85,7 @@ class Merging(StatefulProcessor):
             yield _frame(merged=pack)
         if later:
             yield _frame(notes=pickle.dumps(later))
-        counts = read, merging.copies, merging.outdated, merging.count
+        counts = read, merging.copies, merging.outdated, merging.unchanged, merging.count
         yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts)))
 
     def close(self) -> None:
