@@ -63,7 +63,8 @@ def of_a_naive_sink(pipeline: Pipeline, table: str, columns: Sequence[str] = COL
 
 def of_cassandra(session: Any, table: str, columns: Sequence[str] = COLUMNS) -> Rows:
     rows = session.execute(f"SELECT {', '.join([*KEY, *columns])} FROM {table}")
-    return {(row.p, row.c, row.d): {name: getattr(row, name) for name in columns} for row in rows}
+    # Static columns alone are a row without clustering columns.
+    return {(row.p, row.c, row.d): {name: getattr(row, name) for name in columns} for row in rows if row.c is not None}
 
 
 def agrees(pipeline: Pipeline, session: Any, table: str, columns: Sequence[str] = COLUMNS) -> None:

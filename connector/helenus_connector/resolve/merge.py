@@ -39,10 +39,7 @@ class FromState:
         found.before, found.after = self._image(merged.before, merged), self._image(merged.after, merged)
         if self._is_alike(merged, found):
             return None
-        if merged.scope is _STATIC:
-            # They are a record of their own, which is gone once none of them has a value any more.
-            found.op = "u" if merged.op == "c" else merged.op
-        elif merged.scope is not _ROW:
+        if merged.scope not in (_ROW, _STATIC):
             found.read_rows = _no_rows
         elif merged.op == "c" and merged.event is not None and _is_snapshot(merged.event.value or b""):
             found.op = "r"
