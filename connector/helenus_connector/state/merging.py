@@ -37,7 +37,8 @@ _PACK_BYTES = 1 << 20
 class Ended(NamedTuple):
     """What a batch leaves of a place: when something of it expires next, s since the epoch, and what was counted.
 
-    `read` events came in. `copies`, `outdated` and `unchanged` of them as of `Rows`; `kept` are the rows of the place.
+    `read` events came in. `copies`, `outdated` and `unchanged` of them as of `Rows`; `kept` are the rows of the place,
+    `waiting` the times that are noted for them.
     """
 
     partition: int
@@ -47,6 +48,7 @@ class Ended(NamedTuple):
     outdated: int
     unchanged: int
     kept: int
+    waiting: int
 
 
 class Merging(StatefulProcessor):
@@ -85,7 +87,7 @@ class Merging(StatefulProcessor):
             yield _frame(merged=pack)
         if later:
             yield _frame(notes=pickle.dumps(later))
-        counts = read, merging.copies, merging.outdated, merging.unchanged, merging.count
+        counts = read, merging.copies, merging.outdated, merging.unchanged, merging.count, merging.waiting
         yield _frame(ended=pickle.dumps(Ended(place.partition, merging.next_due, *counts)))
 
     def close(self) -> None:

@@ -93,6 +93,11 @@ class Rows:
         return Reading(scope, schema, names, self._lists & names, self._table.dropped_at, self._patience_s)
 
     @property
+    def waiting(self) -> int:
+        """How many times are noted at which a row expires, is forgotten, or is to be read."""
+        return self._kept.calendar.waiting()
+
+    @property
     def count(self) -> int:
         """How many rows are kept, with those that are deleted and not forgotten yet."""
         return self._kept.count
