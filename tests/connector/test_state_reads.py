@@ -24,6 +24,7 @@ from helenus_connector.interfaces.merged import ASK, Merged
 from helenus_connector.pipeline._asked import Asked
 from helenus_connector.pipeline.outcome import Outcome
 from helenus_connector.reread.cells import CellReader, Found
+from helenus_connector.state.pages import Pages
 from helenus_connector.state.rows import Rows
 from helenus_schemas.codec.key import KeyCodec
 from helenus_schemas.event.cells import Cell as ReadCell
@@ -203,12 +204,10 @@ class Connector:
     def batch(self) -> bool:
         """Do one; False if nothing came and nothing is asked."""
         some, self.topic[:] = list(self.topic), []
-        rows = Rows(TABLE, CODEC, self.store, 0, 10 * DAY_S, PATIENCE_S)
         before = dict(self.store.values)
-        merged = list(rows.take(some, self.cassandra.now))
+        merged = self._merged(some)
         after, self.store.values = self.store.values, before
-        again = Rows(TABLE, CODEC, self.store, 0, 10 * DAY_S, PATIENCE_S)
-        assert list(again.take(some, self.cassandra.now)) == merged, "a batch that is done again gives the same"
+        assert self._merged(some) == merged, "a batch that is done again gives the same"
         assert self.store.values == after
         asks = [m for m in merged if m.op == ASK]
         for m in merged:
@@ -218,6 +217,12 @@ class Connector:
         self._asked.answer(asks, outcome)
         self.reads += outcome.keys_read
         return bool(some or asks)
+
+    def _merged(self, some: Sequence[Event]) -> list[Merged]:
+        store = Pages(self.store)
+        merged = list(Rows(TABLE, CODEC, store, 0, 10 * DAY_S, PATIENCE_S).take(some, self.cassandra.now))
+        store.flush()
+        return merged
 
     def _publish(self, m: Merged) -> None:
         values = CODEC.decode(m.key)

@@ -19,6 +19,7 @@ from helenus_connector.interfaces.gate import Event
 from helenus_connector.interfaces.merged import Merged
 from helenus_connector.query.packs import Note, unpacked
 from helenus_connector.query.sessions import end_with_parent
+from helenus_connector.state.pages import Pages
 from helenus_connector.state.rows import Rows
 from helenus_connector.state.spark_store import SparkStore
 from helenus_schemas.codec.key import KeyCodec
@@ -71,7 +72,8 @@ class Merging(StatefulProcessor):
         yield _frame(notes=pickle.dumps(notes))
         (place, *_), table = notes, self._table()
         gc_grace_s = max(table.gc_grace_s, LEAST_GRACE_S)
-        merging = Rows(table, KeyCodec(table), self._store, place.partition, gc_grace_s, self._patience_s)
+        store = Pages(self._store)
+        merging = Rows(table, KeyCodec(table), store, place.partition, gc_grace_s, self._patience_s)
         later: list[Note] = []
         read = 0
 
@@ -85,6 +87,7 @@ class Merging(StatefulProcessor):
 
         for pack in packed(merging.take(events(), place.now)):
             yield _frame(merged=pack)
+        store.flush()
         if later:
             yield _frame(notes=pickle.dumps(later))
         counts = read, merging.copies, merging.outdated, merging.unchanged, merging.count, merging.waiting
