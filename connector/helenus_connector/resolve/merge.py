@@ -64,6 +64,6 @@ def _is_snapshot(event: bytes) -> bool:
 
 
 def _no_rows(_: Resolved) -> Iterator[LiveRow]:
-    """No rows follow a marker: those that it deletes come by themselves, and the others did not change."""
+    """No rows follow a marker here: those of its scope come by themselves, deleted ones and others."""
     rows: Sequence[LiveRow] = ()
     return iter(rows)

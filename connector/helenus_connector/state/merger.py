@@ -204,7 +204,8 @@ class Merger:
         session.dataSource.register(EventsSource)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._group)
         source = session.readStream.format("helenus-events").option("plan", str(plan.file)).option("placed", "true")
-        merging = Merging(Definition(task.settings), -(-task.settings.settle_min_age_ms // 1000))
+        patience_s = -(-task.settings.settle_min_age_ms // 1000)
+        merging = Merging(Definition(task.settings), patience_s, task.settings.markers)
         merged = source.load().groupBy("place").transformWithStateInPandas(merging, OUTPUT, "Append", "None")
 
         def process(frame: Any, batch_id: int) -> None:  # noqa: ARG001

@@ -53,13 +53,14 @@ class Ended(NamedTuple):
 
 
 class Merging(StatefulProcessor):
-    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now; `patience_s` as of
-    `Rows`. Raises HelenusError for what must not be passed over: then the batch fails, and is done again as a whole.
+    """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now; `patience_s` and
+    `markers` as of `Rows`. Raises HelenusError for what must not be passed over: then the batch fails, and is done again
+    as a whole.
     """
 
-    def __init__(self, table: Callable[[], Table], patience_s: int) -> None:
+    def __init__(self, table: Callable[[], Table], patience_s: int, markers: bool) -> None:
         self._table = table
-        self._patience_s = patience_s
+        self._patience_s, self._markers = patience_s, markers
         self._store: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -73,7 +74,8 @@ class Merging(StatefulProcessor):
         (place, *_), table = notes, self._table()
         gc_grace_s = max(table.gc_grace_s, LEAST_GRACE_S)
         store = Pages(self._store)
-        merging = Rows(table, KeyCodec(table), store, place.partition, gc_grace_s, self._patience_s)
+        more = gc_grace_s, self._patience_s, self._markers
+        merging = Rows(table, KeyCodec(table), store, place.partition, *more)
         later: list[Note] = []
         read = 0
 

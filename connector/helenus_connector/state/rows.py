@@ -56,7 +56,8 @@ class Rows:
     """The rows of one place in one batch. Raises HelenusError TABLE_UNSUPPORTED for a table with counters.
 
     `partition` is the topic's. `gc_grace_s`: how long tombstones are kept. `patience_s`: after which time a read shows
-    all that was written before. `copies` counts events that were known,
+    all that was written before. `markers`: whether delete markers are on the data topic, where the rows of their scope
+    that live follow them. `copies` counts events that were known,
     `outdated` those of a table that had this name before, `unchanged` others of which no row shows anything.
     """
 
@@ -68,6 +69,7 @@ class Rows:
         partition: int,
         gc_grace_s: int = GC_GRACE_S,
         patience_s: int = PATIENCE_S,
+        markers: bool = True,
     ) -> None:
         counters = [column.name for column in table.values if column.type.name == "counter"]
         if counters:
@@ -81,7 +83,7 @@ class Rows:
         self._of_rows = Whole(table.regulars, table.dropped_at)
         self._of_statics = Whole(table.statics, table.dropped_at)
         self._kept = Kept(table, codec, store, gc_grace_s)
-        self._patience_s = patience_s
+        self._patience_s, self._markers = patience_s, markers
         self._lists = frozenset(c.name for c in table.values if c.type.multicell and c.type.name == "list")
         self._readings = {scope: self._reading(scope, columns) for scope, columns in of_scopes.items()}
         self.copies = self.outdated = self.unchanged = 0
@@ -320,14 +322,16 @@ class Rows:
             ):
                 continue
             row = self._kept.row(name)
-            before = self._show(name, row)
+            before, merged = self._show(name, row), None
             in_doubt = row.doubts(floor)
             if row.shadow(floor):
                 in_doubt |= self._is_in_doubt(row)
                 self._kept.put(name, row, home)
                 merged = self._said(name, key, before, event, floor)
-                if merged is not None:
-                    yield merged
+            if merged is None and before is not None and self._markers:
+                merged = self._record(name, key, before, before, event, floor)
+            if merged is not None:
+                yield merged
             if in_doubt:
                 yield self._ask(name)
         self._kept.save()
@@ -385,8 +389,17 @@ class Rows:
     ) -> Merged | None:
         """What became of a row; None if it is as it was."""
         after = self._kept.shown[name] = self._of(name).shown(self._kept.rows[name], self._kept.now)
-        if before == after:
-            return None
+        return None if before == after else self._record(name, key, before, after, event, write_time)
+
+    def _record(
+        self,
+        name: bytes,
+        key: bytes,
+        before: Shown | None,
+        after: Shown | None,
+        event: Event | None,
+        write_time: int | None,
+    ) -> Merged:
         op = "c" if before is None else "d" if after is None else "u"
         old, new = (None if shown is None else shown.values for shown in (before, after))
         scope = _STATIC if name[:1] == OF_STATIC else _ROW
