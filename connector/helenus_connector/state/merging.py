@@ -54,8 +54,8 @@ class Ended(NamedTuple):
 
 class Merging(StatefulProcessor):
     """Takes rows of the source's `PLACED`, grouped by place. `table` gives the table as it is now; `patience_s` and
-    `markers` as of `Rows`. Raises HelenusError for what must not be passed over: then the batch fails, and is done again
-    as a whole.
+    `markers` as of `Rows`. Raises HelenusError for what must not be passed over: then the batch fails, and is done
+    again as a whole.
     """
 
     def __init__(self, table: Callable[[], Table], patience_s: int, markers: bool) -> None:
