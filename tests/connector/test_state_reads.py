@@ -57,6 +57,7 @@ class Cassandra(Model):
         self.chance = chance
         self.now = NOW
         self.paths = {1: 1 << 58, -1: 1 << 57}
+        self.keys = chance.choice([1, 2]), chance.choice([1, 1, 3])
         self.later: list[Callable[[], None]] = []
         """What is written, but not to be read yet."""
 
@@ -72,8 +73,8 @@ class Cassandra(Model):
     def statement(self, *, is_before: bool) -> Update:
         """One at random. Its effect is there once `later` is done. `is_before`: there will be no event of it."""
         chance, now = self.chance, self.now
-        k, c, other = chance.randrange(2), chance.randrange(3), chance.choice([0, 0, -5, 9]) * chance.randrange(9)
-        at = now * 10**6 + other
+        k, c = map(chance.randrange, self.keys)
+        at = now * 10**6 + chance.choice([0, 0, 0, -5, 9, -5_000_000]) * chance.randrange(9)
         ttl = chance.choice([None, None, 3, 20, 90])
         ends = None if ttl is None else (ttl, now + ttl)
 
@@ -262,8 +263,8 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(time=lambda: float(cassandra.now))
     patch.setattr("helenus_connector.pipeline._asked.time", clock)
     connector = Connector(cassandra)
-    light = chance.choice([0, 0.2, 1])
-    for _ in range(chance.choice([0, 0, 6])):  # rows of before
+    light, at_once = chance.choice([0, 0.2, 1]), chance.choice([0.4, 0.9])
+    for _ in range(chance.choice([0, 2, 6])):  # rows of before
         cassandra.statement(is_before=True)
         cassandra.done()
         cassandra.now += 1
@@ -280,14 +281,14 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
                 on_their_way.remove((when, event))
                 connector.append(0, event.key or b"", event.value)
 
-    for _ in range(chance.randrange(1, 14)):
+    for _ in range(chance.randrange(1, 18)):
         for _ in range(chance.randrange(3)):
             has_cells = chance.random() >= light
             update = cassandra.statement(is_before=False)
             for node in ("ad310466-96a7-4cb2-acf4-59535a960812", OTHER):
                 late = chance.choice([0, 0, 2, 40])
                 on_their_way += [(cassandra.now + late, e) for e in events(update, node=node, cells=has_cells)]
-            if chance.random() < 0.8:
+            if chance.random() < at_once:
                 cassandra.done()
         arrive()
         connector.batch()
