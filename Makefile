@@ -92,7 +92,7 @@ clean: ## Remove what was built and installed
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt hatch_build.py $(COMPILED)
+$(READY): pyproject.toml constraints.txt hatch_build.py $(COMPILED) $(COMPILED:.py=.pxd)
 	@$(PYTHON) -c 'import sys; sys.exit("Helenus needs Python 3.10 or later, this is " + sys.version if sys.version_info < (3, 10) else 0)'
 	@echo "Installing into $(VENV): once, a minute or two; 1.1 GB of disk ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
