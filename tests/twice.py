@@ -33,7 +33,7 @@ def plain(source: Path) -> ModuleType:
 
 
 def compiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The .py compiled as it is now. If it was changed since `make` compiled it for this checkout, that is done once, by
+    """The .py compiled as it is now. If it was changed since `make` compiled it here, that is done once, by
     the first process of tests that needs it, for all clones.
     """
     sources = [source, source.with_suffix(".pxd"), ROOT / "hatch_build.py"]

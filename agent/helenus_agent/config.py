@@ -38,6 +38,11 @@ def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
             re.compile(pattern)
         except re.error as error:
             raise ValueError(f"not a regular expression: {pattern!r}: {error}") from None
+        if re.fullmatch(r"\w+", pattern):
+            raise ValueError(f"{pattern} matches no table: give keyspace.table, or {pattern}\\..* for a whole keyspace")
+        if found := re.search(r"""["';`]""", pattern):
+            why = "put commas between several" if found[0] == ";" else "names are written without quotes"
+            raise ValueError(f"no name has a {found[0]} in it: {why}")
     return patterns
 
 

@@ -6,6 +6,7 @@ around them, and the scripts by which official images read their variables, are 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import ssl
@@ -57,7 +58,7 @@ def prepare(docker: Engine, cache: Path) -> None:
         "kafka",
         "apache/kafka:4.3.1",
         {"java": java17, "lib": jars},
-        {"server.properties": "", "log4j2.yaml": "Configuration: {}\n"},
+        {"server.properties": ""},
     )
     (registry,) = fetch(read_lock("registry"), Silent(), resolve)
     app = unpack(registry, Silent())
@@ -107,8 +108,16 @@ def build(
     texts: dict[str, str] | None = None,
     **arguments: str,
 ) -> None:
-    """`docker build` of a folder in stand_ins, with files, or folders of files, beside its Dockerfile."""
-    if docker.has(tag):
+    """`docker build` of a folder in stand_ins, with files, or folders of files, beside its Dockerfile.
+
+    Unless it is there, made of the same.
+    """
+    names = {key: [file.name for file in (of if isinstance(of, list) else [of])] for key, of in files.items()}
+    made_of = hashlib.sha256(repr((names, texts, arguments)).encode())
+    for source in sorted(path for path in (FILES / name).rglob("*") if path.is_file()):
+        made_of.update(source.read_bytes())
+    note = docker.directory / f"{tag.replace('/', '_')}.made-of"
+    if docker.has(tag) and note.exists() and note.read_text() == made_of.hexdigest():
         return
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder, "context")
@@ -126,3 +135,4 @@ def build(
             (context / target).write_text(text)
         given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
         docker.run("build", "--network", "host", "--tag", tag, *given, str(context), seconds=1200)
+    note.write_text(made_of.hexdigest())
