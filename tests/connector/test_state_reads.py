@@ -268,6 +268,7 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
         cassandra.statement(is_before=True)
         cassandra.done()
         cassandra.now += 1
+    cassandra.now += 50  # no read shows tombstones of before, which would take what is written with an older time
     asked = [(name, Scope.STATIC if name[1] is None else Scope.ROW) for name in cassandra.rows(cassandra.now)]
     on_their_way: list[tuple[int, Event]] = []
     for (k, c), scope in asked:
