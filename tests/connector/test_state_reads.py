@@ -268,6 +268,7 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
         cassandra.statement(is_before=True)
         cassandra.done()
         cassandra.now += 1
+    cassandra.now += 50  # no read shows tombstones of before, which would take what is written with an older time
     asked = [(name, Scope.STATIC if name[1] is None else Scope.ROW) for name in cassandra.rows(cassandra.now)]
     on_their_way: list[tuple[int, Event]] = []
     for (k, c), scope in asked:
@@ -307,3 +308,95 @@ def in_any_order(seed: int, patch: pytest.MonkeyPatch) -> None:
     reads = connector.reads
     connector.batch()
     assert connector.reads == reads
+
+
+@pytest.fixture
+def cassandra(monkeypatch: pytest.MonkeyPatch) -> Cassandra:
+    found = Cassandra(random.Random(0))
+    monkeypatch.setattr(CellReader, "read", lambda *of: found.read(*of))
+    monkeypatch.setattr("helenus_connector.pipeline._asked.time", SimpleNamespace(time=lambda: float(found.now)))
+    return found
+
+
+def snapshot(connector: Connector, c: int) -> None:
+    connector.append(0, CODEC.encode((i(1), i(c))), request(Scope.ROW, Origin.SNAPSHOT))
+    settled(connector)
+
+
+def settled(connector: Connector, *some: Event) -> None:
+    for event in some:
+        connector.append(0, event.key or b"", event.value)
+    while connector.batch():
+        connector.cassandra.now += 1
+
+
+@pytest.mark.parametrize(("deleted_s", "lives"), [(-50, False), (-200, True)])
+@pytest.mark.parametrize("of_range", [True, False])
+def test_a_row_of_its_key_alone_that_was_read_is_deleted(
+    cassandra: Cassandra, deleted_s: int, lives: bool, of_range: bool
+) -> None:
+    """With a write time of before it was read: only another read shows whether the row is older."""
+    connector = Connector(cassandra)
+    cassandra.live(1, 1, (NOW - 100) * 10**6, None)
+    snapshot(connector, 1)
+    assert connector.seen == {(1, 1): {}}
+    at = (NOW + deleted_s) * 10**6
+    cassandra.deletions.append((at, lambda *_: True))
+    deletion = ((at, NOW),)
+    rows: list[Any] = [Marker(1, (i(0),), deletion), Marker(6, (), deletion)]
+    if not of_range:
+        rows = [Row((i(1),), deletion=(at, NOW))]
+    settled(connector, *events(Update(TABLE, i(1), rows)))
+    assert connector.seen == ({(1, 1): {}} if lives else {})
+
+
+def test_a_row_of_its_key_alone_ends_with_the_ttl_of_its_event(cassandra: Cassandra) -> None:
+    connector = Connector(cassandra)
+    cassandra.live(1, 1, NOW * 10**6, NOW + 20)
+    insert = Update(TABLE, i(1), [Row((i(1),), time=NOW * 10**6, expires=(20, NOW + 20))])
+    settled(connector, *events(insert, cells=False))
+    assert connector.seen == {(1, 1): {}}
+    assert cassandra.now < NOW + 10, "at once"
+    cassandra.now = NOW + 20
+    settled(connector)
+    assert connector.seen == {}
+
+
+def test_elements_of_a_list_that_was_read(cassandra: Cassandra) -> None:
+    """Each of them once, also if its own event comes late; and none that was removed."""
+    connector = Connector(cassandra)
+    at, paths = (NOW - 100) * 10**6, [cassandra.new_path(1) for _ in range(3)]
+    for path in paths:
+        cassandra.cell((1, 1, "l", path), at, 7, None, None)
+    appended = Update(TABLE, i(1), [Row((i(1),), {"l": Complex([Cell(i(7), at, path=path) for path in paths])})])
+    snapshot(connector, 1)
+    settled(connector, *events(appended))
+    assert connector.seen == {(1, 1): {"l": [7, 7, 7]}}
+    cassandra.cell((1, 1, "l", paths[1]), NOW * 10**6, None, None, NOW)
+    removed = Complex([Cell(None, NOW * 10**6, deleted_at=NOW, path=paths[1])])
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"l": removed})])), *events(appended, node=OTHER))
+    assert connector.seen == {(1, 1): {"l": [7, 7]}}
+    reads = connector.reads
+    new, at = cassandra.new_path(1), (NOW + 10) * 10**6
+    cassandra.deletions.append((at - 1, lambda _, __, column: column == "l"))
+    cassandra.cell((1, 1, "l", new), at, 8, None, None)
+    whole = Complex([Cell(i(8), at, path=new)], (at - 1, NOW + 10))
+    settled(connector, *events(Update(TABLE, i(1), [Row((i(1),), {"l": whole})])))
+    assert connector.seen == {(1, 1): {"l": [8]}}
+    assert connector.reads == reads, "written as a whole it needs no read any more"
+
+
+def test_a_delete_without_cells_that_is_read_too_early(cassandra: Cassandra) -> None:
+    """The row is read once more."""
+    connector = Connector(cassandra)
+    at = (NOW - 100) * 10**6
+    for column in ("v", "w"):
+        cassandra.cell((1, 1, column, None), at, 1, None, None)
+    snapshot(connector, 1)
+    gone = Row((i(1),), {"v": Cell(None, NOW * 10**6, deleted_at=NOW)})
+    settled(connector, *events(Update(TABLE, i(1), [gone]), cells=False))
+    assert connector.seen == {(1, 1): {"v": {None: 1}, "w": {None: 1}}}
+    cassandra.cell((1, 1, "v", None), NOW * 10**6, None, None, NOW)
+    cassandra.now += PATIENCE_S
+    settled(connector)
+    assert connector.seen == {(1, 1): {"w": {None: 1}}}
