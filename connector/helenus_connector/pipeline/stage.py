@@ -170,12 +170,15 @@ class Stage:
     def _publish(self, group: Sequence[Resolved], outcome: Outcome) -> None:
         """Append the records of some keys."""
         # 3. shape
-        records = self._versions.now.shape.rows(group)
+        records = [
+            None if one.known is not None or one.is_released else record
+            for one, record in zip(group, self._versions.now.shape.rows(group), strict=True)
+        ]
         # 4. append
         self._resolver.publishing([one for one, record in zip(group, records, strict=True) if record is not None])
         append, topic, newest = self.log.append, self._versions.now.topic, outcome.newest_write_time
         for one, record in zip(group, records, strict=True):
-            if record is None or one.known is not None or one.is_released:
+            if record is None:
                 self._publish_one(one, outcome)
                 continue
             try:
