@@ -6,7 +6,9 @@ export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
 # As MODULES of hatch_build.py.
 COMPILED := agent/helenus_agent/commitlog/decoder.py connector/helenus_connector/gate/_slots.py \
-	connector/helenus_connector/shape/_direct.py schemas/helenus_schemas/event/own_format.py
+	connector/helenus_connector/reread/_ordinary.py connector/helenus_connector/shape/_direct.py \
+	connector/helenus_connector/shape/_rows.py schemas/helenus_schemas/codec/_columns.py \
+	schemas/helenus_schemas/codec/_key_bytes.py schemas/helenus_schemas/event/own_format.py
 # Tests wait for much: three processes keep two cores busy. With servers each needs 3 GB.
 WORKERS ?= 3
 # tests/longest.py has the order of the files.

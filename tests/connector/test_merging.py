@@ -93,7 +93,7 @@ def read(monkeypatch: pytest.MonkeyPatch, some: dict[int, Sequence[Event]], plac
 
 
 def merged(frames: Sequence[pd.DataFrame], state: MapState) -> tuple[list[Merged], Ended]:
-    operator = Merging(lambda: TABLE)
+    operator = Merging(lambda: TABLE, 60, True)
     operator.init(Handle(state))  # type: ignore[arg-type]
     rows = pd.concat(list(operator.handleInputRows((0,), iter(frames), None)))  # type: ignore[arg-type]
     found = [one for pack in rows["merged"].dropna() for one in unpacked_merged(pack)]

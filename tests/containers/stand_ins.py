@@ -7,6 +7,7 @@ around them, and the scripts by which official images read their variables, are 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import os
 import shutil
 import ssl
@@ -87,6 +88,10 @@ def _cassandra(docker: Engine, java: Path) -> None:
         for package in (cassandra, geomet):
             source = Path(package.__path__[0])
             shutil.copytree(source, driver / source.name, ignore=shutil.ignore_patterns("__pycache__", "*.c", "*.pyx"))
+        # It asks for its own version.
+        about = Path(importlib.metadata.distribution("cassandra-driver").locate_file("."))
+        (metadata,) = about.glob("cassandra_driver-*.dist-info")
+        shutil.copytree(metadata, driver / metadata.name)
         modules = Path(folder, "modules")
         modules.write_text(" ".join(MODULES))
         logging = Path(__file__).parents[2] / "compose" / "helenus_stack" / "logback.xml"

@@ -60,14 +60,14 @@ class AsWritten:
         self._written = []
         self._reread.take(self._without_cells(changes), due, made_at)
 
-    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Resolved]:
+    def resolve(self, trusts_known: bool, may_wait: int) -> Iterator[Sequence[Resolved]]:
         handed = self._handed = HandedBack()
         for admitted in self._written:
             resolved = self._resolved(admitted)
             if resolved is None:
                 handed.outdated += admitted.copies
                 continue
-            yield resolved
+            yield [resolved]
             if resolved.dead_lettered:
                 handed.dead_lettered += admitted.copies
             else:
@@ -75,7 +75,7 @@ class AsWritten:
         # What was published last of a due key may be a change of this batch.
         yield from self._reread.resolve(trusts_known and not self._written, may_wait)
 
-    def publishing(self, resolved: Resolved) -> None:
+    def publishing(self, resolved: Iterable[Resolved]) -> None:
         self._reread.publishing(resolved)
 
     def failed(self, error: RowsFailed) -> None:

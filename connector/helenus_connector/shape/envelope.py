@@ -88,6 +88,9 @@ class Envelope:
             return self._written(resolved, written)
         return self._row(resolved) if resolved.read_rows is None else self._marked(resolved)
 
+    def rows(self, resolved: Sequence[Resolved]) -> Sequence[Record | None]:
+        return [None] * len(resolved)
+
     def smaller(self, image: Image) -> Iterator[tuple[Image, tuple[str, bytes]]]:
         return self._shape.smaller(image)
 
